@@ -247,9 +247,8 @@ def test_first_answer_binds(make):
     before = store.choices()
     assert store.answer("r", page.place, "second", "no") == 0
     assert store.choices() == before
-    row = before.to_pylist()[0]
-    assert row["outcome"] == page.order
-    assert (row["order"], row["reason"]) == (page.order, "because")
+    (row,) = before.to_pylist()
+    assert (row["outcome"], row["order"], row["reason"]) == (page.order, page.order, "because")
 
 
 def test_answers_that_come_too_early(make, clock):
@@ -266,15 +265,15 @@ def test_answers_that_come_too_early(make, clock):
     assert (row["hurried"], row["seconds"]) == (1, least + 1)
 
 
-@pytest.mark.parametrize(("place", "answer"), [(2, "first"), (99, "first"), (1, "third")])
-def test_answers_to_no_page(make, place, answer):
+@pytest.mark.parametrize(
+    ("reader", "place", "answer"),
+    [("r", 2, "first"), ("r", 99, "first"), ("r", 1, "third"), ("unknown", 1, "first")],
+)
+def test_answers_to_no_page(make, reader, place, answer):
     store = Store(make(3, pairs_per_reader=3))
     begin(store, "r")
-    begin(store, "other")
     with pytest.raises(ValueError, match="no such"):
-        store.answer("r", place, answer)
-    with pytest.raises(ValueError, match="no such page"):
-        store.answer("unknown", 1, "first")
+        store.answer(reader, place, answer)
     assert store.choices().num_rows == 0
 
 
