@@ -1,6 +1,7 @@
 """Logs of judged pairs and held dialogues for `inspect view`, written after all answers arrived."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,7 +74,10 @@ def write_log(
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_eval_log(content, str(path))
+        # In a thread of its own: inside a running event loop, inspect-ai would run the loop's other
+        # tasks while it writes.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(logs.write_eval_log, content, str(path)).result()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}; the answers are stored") from error
 
