@@ -145,6 +145,19 @@ def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
     assert {one.result for one in found} == {f"wrote {digest('Write.')}"}
 
 
+def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path):
+    async def same(talk):
+        return (await talk.say("writer", "Write.", step="one", example="")).text
+
+    with serve() as server:
+        cast = cast_of(("w", "v"))
+        cast.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
+        none, one = held_by(tmp_path, dialogues(1, ("w", "v"), held=same), cast)
+        assert server.requests == 1
+    assert none.reason == "max_calls of 0 is reached"
+    assert one.result == f"wrote {digest('Write.')}"
+
+
 def test_unfinished_dialogues_are_reported_and_others_go_on(serve, tmp_path):
     once = replace(QUICK, max_retries=0)
     with serve(faults=lambda number, _: "400" if number in (1, 7) else None) as server:
@@ -224,6 +237,20 @@ def test_a_cast_counts_each_answer_once(serve, tmp_path):
         assert budget.dollars == dollars
         held_by(tmp_path, dialogues(4), cast)
         assert dollars * 1.2 < budget.dollars < dollars * 1.5
+
+
+def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path):
+    async def both(talk):
+        return [await talk.say("writer", about, step=about, example="") for about in ("1", "2")]
+
+    traffic = replace(QUICK, max_cost_usd=100.0, max_retries=0)
+    with serve(faults=lambda number, _: "400" if number == 1 else None) as server:
+        for _ in range(2):
+            cast = cast_of(writer=traffic, prices=PRICES)
+            held_by(tmp_path, dialogues(1, held=both), cast)
+            dollars = server.dollars(PRICES[WRITER])
+            assert cast.budgets["writer", "w"].dollars == pytest.approx(dollars)
+        assert server.requests == 3
 
 
 def test_limit_without_a_price(tmp_path):

@@ -27,14 +27,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from litbench.errors import LitBenchError
-from litbench.judges.client import (
-    Budget,
-    Client,
-    Traffic,
-    estimate_tokens,
-    run_workers,
-    usual_seconds,
-)
+from litbench.judges.client import Budget, Client, Traffic, estimate_tokens, run_workers
 from litbench.judges.prices import Price, price_of
 from litbench.judges.store import (
     Answer,
@@ -127,7 +120,7 @@ class Held:
     """A dialogue that has ended.
 
     Attributes:
-        turns: in the order of the questions, or by role and step if several were asked at a time.
+        turns: in the order of the answers.
         result: what the script returned; None if the dialogue is unfinished.
         reason: why it is unfinished; None if it is not.
     """
@@ -236,7 +229,10 @@ class _Asked:
     """A model behind inspect-ai; the client stores its answers."""
 
     client: Client
-    price: Price | None
+
+    @property
+    def price(self) -> Price | None:
+        return self.client.budget.price
 
     def key(self, question: Question, sample: int) -> str:
         return keys_of(self.client.name, [question], self.client.sampling, sample)[0]
@@ -278,7 +274,8 @@ class _Rehearsed:
         if stored is not None:
             return stored
         if not self.needs_examples:
-            raise UnfinishedError("not answered yet")
+            # As in the run whose request failed, so that what it asked next is found, too.
+            return Answer("error", detail="not answered yet")
         read, written = estimate_tokens(text_of(question)), estimate_tokens(example)
         if is_new:
             self.tokens.append((read, written))
@@ -292,23 +289,10 @@ class _Rehearsed:
 
     def estimate(self, role: str, dialogues: int) -> Estimate:
         """Estimate what the answers that are not stored cost."""
-        sampling, traffic = self.asked.client.sampling, self.asked.client.traffic
-        calls, price = len(self.tokens), self.price
-        read = sum(tokens for tokens, _ in self.tokens)
-        written = sum(tokens for _, tokens in self.tokens)
-        most = None if sampling.max_tokens is None else calls * sampling.max_tokens
-        seconds = sum(usual_seconds(tokens) for _, tokens in self.tokens)
-        return Estimate(
-            rater=role,
-            model=self.asked.client.name,
-            calls=calls,
-            known=sum(stored is not None for stored in self.keys.values()),
-            input_tokens=read,
-            output_tokens=written,
-            cost_usd=None if price is None else price.of(read, written),
-            most_cost_usd=None if price is None or most is None else price.of(read, most),
-            seconds=seconds / max(min(traffic.connections, dialogues), 1),
-        )
+        client = self.asked.client
+        known = sum(stored is not None for stored in self.keys.values())
+        at_once = min(client.traffic.connections, dialogues)
+        return client.estimate(role, self.tokens, known, at_once)
 
 
 @dataclass
@@ -386,7 +370,7 @@ class Cast:
                 continue
             budget = self.budgets[key]
             client = Client(role.model, store, role.sampling, role.traffic, budget, pending=pending)
-            found[key] = _Asked(client, budget.price)
+            found[key] = _Asked(client)
         return found
 
 

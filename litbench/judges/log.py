@@ -6,10 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from inspect_ai import log as logs
-from inspect_ai import model as inspect_model
-from inspect_ai import scorer as scorers
-
 from litbench.errors import DataError
 
 
@@ -39,7 +35,15 @@ def write_log(
     metadata: Mapping[str, Any],
     metric: Literal["accuracy", "mean"],
 ) -> None:
-    """Write one log; it has the `metric` and the standard error of every scorer."""
+    """Write one log; it has the `metric` and the standard error of every scorer.
+
+    Without inspect-ai, which stored answers do not need, nothing is written.
+    """
+    try:
+        from inspect_ai import log as logs  # noqa: PLC0415
+        from inspect_ai import scorer as scorers  # noqa: PLC0415
+    except ImportError:
+        return
     read = [_eval_sample(sample, model) for sample in samples]
     names = dict.fromkeys(name for sample in samples for name in sample.scores)
     results = []
@@ -78,7 +82,11 @@ def write_log(
         raise DataError(f"cannot write {path}: {error}; the answers are stored") from error
 
 
-def _eval_sample(sample: LogSample, model: str) -> logs.EvalSample:
+def _eval_sample(sample: LogSample, model: str) -> Any:
+    from inspect_ai import log as logs  # noqa: PLC0415
+    from inspect_ai import model as inspect_model  # noqa: PLC0415
+    from inspect_ai import scorer as scorers  # noqa: PLC0415
+
     messages: list[Any] = [
         getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
         for role, text in sample.messages
