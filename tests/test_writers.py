@@ -96,11 +96,13 @@ def test_correlations():
     columns = {
         "a": {"ash": 1.0, "birch": 2.0, "cedar": 3.0, "elm": 9.0},
         "b": {"ash": 1.0, "birch": 4.0, "cedar": 9.0},
+        "c": {"ash": 2.0, "birch": 1.0, "cedar": 3.0, "elm": math.nan},
         "same": {"ash": 0.1 + 0.2, "birch": 0.3, "cedar": 0.3},
     }
     found = correlate("a", "b", columns)
     assert (found.writers, found.kendall, found.spearman) == (3, 1, 1)
     assert found.pearson == pytest.approx(np.corrcoef([1, 2, 3], [1, 4, 9])[0, 1])
+    assert correlate("a", "c", columns).spearman == 0.5, "writers without a number are left out"
     assert math.isnan(correlate("a", "same", columns).pearson), "equal but for rounding"
 
 

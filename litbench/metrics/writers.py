@@ -238,11 +238,15 @@ def pair_agreement(
 
 
 def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]]) -> Correlation:
-    """Correlate two columns (by name, then writer) over the writers that have both."""
+    """Correlate two columns (by name, then writer) over the writers with both numbers."""
     from scipy import stats  # noqa: PLC0415
 
-    shared = sorted(columns[first].keys() & columns[second].keys())
-    x, y = (np.array([columns[name][writer] for writer in shared]) for name in (first, second))
+    known = [
+        {writer: number for writer, number in columns[name].items() if math.isfinite(number)}
+        for name in (first, second)
+    ]
+    shared = sorted(known[0].keys() & known[1].keys())
+    x, y = (np.array([numbers[writer] for writer in shared]) for numbers in known)
     # A column whose values differ only by rounding has no order.
     if len(shared) < 3 or min(np.ptp(x), np.ptp(y)) <= _ROUNDING:
         return Correlation(first, second, len(shared), math.nan, math.nan, math.nan)

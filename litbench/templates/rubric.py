@@ -35,10 +35,11 @@ Form = Literal["lines", "tags", "brackets", "json"]
 _FOLDER = Path(__file__).parent / "rubrics"
 # A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# A number, optionally with what it is out of; a range such as 12-14 is no number.
-_NUMBER = re.compile(
-    r"([-+]?\d{1,9}(?:\.\d{1,9})?)(?:\s*/\s*(\d{1,9}))?(?!\s*[-–—~]\s*\d|[eE]?[\d.]*\d|\s*/)"
-)
+# A number, optionally with what it is out of.
+_OUT_OF = r"(?:/|(?:out\s+)?of\b)\s*"
+# What makes it no number: a range such as 12-14 or "12 to 14", further digits, another fraction.
+_GOES_ON = rf"\s*(?:[-–—~]|to\b|or\b)\s*\d|[eE,]?[\d.]*\d|\s*/|\s*{_OUT_OF}\d"
+_NUMBER = re.compile(rf"([-+]?\d{{1,9}}(?:\.\d{{1,9}})?)(?:\s*{_OUT_OF}(\d{{1,9}}))?(?!{_GOES_ON})")
 _MARKS = "*_`[]()<>\"' \t\n"
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
