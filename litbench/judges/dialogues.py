@@ -253,11 +253,13 @@ class _Rehearsed:
 
     Attributes:
         needs_examples: whether to go on with an example where no answer is stored.
+        keys: of all questions, and whether they are answered.
+        tokens: read and written, by each call that is left.
     """
 
     asked: _Asked
     needs_examples: bool
-    keys: dict[str, str | None] = field(default_factory=dict)
+    keys: dict[str, bool] = field(default_factory=dict)
     tokens: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -270,7 +272,7 @@ class _Rehearsed:
         key = self.asked.key(question, sample)
         is_new = key not in self.keys
         stored = self.asked.client.store.get(key)
-        self.keys[key] = None if stored is None else key
+        self.keys[key] = stored is not None
         if stored is not None:
             return stored
         if not self.needs_examples:
@@ -290,9 +292,8 @@ class _Rehearsed:
     def estimate(self, role: str, dialogues: int) -> Estimate:
         """Estimate what the answers that are not stored cost."""
         client = self.asked.client
-        known = sum(stored is not None for stored in self.keys.values())
         at_once = min(client.traffic.connections, dialogues)
-        return client.estimate(role, self.tokens, known, at_once)
+        return client.estimate(role, self.tokens, sum(self.keys.values()), at_once)
 
 
 @dataclass
