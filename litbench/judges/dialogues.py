@@ -17,6 +17,7 @@ The model `recorded/FILE` answers from a table of turns (`litbench.records.TURNS
 
 import asyncio
 import contextlib
+import gc
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ EXAMPLE_MARK = "DIALOGUE_NAME"
 _ATTEMPTS = 100
 # Dialogues under way at the same time, per connection: enough to keep all connections busy.
 _DIALOGUES_PER_CONNECTION = 4
+_DIALOGUES_PER_COLLECTION = 20
 _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.I | re.S)
 
 
@@ -444,6 +446,10 @@ async def _hold_all(
             while expected in ended:
                 take(ended.pop(expected))
                 expected += 1
+                if expected % _DIALOGUES_PER_COLLECTION == 0:
+                    # inspect-ai's records of calls are cycles of few objects but much text, which
+                    # Python would collect too late.
+                    gc.collect()
 
     async with contextlib.AsyncExitStack() as stack:
         for client in clients:
