@@ -1,6 +1,5 @@
 """Dialogues: what is asked, stored and asked again, limits, estimates and recorded models."""
 
-import asyncio
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -70,6 +69,10 @@ async def script(talk):
     return rated.text
 
 
+async def same(talk):
+    return (await talk.say("writer", "Write.", step="one", example="")).text
+
+
 def dialogues(number, writers=("w",), samples=1, held=script):
     return [
         Dialogue(writer, f"item {item}", sample, held)
@@ -134,10 +137,6 @@ def test_later_attempts_get_another_answer(serve, tmp_path):
 
 def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
     """Two writers with one model, and a writer whose items have the same text."""
-
-    async def same(talk):
-        return (await talk.say("writer", "Write.", step="one", example="")).text
-
     asked = dialogues(3, ("w", "v"), samples=2, held=same)
     with serve(seconds=0.2) as server:
         found = held_by(tmp_path, asked, cast_of(("w", "v")))
@@ -146,9 +145,6 @@ def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
 
 
 def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path):
-    async def same(talk):
-        return (await talk.say("writer", "Write.", step="one", example="")).text
-
     with serve() as server:
         cast = cast_of(("w", "v"))
         cast.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
@@ -321,16 +317,3 @@ def test_without_reasoning():
     }
     for text, expected in cases.items():
         assert without_reasoning(text) == expected
-
-
-def test_questions_of_one_dialogue_at_the_same_time(serve, tmp_path):
-    async def several(talk):
-        turns = await asyncio.gather(
-            *(talk.say("judge", f"Q{k}", step=f"q{k}", example="") for k in range(5))
-        )
-        return [turn.text for turn in turns]
-
-    with serve() as server:
-        (found,) = held_by(tmp_path, dialogues(1, held=several))
-        assert found.result == [f"rated {digest(f'Q{k}')}" for k in range(5)]
-        assert server.most_at_once <= QUICK.connections
