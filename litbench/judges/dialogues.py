@@ -439,7 +439,11 @@ async def _hold_all(
         for index, dialogue in queue:
             writer = endpoints.get(("writer", dialogue.writer))
             cast = roles if writer is None else {WRITER: writer, **roles}
-            ended[index] = await _hold_one(Talk(dialogue, cast))
+            talk = Talk(dialogue, cast)
+            try:
+                ended[index] = Held(dialogue, talk.turns, await dialogue.script(talk))
+            except UnfinishedError as error:
+                ended[index] = Held(dialogue, talk.turns, reason=str(error))
             bar.update()
             dollars = sum(client.budget.dollars for client in clients)
             bar.set_postfix({"$": f"{dollars:.2f}"})
@@ -458,11 +462,3 @@ async def _hold_all(
             total=len(dialogues), desc=about, unit="dialogue", leave=False, disable=None
         ) as bar:
             await run_workers(work(bar) for _ in range(size))
-
-
-async def _hold_one(talk: Talk) -> Held:
-    try:
-        result, reason = await talk.dialogue.script(talk), None
-    except UnfinishedError as error:
-        result, reason = None, str(error)
-    return Held(talk.dialogue, talk.turns, result, reason)

@@ -39,14 +39,11 @@ class AdditiveFit:
 
     Attributes:
         judges: by judge, how far it grades above the mean of all judges.
-        writers: by writer, the grade expected from all judges over all prompts. In a complete table
-            this is the plain mean.
         is_connected: whether the table allows the fit; if not, all offsets are 0. It does not if,
             for example, no writer has grades by two judges.
     """
 
     judges: dict[str, float]
-    writers: dict[str, float]
     is_connected: bool
 
 
@@ -103,28 +100,21 @@ class GradeAgreement:
 
 def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
     """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
-    names, columns = [], []
+    columns = []
     for column in ("writer", "prompt", "judge"):
-        distinct, place = np.unique([getattr(cell, column) for cell in cells], return_inverse=True)
-        names.append(distinct.tolist())
-        columns.append(np.eye(len(distinct))[place])
-    grades = np.array([cell.grade for cell in cells])
+        judges, place = np.unique([getattr(cell, column) for cell in cells], return_inverse=True)
+        columns.append(np.eye(len(judges))[place])
     design = np.hstack(columns)
-    writers, prompts, judges = (len(of) for of in names)
     # The normal equations, with two constraints that make prompts and judges sum to 0.
     normal = design.T @ design
-    normal[writers : writers + prompts, writers : writers + prompts] += 1
-    normal[writers + prompts :, writers + prompts :] += 1
+    n_writers, n_judges = columns[0].shape[1], len(judges)
+    normal[n_writers:-n_judges, n_writers:-n_judges] += 1
+    normal[-n_judges:, -n_judges:] += 1
+    grades = [cell.grade for cell in cells]
     effects, _, rank, _ = np.linalg.lstsq(normal, design.T @ grades, rcond=None)
-    of_writers, of_judges = effects[:writers], effects[writers + prompts :]
     is_connected = bool(rank == len(normal))
-    if not is_connected:
-        of_writers, of_judges = columns[0].T @ grades / columns[0].sum(axis=0), np.zeros(judges)
-    return AdditiveFit(
-        dict(zip(names[2], of_judges.tolist(), strict=True)),
-        dict(zip(names[0], of_writers.tolist(), strict=True)),
-        is_connected,
-    )
+    offsets = effects[-n_judges:] if is_connected else np.zeros(n_judges)
+    return AdditiveFit(dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected)
 
 
 def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
