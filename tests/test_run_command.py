@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import fmean
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI
@@ -23,7 +24,7 @@ from litbench.cli import main
 from litbench.judges.recorded import RecordedRater
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
 from litbench.sources.ratings import story_digest
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.templates.rubric import load_rubric
 from litbench.text import count_words, digest
 
@@ -256,9 +257,7 @@ def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
 
 
 def test_flags(serve, run, tmp_path):
-    """The writer as its own judge, by name, provider or recording."""
-    write_texts(tmp_path / "texts")
-    turns = tmp_path / "out/turns.parquet"
+    """The writer as its own judge, by model or in a recording by name."""
     with serve(manners=lambda question: "length" if "[Scores]" in question else None):
         prices = {JUDGE: {"input": 1.0, "output": 2.0}}
         (tmp_path / "prices.yaml").write_text(json.dumps(prices))
@@ -272,11 +271,15 @@ def test_flags(serve, run, tmp_path):
     wholes = [row for row in rows_of(tmp_path / "out", "ratings") if row["criterion"] is None]
     assert {row["outcome"] for row in wholes} == {"cut"}
     assert {row["rater"] for row in wholes if row["cost_usd"] is None} == {"self"}
-    own = {"a/Model-1": {"model": f"recorded/{turns}"}}
-    judges = json.dumps({"model-1": {"model": f"recorded/{turns}"}})
-    run("--writers", json.dumps(own), "--judges", judges, writer=None, judge=None, out="rec")
-    assert pq.read_table(tmp_path / "rec/grades.parquet").num_rows == 0, "another writer"
-    assert manifest(tmp_path / "rec")["counts"]["dialogues"] == {"unfinished": 12}
+    turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
+    names = {"writer": "writer", "self": "model-1", "j": "other"}
+    renamed = [{**row, "writer": "a/Model-1", "role": names[row["role"]]} for row in turns]
+    write_table(pa.Table.from_pylist(renamed, TURNS.arrow()), tmp_path / "turns.parquet")
+    model = "recorded/turns.parquet"
+    run(*SMALL[:2], "--items", "[choir]", writer=model, judge=model, out="recorded")
+    own = {(row["rater"], "judged by its writer" in row["flags"])
+           for row in rows_of(tmp_path / "recorded", "grades")}  # fmt: skip
+    assert own == {("model-1", True), ("other", False)}
 
 
 def test_folder_of_another_program(serve, run, tmp_path):
