@@ -2,7 +2,7 @@
 
 litbench fit posts.jsonl --out runs/mine
 litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
-litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4-0 --out runs/gpt
+litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4 --out runs/gpt
 litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 litbench serve --model runs/verifier/model
 litbench study serve runs/study

@@ -140,6 +140,8 @@ def test_retry_is_kept_only_if_strictly_less_similar():
 
 def test_window_and_memory_are_bounded():
     records = accept(LETTER, None, (), RULE)
+    twice = (*records, replace(records[0], summary=f"{records[0].summary} "))
+    assert needs_retry(SAME, twice, RULE)[2] is records[0], "the first of equals"
     for _ in range(6):
         records = accept(CLOCK, None, records, RULE)
     assert not needs_retry(SAME, records, RULE)[0]

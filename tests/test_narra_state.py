@@ -144,7 +144,7 @@ def test_stagnation():
     assert stagnation_signals([*choice, *filler, *choice], "you") == ["repeated_choice"]
     six = [*filler, *filler, *filler]
     assert stagnation_signals([*choice, *six, *choice], "you")
-    assert not stagnation_signals([*choice, *six, *filler, *choice], "you")
+    assert not stagnation_signals([*choice, *six, *filler[:1], *choice], "you")
     # "delight" holds "light".
     stock = said("trust the delight of the path", "a", "b", "Trust, light, path")
     assert stagnation_signals(stock, "you") == ["generic_words"]
@@ -286,6 +286,10 @@ def test_memory_cadence_and_light_fields():
     assert kept.active_clues == ("But the door?", "A key.", "name")
     assert observe(kept, [*messages, *said("[Later]", kind="notice")], "go on") == (kept, [])
     assert len(observe(Memory(), said("y" * 300), "g")[0].what_just_happened) == 220
+    # The journey counts the system's messages too.
+    nine = [*said("[Later]", kind="transition"), *said(*"abcdefghi")]
+    assert "journey_summary" in observe(Memory(), nine, "g")[1]
+    assert "journey_summary" not in observe(Memory(), [*nine, *said("j")], "g")[1]
 
 
 def summarised(*summaries):
