@@ -74,6 +74,11 @@ class Role:
     sampling: Sampling = field(default_factory=Sampling)
     traffic: Traffic = field(default_factory=Traffic)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the model answers from a table of turns."""
+        return self.model.startswith(RECORDED)
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -356,7 +361,7 @@ class Cast:
 
     def __post_init__(self) -> None:
         for key, role in self._by_key().items():
-            if not role.model.startswith(RECORDED):
+            if not role.is_recorded:
                 self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
 
     def _by_key(self) -> dict[tuple[str, str], Role]:
@@ -368,7 +373,7 @@ class Cast:
         found: dict[tuple[str, str], Endpoint] = {}
         pending: dict[str, asyncio.Task[Answer | None]] = {}
         for key, role in self._by_key().items():
-            if role.model.startswith(RECORDED):
+            if role.is_recorded:
                 found[key] = _Recorded(role.model)
                 continue
             budget = self.budgets[key]

@@ -179,7 +179,7 @@ class _Results:
             for step, text in piece.texts.items()
         ])  # fmt: skip
         for (judge, step), rated in piece.ratings.items():
-            is_recorded = self.cast.roles[judge].model.startswith(RECORDED)
+            is_recorded = self.cast.roles[judge].is_recorded
             text = piece.texts.get(step)
             common = {
                 "story_id": story + step, "rater": judge,
@@ -204,7 +204,9 @@ class _Results:
             self.counts["ratings"].update(row["outcome"] for row in of_criteria)
         grades = []
         for rater, quantity, grade, flags in piece.grades:
-            known = [*flags, *self._own_judge(place["writer"], rater)]
+            known = list(flags)
+            if rater is not None and self._is_own_judge(place["writer"], rater):
+                known.append("judged by its writer")
             grades.append({**place, "rater": rater, "quantity": quantity, "grade": grade,
                            "flags": "; ".join(known) or None})  # fmt: skip
         self.tables["grades"].add(grades)
@@ -212,17 +214,14 @@ class _Results:
             self.has_events = True
             self.events.write(json.dumps({**place, **event}, ensure_ascii=False) + "\n")
 
-    def _own_judge(self, writer: str, judge: str | None) -> list[str]:
-        """The flag of a judge that is the writer itself."""
-        if judge is None:
-            return []
-        names = {
-            name if role.model.startswith(RECORDED) else identity(role.model)
-            for name, role in ((writer, self.cast.writers[writer]), (judge, self.cast.roles[judge]))
-        }
-        # The same model may be reached through several providers.
-        is_own = len({name.rpartition("/")[2].lower() for name in names}) == 1
-        return ["judged by its writer"] * is_own
+    def _is_own_judge(self, writer: str, judge: str) -> bool:
+        """Whether a judge is the writer itself."""
+        names = set()
+        for name, role in ((writer, self.cast.writers[writer]), (judge, self.cast.roles[judge])):
+            # The same model may be reached through several providers.
+            model = name if role.is_recorded else identity(role.model)
+            names.add(model.rpartition("/")[2].lower())
+        return len(names) == 1
 
     def write_log(self) -> None:
         """Write the log of the last dialogues."""
@@ -268,13 +267,15 @@ def run(config: Run) -> None:
             estimates = estimate(dialogues, cast, store)
         _print_estimates(config, estimates, len(dialogues))
         return
-    models = [role.model for role in (*cast.writers.values(), *cast.roles.values())]
+    roles = [*cast.writers.values(), *cast.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
     if config.prices is not None:
         inputs["prices"] = config.prices
-    inputs |= {f"recorded.{name}": Path(name) for model in models
-               if (name := model.removeprefix(RECORDED)) != model}  # fmt: skip
-    folders = {model: folder for model in models if (folder := local_folder(model)) is not None}
+    for role in roles:
+        if role.is_recorded:
+            name = role.model.removeprefix(RECORDED)
+            inputs[f"recorded.{name}"] = Path(name)
+    folders = {one.model: folder for one in roles if (folder := local_folder(one.model))}
     artifact = Artifact(
         config.out,
         program="litbench run",
@@ -284,7 +285,7 @@ def run(config: Run) -> None:
         runtime_keys=("answers", "dry_run"),
     )
     # Recorded models fail again in the same way.
-    is_recorded = all(model.startswith(RECORDED) for model in models)
+    is_recorded = all(role.is_recorded for role in roles)
     if (is_recorded or _is_finished(config.out)) and artifact.is_current():
         return
     scratch = config.out / "scratch"
