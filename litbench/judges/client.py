@@ -382,15 +382,9 @@ class Client:
 
     async def _attempt(self, question: Question) -> tuple[Answer, bool, bool]:
         """Return the answer, whether to retry, and whether the attempt may be billed."""
-        from inspect_ai import model as inspect_model  # noqa: PLC0415
         from tenacity import RetryError  # noqa: PLC0415
 
-        sent: Any = question
-        if not isinstance(question, str):
-            sent = [
-                getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
-                for role, text in question
-            ]
+        sent = question if isinstance(question, str) else chat_messages(question)
         try:
             output = await self._model.generate(sent)
         except Exception as error:  # noqa: BLE001 - every provider raises different errors
@@ -408,6 +402,16 @@ class Client:
             # For `hf` models inspect-ai does not report that an answer was truncated.
             answer = replace(answer, outcome="cut")
         return answer, True, True
+
+
+def chat_messages(conversation: Sequence[tuple[str, str]]) -> list[Any]:
+    """A conversation as inspect-ai's messages."""
+    from inspect_ai import model as inspect_model  # noqa: PLC0415
+
+    return [
+        getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
+        for role, text in conversation
+    ]
 
 
 async def run_workers(workers: Iterable[Coroutine[Any, Any, None]]) -> None:
