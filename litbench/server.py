@@ -187,6 +187,28 @@ def log_error(what: str, error: BaseException | None) -> None:
     logger.error("%s: %s\n%s", what, type(error).__name__, frames)
 
 
+async def read_body(receive: Receive, limits: ServerLimits) -> bytes:
+    """Read the body of a request; HTTPException if it is too long or too slow."""
+    body = bytearray()
+    first_deadline = asyncio.get_running_loop().time() + limits.read_s
+    try:
+        async with asyncio.timeout_at(first_deadline) as timeout:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                if len(body) > limits.body_bytes:
+                    limit = f"{limits.body_bytes:,} bytes"
+                    raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
+                if not message.get("more_body", False):
+                    return bytes(body)
+                timeout.reschedule(first_deadline + len(body) / _BYTES_PER_SECOND)
+    except TimeoutError:
+        reason = f"only {len(body):,} bytes of the body arrived in time: send it faster"
+        raise HTTPException(408, reason, _CLOSE) from None
+
+
 @dataclass
 class Middleware:
     """Checks the token, enforces the limits, cancels abandoned requests, counts requests."""
@@ -212,7 +234,7 @@ class Middleware:
             self._authorize(scope)
             if scope["method"] == "POST":
                 self.batcher.check_room()
-            body = await self._read(receive)
+            body = await read_body(receive, self.limits)
             await self._respond(scope, body, receive, note_status)
         except ClientDisconnect:
             status = status or _CLIENT_LEFT
@@ -232,26 +254,6 @@ class Middleware:
         if scheme.lower() != "bearer" or not valid:
             headers = {"www-authenticate": "Bearer", **_CLOSE}
             raise HTTPException(401, "send the header Authorization: Bearer TOKEN", headers)
-
-    async def _read(self, receive: Receive) -> bytes:
-        body = bytearray()
-        first_deadline = asyncio.get_running_loop().time() + self.limits.read_s
-        try:
-            async with asyncio.timeout_at(first_deadline) as timeout:
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    body += message.get("body", b"")
-                    if len(body) > self.limits.body_bytes:
-                        limit = f"{self.limits.body_bytes:,} bytes"
-                        raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
-                    if not message.get("more_body", False):
-                        return bytes(body)
-                    timeout.reschedule(first_deadline + len(body) / _BYTES_PER_SECOND)
-        except TimeoutError:
-            reason = f"only {len(body):,} bytes of the body arrived in time: send it faster"
-            raise HTTPException(408, reason, _CLOSE) from None
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         async def replay() -> Message:

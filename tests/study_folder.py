@@ -1,6 +1,7 @@
 """Small studies with human readers, in a folder and behind a server, for several test files."""
 
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -16,6 +17,8 @@ import pyarrow as pa
 from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain
 from litbench.study.plan import Plan, Study
+from litbench.study.simulation import Crowd, Reader
+from litbench.study.store import Store
 from litbench.tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +43,36 @@ def write_study(folder: Path, pairs: pa.Table, **plan) -> Study:
     artifact.write("plan.json", partial(write_json, as_plain(given)))
     artifact.finish()
     return Study.open(folder)
+
+
+def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
+    """The choices of a study that has all its readers, who answer the store without a server."""
+    # Every look at the clock is a minute later, so that nobody reads too fast.
+    store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
+    for number in itertools.count(1):
+        reader = Reader(crowd, number, study.plan.pairs_per_reader)
+        store.start(reader.name)
+        store.try_statements(reader.name, 0, are_right=True)
+        page = store.next_page(reader.name)
+        if page is None:
+            break
+        while page is not None:
+            answer = reader.answer(study, page.kind, page.pair_id, page.order, page.place)
+            store.answer(reader.name, page.place, answer)
+            page = store.next_page(reader.name)
+    choices = store.choices()
+    store.close()
+    return choices
+
+
+def check_balance(store: Store) -> None:
+    """Two pairs differ by one reader at most, and the two sides of a pair by one."""
+    (total,) = store._all(
+        """select max(total) - min(total) <= 1, max(abs(first - (total - first))) <= 1 from (
+            select count(*) as total, sum("order" = 'chosen') as first
+            from choices where kind = 'pair' group by pair_id)"""
+    )
+    assert tuple(total) == (1, 1)
 
 
 def free_port() -> int:
@@ -67,7 +100,6 @@ def serving(study: Study, now=time.time):
     """Serve a study from a thread; yields its address and its store."""
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
     from litbench.study.server import make_app  # noqa: PLC0415
-    from litbench.study.store import Store  # noqa: PLC0415
 
     port, store = free_port(), Store(study, now=now)
     app = make_app(study, store, ["127.0.0.1"])

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import sqlite3
 import stat
 from collections import Counter
 
@@ -13,8 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, free_port, serving, study_pairs, write_study
+from study_folder import (
+    TEXTS,
+    check_balance,
+    free_port,
+    serving,
+    simulate_choices,
+    study_pairs,
+    write_study,
+)
 
+from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.human_study import (
     CHOICES,
@@ -24,13 +32,22 @@ from litbench.metrics.human_study import (
     one_reader,
     reader_results,
     study_figures,
-    verdicts_of,
 )
 from litbench.metrics.intervals import clustered_mean, two_way_interval
-from litbench.records import VERDICTS
+from litbench.records import VERDICTS, empty_columns
+from litbench.sources.ratings import RATINGS
+from litbench.study.command import command
 from litbench.study.export import stories_and_ratings
-from litbench.study.plan import ContentQuestion, Plan, Statement, check_plan, estimate, garble
-from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices, visit_study
+from litbench.study.plan import (
+    ContentQuestion,
+    Plan,
+    Statement,
+    Study,
+    check_plan,
+    estimate,
+    garble,
+)
+from litbench.study.simulation import Crowd, visit_study
 from litbench.study.store import Store
 from litbench.tables import check_parquet, write_table
 
@@ -49,11 +66,13 @@ def make(tmp_path, pair_table):
     return build
 
 
+OPTIONS = [option for key, text in TEXTS.items() for option in (f"--{key}", text)]
+
+
 class Clock:
     """A clock that tests move."""
 
-    def __init__(self):
-        self.at = 1_000_000.0
+    at = 1_000_000.0
 
     def __call__(self):
         return self.at
@@ -67,7 +86,7 @@ def clock():
 def begin(store, reader):
     """Take a reader to the first page."""
     store.start(reader)
-    store.try_statements(reader, are_right=True)
+    store.try_statements(reader, 0, are_right=True)
     return store.next_page(reader)
 
 
@@ -78,14 +97,6 @@ def read_on(store, reader, pages=1_000):
         if page is None:
             return
         store.answer(reader, page.place, "first" if page.order == "chosen" else "second")
-
-
-def loads(store):
-    """Readers of every pair by the side that stands first."""
-    rows = store._all("select pair_id, \"order\", count(*) from choices where kind = 'pair' "
-                      "group by 1, 2")  # fmt: skip
-    count = Counter({(row[0], row[1]): row[2] for row in rows})
-    return [(count[name, "chosen"], count[name, "rejected"]) for name in store.progress()]
 
 
 # Plan ----------------------------------------------------------------------------------------
@@ -99,10 +110,10 @@ def test_estimate_of_forty_pairs(make, sd, half):
     found = estimate(study)
     assert (found["readers"], found["choices"], found["pages"]) == (44, 440, 12)
     assert found["half_width"] == pytest.approx(half, abs=0.005)
-    prompt_words = study.words_of(study.pairs["pair_id"][0].as_py()) - 21
-    assert found["words_per_page"] == pytest.approx(21 + prompt_words, abs=1)
-    assert found["cost"] == pytest.approx(12 * found["hours"])
+    # Stories of 12 and 9 words, and a prompt such as "[WP] Prompt of p1".
+    assert found["words_per_page"] == pytest.approx(21 + 4, abs=1)
     assert found["hours"] == pytest.approx(44 * found["minutes_per_reader"] / 60)
+    assert found["cost"] == pytest.approx(12 * found["hours"])
 
 
 def test_estimate_of_one_prompt_has_no_interval(make):
@@ -113,18 +124,16 @@ def test_estimate_of_one_prompt_has_no_interval(make):
     ("plan", "message"),
     [
         ({"pairs_per_reader": 4}, "pairs_per_reader is 4, but there are 3 pairs"),
-        ({"consent": " "}, "consent, contact or completion_code is empty"),
+        ({"consent": " "}, "key 'consent' is ' '"),
         ({"questions": {"x": ContentQuestion("?", ["a"], "a")}}, "no pair 'x'"),
         ({"questions": {"PAIR": ContentQuestion("?", ["a"], "b")}}, "answer 'b' is not among"),
     ],
 )
 def test_invalid_plan(pair_table, plan, message):
     pairs = study_pairs(pair_table, 3)
-    if "PAIR" in plan.get("questions", {}):
-        plan = {"questions": {pairs["pair_id"][0].as_py(): plan["questions"]["PAIR"]}}
-    given = {**TEXTS, "pairs_per_reader": 3, **plan}
+    pairs = pairs.set_column(0, "pair_id", pa.array(["PAIR", "b", "c"], pa.large_string()))
     with pytest.raises(ConfigError, match=re.escape(message)):
-        check_plan(Plan(**given), pairs)
+        check_plan(build(Plan, {**TEXTS, "pairs_per_reader": 3, **plan}), pairs)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +150,19 @@ def test_garbled_text_has_the_same_pieces(text):
 
 
 def test_balanced_assignment(make):
-    study = make(7, readers_per_pair=6, pairs_per_reader=3)
-    store = Store(study)
+    store = Store(make(7, readers_per_pair=6, pairs_per_reader=3))
     for at in range(14):
         begin(store, f"r{at}")
         if at % 2:
             read_on(store, f"r{at}")
-        totals = [sum(of) for of in loads(store)]
-        assert max(totals) - min(totals) <= 1
-        assert max(abs(first - second) for first, second in loads(store)) <= 1
-    assert loads(store) == [(3, 3)] * 7
+        if at > 1:
+            check_balance(store)
+    sides = store._all(
+        "select count(*) from choices where kind = 'pair' group by pair_id, \"order\""
+    )
+    assert [row[0] for row in sides] == [3] * 14
     assert begin(store, "late") is None
-    assert store.state("late") == "left"
+    assert store.state("late") == "waiting"
 
 
 def test_pages_of_a_reader(make):
@@ -160,24 +170,20 @@ def test_pages_of_a_reader(make):
     store = Store(study)
     begin(store, "r")
     rows = store._all("select * from choices order by place")
-    kinds = Counter(row["kind"] for row in rows)
-    assert kinds == {"pair": 3, "attention": 1, "repeat": 1}
-    assert rows[-1]["kind"] == "repeat"
-    assert rows[0]["kind"] == "pair"
+    assert Counter(row["kind"] for row in rows) == {"pair": 3, "attention": 1, "repeat": 1}
+    assert (rows[0]["kind"], rows[-1]["kind"]) == ("pair", "repeat")
     again = next(row for row in rows if row["pair_id"] == rows[-1]["pair_id"])
     assert (again["kind"], {again["order"], rows[-1]["order"]}) == ("pair", {"chosen", "rejected"})
-    own = {row["pair_id"] for row in rows if row["kind"] == "pair"}
     check = next(row for row in rows if row["kind"] == "attention")
-    assert check["pair_id"] not in own
+    assert check["pair_id"] not in {row["pair_id"] for row in rows if row["kind"] == "pair"}
     first, second = study.sides(check["pair_id"], "attention", check["order"])
     intact, garbled = (first, second) if check["order"] == "chosen" else (second, first)
     assert intact == study.by_id[check["pair_id"]]["chosen"]
-    assert sorted(garbled.split()) == sorted(study.by_id[check["pair_id"]]["rejected"].split())
-    assert garbled != study.by_id[check["pair_id"]]["rejected"]
+    assert garbled == garble(study.by_id[check["pair_id"]]["rejected"], check["pair_id"])
+    # One reader chooses the garbled story, another the intact one.
     read_on(store, "r", check["place"] - 1)
     store.next_page("r")
     store.answer("r", check["place"], "second" if check["order"] == "chosen" else "first")
-    assert [row["is_right"] for row in store.choices().to_pylist()][-1] == 0
     begin(store, "other")
     read_on(store, "other")
     rights = [row["is_right"] for row in store.choices().to_pylist() if row["kind"] == "attention"]
@@ -199,36 +205,36 @@ def test_content_question_follows_its_pair(make, pair_table):
     assert (row["is_right"], row["outcome"], row["order"]) == (0, None, None)
 
 
-def test_who_leaves_gives_back_what_is_not_answered(make, clock):
+def test_who_is_silent_gives_back_what_is_not_answered(make, clock):
     store = Store(make(4, readers_per_pair=1, pairs_per_reader=4, release_minutes=30), now=clock)
     begin(store, "gone")
     read_on(store, "gone", 2)
-    done = {row[0] for row in store._all("select pair_id from choices where answered is not null "
-                                         "and kind = 'pair'")}  # fmt: skip
-    assert begin(store, "early") is None
+    assert begin(store, "late") is None
     clock.at += 31 * 60
-    assert begin(store, "late") is not None
+    assert store.next_page("late") is not None
     read_on(store, "late")
-    progress = store.progress()
-    assert set(progress.values()) == {(1, 0)}
-    assert done
+    assert set(store.progress().values()) == {(1, 0)}
     # Whoever comes back keeps the answers and, without pairs left, is done.
     assert store.next_page("gone") is None
-    assert store.states() == {"finished": 2, "left": 1}
+    assert store.states() == {"finished": 2}
 
 
 def test_who_comes_back_goes_on(make, clock):
-    store = Store(make(4, readers_per_pair=2, pairs_per_reader=4), now=clock)
+    store = Store(make(4, readers_per_pair=3, pairs_per_reader=4), now=clock)
     begin(store, "r")
     read_on(store, "r", 2)
-    store.leave("r")
-    assert store.states() == {"left": 1}
-    page = store.next_page("r")
-    assert page.done == 2
+    old = store.next_page("r")
+    clock.at += 91 * 60
+    begin(store, "other")
+    assert store.states() == {"left": 1, "reading": 1}
+    assert store.next_page("r").done == 2
+    # A tab from before shows a page that is no longer theirs.
+    with pytest.raises(ValueError, match="no such page"):
+        store.answer("r", old.place, "first")
     read_on(store, "r")
-    choices = store.choices()
-    assert Counter(choices["kind"].to_pylist()) == {"pair": 4, "attention": 1, "repeat": 1}
-    assert len(set(zip(*(choices[n].to_pylist() for n in ("kind", "pair_id")), strict=True))) == 6
+    own = store._all("select kind, pair_id from choices where number = 1")
+    assert Counter(row["kind"] for row in own) == {"pair": 4, "attention": 1, "repeat": 1}
+    assert len(set(map(tuple, own))) == 6
 
 
 # Store ---------------------------------------------------------------------------------------
@@ -241,17 +247,15 @@ def test_first_answer_binds(make):
     before = store.choices()
     assert store.answer("r", page.place, "second", "no") == 0
     assert store.choices() == before
-    row = before.to_pylist()[0]
-    assert row["outcome"] == page.order
-    assert (row["order"], row["reason"]) == (page.order, "because")
+    (row,) = before.to_pylist()
+    assert (row["outcome"], row["order"], row["reason"]) == (page.order, page.order, "because")
 
 
 def test_answers_that_come_too_early(make, clock):
     study = make(3, pairs_per_reader=3, fastest_words_per_minute=60.0)
     store = Store(study, now=clock)
     page = begin(store, "r")
-    least = study.least_seconds(page.pair_id)
-    assert least == study.words_of(page.pair_id)
+    least = study.words_of(page.pair_id)
     clock.at += 1
     assert store.answer("r", page.place, "first") == pytest.approx(least - 1)
     assert store.choices().num_rows == 0
@@ -261,15 +265,15 @@ def test_answers_that_come_too_early(make, clock):
     assert (row["hurried"], row["seconds"]) == (1, least + 1)
 
 
-@pytest.mark.parametrize(("place", "answer"), [(2, "first"), (99, "first"), (1, "third")])
-def test_answers_to_no_page(make, place, answer):
+@pytest.mark.parametrize(
+    ("reader", "place", "answer"),
+    [("r", 2, "first"), ("r", 99, "first"), ("r", 1, "third"), ("unknown", 1, "first")],
+)
+def test_answers_to_no_page(make, reader, place, answer):
     store = Store(make(3, pairs_per_reader=3))
     begin(store, "r")
-    begin(store, "other")
     with pytest.raises(ValueError, match="no such"):
-        store.answer("r", place, answer)
-    with pytest.raises(ValueError, match="no such page"):
-        store.answer("unknown", 1, "first")
+        store.answer(reader, place, answer)
     assert store.choices().num_rows == 0
 
 
@@ -284,18 +288,13 @@ def test_store_is_private_and_belongs_to_its_pairs(make, pair_table, tmp_path):
     check_parquet(path, CHOICES)
     assert b"PROLIFIC" not in path.read_bytes()
     assert len(set(store.choices()["reader"].to_pylist())) == 1
-    store.close()
     other = write_study(tmp_path / "other", study_pairs(pair_table, 4), pairs_per_reader=3)
     with pytest.raises(DataError, match="belongs to other pairs"):
         Store(other, study.database)
-
-
-def test_changed_plan_is_refused(make):
-    study = make(3, pairs_per_reader=3)
     plan = study.folder / "plan.json"
     plan.write_text(plan.read_text().replace("C0DE", "FREE"))
     with pytest.raises(DataError, match="does not match"):
-        type(study).open(study.folder)
+        Study.open(study.folder)
 
 
 # Server --------------------------------------------------------------------------------------
@@ -326,18 +325,13 @@ def client(make):
         one.close()
 
 
-RIGHT = {"statement0": "true", "statement1": "false", "statement2": "true",
-         "statement3": "false", "statement4": "true"}  # fmt: skip
+RIGHT = {"attempt": "0", "statement0": "true", "statement1": "false",
+         "statement2": "true", "statement3": "false", "statement4": "true"}  # fmt: skip
 
 
 def join(client, reader="reader1"):
-    client.get(f"/?PROLIFIC_PID={reader}")
     client.post("/start", data={"reader": reader, "agree": "yes"})
     return client.post("/statements", data=RIGHT)
-
-
-def place_of(page):
-    return re.search(r'name="place" value="(\d+)"', page.text)[1]
 
 
 def test_from_consent_to_code(client):
@@ -349,14 +343,12 @@ def test_from_consent_to_code(client):
     assert "Before you start" in started.text
     wrong = browser.post("/statements", data=RIGHT | {"statement1": "true"})
     assert "you can try 1 more time." in wrong.text
-    page = browser.post("/statements", data=RIGHT)
-    pages = 0
-    while 'name="place"' in page.text:
-        assert f"Page {pages + 1} of 5" in page.text
-        data = {"place": place_of(page), "choice": "first", "reason": f"reason {pages}"}
+    page = browser.post("/statements", data=RIGHT | {"attempt": "1"})
+    for at in range(5):
+        assert f"Page {at + 1} of 5" in page.text
+        place = re.search(r'name="place" value="(\d+)"', page.text)[1]
+        data = {"place": place, "choice": "first", "reason": f"reason {at}"}
         page = browser.post("/answer", data=data)
-        pages += 1
-    assert pages == 5
     assert TEXTS["completion_code"] in page.text
     assert browser.again().get("/?PROLIFIC_PID=reader1").text == page.text
     reasons = browser.store.choices()["reason"].to_pylist()
@@ -365,27 +357,32 @@ def test_from_consent_to_code(client):
 
 def test_wrong_statements_end_it(client):
     browser = client(4)
-    join(browser, "other")
-    browser = browser.again()
     browser.post("/start", data={"reader": "reader1", "agree": "yes"})
+    wrong = RIGHT | {"statement0": "false"}
+    # A double click is one attempt.
     for _ in range(2):
-        page = browser.post("/statements", data=RIGHT | {"statement0": "false"})
-    assert "You cannot take part" in page.text
+        assert "you can try 1 more time." in browser.post("/statements", data=wrong).text
+    assert browser.post("/statements", data=wrong | {"attempt": "x"}).status_code == 400
+    assert "You cannot take part" in browser.post("/statements", data=wrong | {"attempt": "1"}).text
     assert "You cannot take part" in browser.post("/statements", data=RIGHT).text
     assert "You cannot take part" in browser.again().get("/?PROLIFIC_PID=reader1").text
 
 
-def test_page_does_not_tell_the_side(client):
-    """Two studies that differ in their labels only show the same pages, but for the order."""
+def test_removed_reader_starts_anew(client):
     browser = client(4)
-    page = join(browser)
-    text = html.unescape(page.text)
+    join(browser)
+    browser.store._all("delete from choices")
+    browser.store._all("delete from readers")
+    assert TEXTS["consent"] in browser.get("/read").text
+
+
+def test_page_does_not_tell_the_side(client):
+    browser = client(4)
+    text = html.unescape(join(browser).text)
     for word in ("chosen", "rejected", "attention", *browser.study.by_id):
         assert word not in text
     pair = browser.study.by_id[browser.store.next_page("reader1").pair_id]
-    shown = text
-    for side, name in (("chosen", "STORY"), ("rejected", "STORY")):
-        shown = shown.replace(pair[side], name)
+    shown = text.replace(pair["chosen"], "STORY").replace(pair["rejected"], "STORY")
     first, second = re.findall(r"<article.*?</article>", shown, re.DOTALL)
     assert first.replace("first", "second").replace("Story A", "Story B") == second
 
@@ -393,24 +390,22 @@ def test_page_does_not_tell_the_side(client):
 def test_security_headers_and_cookie(client):
     browser = client(4)
     page = browser.get("/?PROLIFIC_PID=reader1")
-    answers = [
+    started = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
+    foreign = browser.get("/", headers={"host": "evil.example"})
+    assert foreign.status_code == 400
+    for one in (
         page, browser.get("/style.css"), browser.get("/none"), browser.get("/?PROLIFIC_PID=a%20b"),
-        browser.post("/start", data={"reader": "reader1", "agree": "yes"}),
-    ]  # fmt: skip
-    for one in answers:
+        started, foreign,
+    ):  # fmt: skip
         policy = one.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; style-src 'self'; form-action 'self'")
         assert one.headers["x-content-type-options"] == "nosniff"
         assert one.headers["cache-control"] == "no-store"
-    cookie = answers[-1].history[0].headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=lax" in cookie
-    assert "expires" not in cookie.lower()
-    assert "max-age" not in cookie.lower()
+    cookie = started.history[0].headers["set-cookie"]
+    assert re.fullmatch(r"reader=reader1\.\w{32}; HttpOnly; Path=/; SameSite=lax", cookie)
     # Nothing comes from elsewhere.
     assert re.findall(r'(?:src|href)="([^"]*)"', page.text) == ["/style.css"]
     assert "http" not in browser.get("/style.css").text
-    assert browser.get("/", headers={"host": "evil.example"}).status_code == 400
 
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
@@ -426,7 +421,7 @@ def test_texts_are_escaped(client, tmp_path, pair_table):
     browser = client(4, study=study)
     pages = [browser.get("/?PROLIFIC_PID=r")]
     pages.append(browser.post("/start", data={"reader": "r", "agree": "yes"}))
-    pages.append(browser.post("/statements", data={"statement0": "true"}))
+    pages.append(browser.post("/statements", data={"attempt": "0", "statement0": "true"}))
     answer = {"place": "1", "choice": "first", "reason": f"</textarea>{SCRIPT}"}
     pages.append(browser.post("/answer", data=answer))
     assert "That was quick" in pages[-1].text
@@ -477,7 +472,8 @@ def test_forged_and_foreign_requests(client):
     lines = "a\r\n" * 999
     assert browser.post("/answer", data=answer | {"reason": lines}).status_code == 200
     assert browser.store.choices()["reason"].to_pylist() == [lines.replace("\r", "").strip()]
-    assert TEXTS["contact"] in browser.post("/leave").text
+    browser.store._all("update readers set seen = 0")
+    browser.store._release_silent(0)
     assert browser.store.states() == {"left": 1}
     # An answer of who was away for long goes to no page, and they go on.
     assert "Page 2 of" in browser.post("/answer", data=answer | {"place": "2"}).text
@@ -488,14 +484,13 @@ def test_closed_study(client):
     browser = client(4)
     join(browser, "done")
     read_on(browser.store, "done")
-    other = browser.again()
+    other, new = browser.again(), browser.again()
     join(other, "other")
     browser.store.close_study()
     assert TEXTS["completion_code"] in browser.get("/read").text
     for answer in (
         other.get("/read"), other.post("/answer", data={"place": "1", "choice": "first"}),
-        browser.again().get("/?PROLIFIC_PID=new"),
-        browser.again().post("/start", data={"reader": "new", "agree": "yes"}),
+        new.get("/?PROLIFIC_PID=new"), new.post("/start", data={"reader": "new", "agree": "yes"}),
     ):  # fmt: skip
         assert (answer.status_code, "closed" in answer.text) == (403, True)
     assert browser.store.states() == {"finished": 1, "reading": 1}
@@ -529,36 +524,28 @@ def test_errors_reveal_nothing(client, monkeypatch, caplog):
 
 
 def test_simulated_readers_over_http(make, pair_table):
-    ids = study_pairs(pair_table, 6)["pair_id"].to_pylist()
-    asked = {name: ContentQuestion("Who?", [f"{name} <b>", "&amp;"], "&amp;") for name in ids}
+    # Questions of the same answers are told apart.
+    asked = {
+        name: ContentQuestion(f"<b>{name}</b>?", ["&amp;", "no"], ("&amp;", "no")[at % 2])
+        for at, name in enumerate(study_pairs(pair_table, 6)["pair_id"].to_pylist())
+    }
     study = make(6, readers_per_pair=4, pairs_per_reader=3, questions=asked)
-    with serving(study) as (url, _):
-        ends, visitors = visit_study(study, Crowd(careless=0.3, dropout=0.2), url, 12, 6)
+    with serving(study) as (url, store):
+        ends, visitors = visit_study(study, Crowd(careless=0.3, dropout=0.2), url, 12)
+        choices = store.choices()
     assert set(ends) <= {"finished", "left", "turned away"}
     assert ends["finished"] >= 3
-    with sqlite3.connect(study.database) as database:
-        (stored,) = database.execute("select count(answered) from choices").fetchone()
-    database.close()
-    assert stored == sum(len(one.acknowledged) for one in visitors)
-
-
-def test_simulated_reader_without_a_server(make, monkeypatch):
-    monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
-    study = make(3, pairs_per_reader=3)
-    with pytest.raises(DataError, match="does not answer"):
-        Visitor(study, f"http://127.0.0.1:{free_port()}", Reader(Crowd(), 1, 3)).visit()
-
-
-def test_crowd_is_checked():
-    with pytest.raises(ConfigError, match="careless is 2"):
-        Crowd(careless=2)
+    assert choices.num_rows == sum(len(one.acknowledged) for one in visitors)
+    questions = [row["is_right"] for row in choices.to_pylist() if row["kind"] == "question"]
+    assert set(questions) == {1}
 
 
 # Analysis ------------------------------------------------------------------------------------
 
 
-def figures_of(choices, pairs, annotators=None):
-    return study_figures(choices, pairs, reader_results(choices, Exclusions()), annotators)
+def table_of(rows):
+    """Choices; what a row leaves out is unknown."""
+    return pa.Table.from_pylist(rows, CHOICES.arrow())
 
 
 def hand_made(pairs, counts, readers=11):
@@ -570,19 +557,20 @@ def hand_made(pairs, counts, readers=11):
         for at, (name, count) in enumerate(zip(pairs["pair_id"].to_pylist(), counts, strict=True))
         for reader in range(readers)
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=CHOICES.arrow())
+    return table_of(rows)
 
 
 def test_share_of_choices_is_not_the_majority(pair_table):
     pairs = study_pairs(pair_table, 4)
-    figures = figures_of(hand_made(pairs, [9, 8, 3, 3]), pairs)
+    pairs = pairs.append_column("kind", pairs["prompt"])
+    figures = study_figures(hand_made(pairs, [9, 8, 3, 3]), pairs)
     # 23 of 44 choices, but 2 of 4 majorities.
-    assert figures.share.mean == pytest.approx(23 / 44)
-    assert f"{figures.share.mean:.3f}" == "0.523"
-    assert figures.majority.mean == 0.5
+    assert figures.shares["agreement"].mean == pytest.approx(23 / 44)
+    assert f"{figures.shares['agreement'].mean:.3f}" == "0.523"
+    assert figures.shares["majority"].mean == 0.5
     assert (figures.choices, figures.pairs, figures.readers) == (44, 4, 11)
     # The chosen stories have 12 words, the others 9.
-    assert figures.longer.mean == figures.share.mean
+    assert figures.shares["longer"].mean == figures.shares["agreement"].mean
     assert figures.seconds == [17.5, 25.0, 32.5]
 
 
@@ -607,20 +595,19 @@ def test_two_way_interval_by_hand():
 def test_swapped_labels_mirror_the_figures(make, rename_sides):
     study = make(6, readers_per_pair=5, pairs_per_reader=3)
     choices = simulate_choices(study, Crowd(agreement=0.8))
-    pairs = study.pairs.drop_columns(["split"]).append_column("split", study.pairs["split"])
-    other = {"chosen": "rejected", "rejected": "chosen", None: None}
-    flipped = choices
-    for name in ("order", "outcome"):
-        column = pa.array([other[side] for side in choices[name].to_pylist()], pa.large_string())
-        flipped = flipped.set_column(flipped.column_names.index(name), name, column)
+    pairs, renamed = study.pairs, rename_sides(study.pairs)
+    other = {"chosen": "rejected", "rejected": "chosen"}
+    flipped = table_of(
+        [row | {name: other.get(row[name]) for name in ("order", "outcome")}
+         for row in choices.to_pylist()]
+    )  # fmt: skip
     ones = {"labels": np.ones(6)}
-    one = figures_of(choices, pairs, one_reader(choices, pairs, ones))
-    renamed = rename_sides(pairs)
-    two = figures_of(flipped, renamed, one_reader(flipped, renamed, ones))
-    assert two.share.mean == pytest.approx(1 - one.share.mean)
-    assert two.majority.mean == pytest.approx(1 - one.majority.mean)
-    assert two.first.mean == pytest.approx(one.first.mean)
-    assert two.longer.mean == pytest.approx(one.longer.mean)
+    one = study_figures(choices, pairs, one_reader(choices, pairs, ones))
+    two = study_figures(flipped, renamed, one_reader(flipped, renamed, ones))
+    for name, expected in one.shares.items():
+        is_mirrored = name in ("agreement", "majority")
+        mean = 1 - expected.mean if is_mirrored else expected.mean
+        assert two.shares[name].mean == pytest.approx(mean)
     # Alpha and the agreement of readers do not depend on which side is called chosen.
     assert two.annotators.alpha == pytest.approx(one.annotators.alpha)
     assert two.annotators.one_annotator.mean == pytest.approx(one.annotators.one_annotator.mean)
@@ -628,79 +615,80 @@ def test_swapped_labels_mirror_the_figures(make, rename_sides):
 
 def test_exclusion_rules(pair_table):
     pairs = study_pairs(pair_table, 2)
-    names = pairs["pair_id"].to_pylist()
-
-    def row(reader, place, kind, outcome="chosen", **more):
-        base = {"reader": reader, "place": place, "kind": kind, "pair_id": names[0],
-                "order": "chosen", "outcome": outcome, "finished": 1}  # fmt: skip
-        return base | more
-
-    rows = [
-        row("attentive", 1, "pair"), row("attentive", 2, "attention", is_right=1),
-        row("attentive", 3, "repeat"),
-        row("careless", 1, "pair"), row("careless", 2, "attention", "rejected", is_right=0),
-        row("fickle", 1, "pair"), row("fickle", 2, "repeat", "rejected"),
-        row("gone", 1, "pair", finished=0),
-        row("guesser", 1, "pair"), row("guesser", 2, "question", None, is_right=0),
+    pages = [
+        ("attentive", "pair", "chosen", None), ("attentive", "attention", "chosen", 1),
+        ("attentive", "repeat", "chosen", None),
+        ("careless", "pair", "chosen", None), ("careless", "attention", "rejected", 0),
+        ("fickle", "pair", "chosen", None), ("fickle", "repeat", "rejected", None),
+        ("gone", "pair", "chosen", None),
+        ("guesser", "pair", "chosen", None), ("guesser", "question", None, 0),
     ]  # fmt: skip
-    choices = pa.Table.from_pylist(rows, schema=CHOICES.arrow())
-    strict = Exclusions(
-        failed_attention=True, changed_repeat=True, unfinished=True, wrong_share=0.5
-    )
-    excluded = {one.reader: one.excluded for one in reader_results(choices, strict)}
-    assert excluded == {
-        "attentive": (), "careless": ("failed the attention check",),
-        "fickle": ("changed a repeated choice",), "gone": ("unfinished",),
-        "guesser": ("wrong content answers",),
+    choices = table_of(
+        [
+            {"reader": reader, "place": place, "kind": kind, "pair_id": pairs["pair_id"][0].as_py(),
+             "outcome": outcome, "is_right": is_right, "finished": int(reader != "gone")}
+            for place, (reader, kind, outcome, is_right) in enumerate(pages)
+        ]
+    )  # fmt: skip
+
+    def excluded(rules):
+        return {row["reader"]: row["excluded"] for row in reader_results(choices, rules)}
+
+    strict = Exclusions(changed_repeat=True, unfinished=True, wrong_share=0.5)
+    assert excluded(strict) == {
+        "attentive": [], "careless": ["failed the attention check"],
+        "fickle": ["changed a repeated choice"], "gone": ["unfinished"],
+        "guesser": ["wrong content answers"],
     }  # fmt: skip
-    usual = [one.reader for one in reader_results(choices, Exclusions()) if one.excluded]
+    usual = [reader for reader, rules in excluded(Exclusions()).items() if rules]
     assert usual == ["careless"]
-    figures = figures_of(leave_out(choices, usual), pairs)
-    assert (figures.readers, figures.attention.mean, figures.repeats.mean) == (4, 1.0, 0.5)
+    figures = study_figures(leave_out(choices, usual), pairs)
+    assert figures.readers == 4
+    assert (figures.shares["attention"].mean, figures.shares["repeats"].mean) == (1.0, 0.5)
     with pytest.raises(DataError, match="no choice is left"):
-        figures_of(leave_out(choices, excluded), pairs)
+        study_figures(leave_out(choices, excluded(strict)), pairs)
     with pytest.raises(DataError, match="not in the pairs file"):
-        figures_of(choices, pairs.slice(1))
+        study_figures(choices, pairs.slice(1))
 
 
 def test_ratings_as_choices(pair_table):
     pairs = study_pairs(pair_table, 2)
-    sides = {name: pairs[f"{name}_story_id"].to_pylist() for name in ("chosen", "rejected")}
-    ratings = {
-        "a": {sides["chosen"][0]: 5.0, sides["rejected"][0]: 3.0, sides["chosen"][1]: 2.0,
-              sides["rejected"][1]: 2.0},
-        "b": {sides["chosen"][0]: 1.0, sides["rejected"][0]: 4.0, sides["chosen"][1]: 1.0},
-    }  # fmt: skip
+    one, other = (pairs[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
+    # Ratings of single criteria, by judges, and of stories without the other of the pair: ignored.
+    rows = [
+        ("a", one[0], 5.0, None, "person"), ("a", other[0], 3.0, None, "person"),
+        ("a", one[1], 2.0, None, "person"), ("a", other[1], 2.0, None, "person"),
+        ("a", one[0], 1.0, "plot", "person"), ("a", other[0], 9.0, "plot", "person"),
+        ("b", one[0], 1.0, None, "person"), ("b", other[0], 4.0, None, "person"),
+        ("b", one[1], 1.0, None, "person"), ("b", other[1], None, None, "person"),
+        ("c", one[0], 1.0, None, "model"), ("c", other[0], 4.0, None, "model"),
+    ]  # fmt: skip
+    names = ("rater", "story_id", "rating", "criterion", "rater_kind")
+    ratings = pa.table(
+        empty_columns(RATINGS, len(rows)) | dict(zip(names, zip(*rows, strict=True), strict=True))
+    )
     choices = choices_of_ratings(ratings, pairs, 1e-9)
-    found = list(zip(choices["reader"].to_pylist(), choices["outcome"].to_pylist(), strict=True))
-    assert found == [("a", "chosen"), ("a", "tie"), ("b", "rejected")]
-    assert figures_of(choices, pairs).share.mean == 0.5
-
-
-def test_readers_are_raters(make, tmp_path):
-    study = make(4, readers_per_pair=3, pairs_per_reader=2)
-    choices = simulate_choices(study, Crowd())
-    write_table(verdicts_of(choices), tmp_path / "verdicts.parquet")
-    check_parquet(tmp_path / "verdicts.parquet", VERDICTS)
-    assert verdicts_of(choices).num_rows == 12
+    ids = dict(enumerate(pairs["pair_id"].to_pylist()))
+    found = zip(*(choices[n].to_pylist() for n in ("reader", "pair_id", "outcome")), strict=True)
+    assert set(found) == {
+        ("a", ids[0], "chosen"), ("a", ids[1], "tie"), ("b", ids[0], "rejected")
+    }  # fmt: skip
+    assert study_figures(choices, pairs).shares["agreement"].mean == 0.5
 
 
 def test_ratings_of_a_story_in_two_pairs(pair_table):
-    rows = [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other}
-            for other in ("b", "c")]  # fmt: skip
-    pairs = pair_table(rows)
-    names = pairs["pair_id"].to_pylist()
-    chosen = [
-        {"reader": "r", "place": 1, "kind": "pair", "pair_id": names[0], "outcome": "chosen",
-         "reason": "why"},
-        {"reader": "r", "place": 2, "kind": "pair", "pair_id": names[1], "outcome": "rejected"},
-    ]  # fmt: skip
-    choices = pa.Table.from_pylist(chosen, schema=CHOICES.arrow())
-    stories, table = stories_and_ratings(choices, pairs)
-    assert stories["story_id"].to_pylist() == ["a", "b", "c"]
-    assert dict(zip(table["story_id"].to_pylist(), table["rating"].to_pylist(), strict=True)) == {
-        "a": 0.5, "b": 0.0, "c": 1.0,
-    }  # fmt: skip
+    pairs = pair_table(
+        [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other} for other in "bc"]
+    )
+    choices = table_of(
+        [{"reader": "r", "place": place, "kind": "pair", "pair_id": name, "outcome": outcome}
+         for place, (name, outcome) in enumerate(
+             zip(pairs["pair_id"].to_pylist(), ("chosen", "rejected"), strict=True))]
+    )  # fmt: skip
+    stories, ratings = (table.to_pydict() for table in stories_and_ratings(choices, pairs))
+    assert stories["story_id"] == ["a", "b", "c"]
+    found = dict(zip(ratings["story_id"], ratings["rating"], strict=True))
+    assert found == {"a": 0.5, "b": 0.0, "c": 1.0}
 
 
 # Programs ------------------------------------------------------------------------------------
@@ -709,94 +697,81 @@ def test_ratings_of_a_story_in_two_pairs(pair_table):
 def test_the_whole_way(program, tmp_path, pair_table, capsys):
     pairs, out, done = tmp_path / "pairs.parquet", tmp_path / "study", tmp_path / "done"
     write_table(study_pairs(pair_table, 8), pairs)
-    made = program(
-        "data_prep/make_study.py", "--pairs", pairs, "--out", out, "--readers_per_pair", 4,
-        "--pairs_per_reader", 4, *(x for key in TEXTS for x in (f"--{key}", TEXTS[key])),
-        "--fastest_words_per_minute", "null",
-    )  # fmt: skip
-    assert "8 pairs of 8 prompts, 4 readers a pair, 4 pairs a reader: 8 readers" in made.stdout
-    from litbench.study.command import command  # noqa: PLC0415
-    from litbench.study.plan import Study  # noqa: PLC0415
 
+    def run(name, *options):
+        found = program(name, *options)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    made = run("data_prep/make_study.py", "--pairs", pairs, "--out", out, "--readers_per_pair", 4,
+               "--pairs_per_reader", 4, "--fastest_words_per_minute", "null", *OPTIONS)  # fmt: skip
+    assert "8 pairs of 8 prompts, 4 readers a pair, 4 pairs a reader: 8 readers" in made
     with serving(Study.open(out)) as (url, _):
         command(["simulate", str(out), "--url", url, "--readers", "9", "--agreement", "0.9"])
-    command(["status", str(out), "--pairs"])
-    command(["export", str(out)])
-    command(["close", str(out)])
+    for what in (["status", "--pairs"], ["export"], ["close"], ["export"]):
+        command([*what, str(out)])
     said = capsys.readouterr().out
     assert "choices: 32 of 32; by pair 4 to 4 of 4" in said
     assert "8 finished, 1 turned away" in said
 
     # Judges and verifiers of the same pairs stand in the table of the readers.
-    judged = program("eval/benchmark.py", "--pairs", out / "pairs.parquet", "--out",
-                     tmp_path / "judged", "--raters", "{longer: {kind: longer}, shorter: "
-                     "{kind: shorter}}")  # fmt: skip
-    assert judged.returncode == 0, judged.stderr
-    study = program("eval/study.py", "--study", out, "--out", done, "--verifier", "mine",
-                    "--evaluation", tmp_path / "judged")  # fmt: skip
-    assert study.returncode == 0, study.stderr
-    results = json.loads((done / "human_study.json").read_text())
-    assert results["all"]["share"]["n"] == 32
-    raters = {row["rater"]: row["agreement"]["mean"] for row in
-              results["all"]["annotators"]["raters"]}  # fmt: skip
+    judged = tmp_path / "judged"
+    run("eval/benchmark.py", "--pairs", out / "pairs.parquet", "--out", judged, "--raters",
+        "{longer: {kind: longer}, shorter: {kind: shorter}}")  # fmt: skip
+    analysis = ("eval/study.py", "--study", out, "--out", done, "--verifier", "mine",
+                "--evaluation", judged)  # fmt: skip
+    run(*analysis)
+    results = json.loads((done / "human_study.json").read_text())["all"]
+    assert results["shares"]["agreement"]["n"] == 32
+    raters = {row["rater"]: row["agreement"]["mean"] for row in results["annotators"]["raters"]}
     assert raters["mine"] == raters["longer"] == pytest.approx(1 - raters["shorter"])
+    check_parquet(done / "verdicts.parquet", VERDICTS)
     page = (done / "human_study.html").read_text()
     assert "0.564" in page
     assert "shorter" in page
-    again = program("eval/study.py", "--study", out, "--out", done, "--verifier", "mine",
-                    "--evaluation", tmp_path / "judged")  # fmt: skip
-    assert again.stdout.startswith("unchanged")
+    assert run(*analysis).startswith("unchanged")
 
-    imported = program(
-        "data_prep/import_ratings.py", "--stories", out / "export" / "stories.parquet", "--people",
-        f"{{table: {out / 'export' / 'ratings.parquet'}, rater: rater, values: [rating]}}",
-        "--out", tmp_path / "imported",
-    )  # fmt: skip
-    assert imported.returncode == 0, imported.stderr
-    labelled = pq.read_table(tmp_path / "imported" / "all_pairs.parquet")
-    assert set(labelled["pair_id"].to_pylist()) == set(Study.open(out).by_id)
     # The ratings of the export, read as a finished study, give the same leave-one-out agreement.
-    finished = program("eval/study.py", "--pairs", tmp_path / "imported" / "pairs.parquet",
-                       "--ratings", tmp_path / "imported" / "ratings.parquet",
-                       "--out", tmp_path / "finished")  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
+    imported, people = tmp_path / "imported", out / "export" / "ratings.parquet"
+    run("data_prep/import_ratings.py", "--stories", out / "export" / "stories.parquet", "--people",
+        f"{{table: {people}, rater: rater, values: [rating]}}", "--out", imported)  # fmt: skip
+    labelled = pq.read_table(imported / "all_pairs.parquet")
+    assert set(labelled["pair_id"].to_pylist()) == set(Study.open(out).by_id)
+    run("eval/study.py", "--pairs", imported / "pairs.parquet", "--ratings",
+        imported / "ratings.parquet", "--out", tmp_path / "finished")  # fmt: skip
     other = json.loads((tmp_path / "finished" / "human_study.json").read_text())["all"]
-    mine = results["all"]["annotators"]
-    assert other["annotators"]["one_annotator"] == mine["one_annotator"]
-    assert other["annotators"]["alpha"] == mine["alpha"]
+    for name in ("one_annotator", "alpha"):
+        assert other["annotators"][name] == results["annotators"][name]
 
 
-def test_errors_of_the_programs(program, tmp_path, pair_table, make):
+def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, monkeypatch):
+    monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
     pairs = tmp_path / "pairs.parquet"
     write_table(pair_table([{"chosen": "same", "rejected": "same"}, {}]), pairs)
-    texts = [x for key in TEXTS for x in (f"--{key}", TEXTS[key])]
-    copies = program("data_prep/make_study.py", "--pairs", pairs, "--out", tmp_path / "x", *texts,
-                     "--pairs_per_reader", 1)  # fmt: skip
-    assert "0 pairs have no texts and 1 twice the same" in copies.stderr
-    study = make(3, pairs_per_reader=3)
-    Store(study).close()
-    again = program("data_prep/make_study.py", "--pairs", study.folder / "pairs.parquet", "--out",
-                    study.folder, *texts, "--pairs_per_reader", 2)  # fmt: skip
-    assert "has readers of an earlier plan" in again.stderr
-    for arguments, message in (
-        (["--out", tmp_path / "y"], "give study, or pairs and ratings"),
-        (["--out", tmp_path / "y", "--study", study.folder], "choices.parquet"),
-    ):
-        assert message in program("eval/study.py", *arguments).stderr
-
-
-def test_command_errors(make, capsys):
-    from litbench.study.command import command  # noqa: PLC0415
-
-    study = make(3, pairs_per_reader=3)
-    for arguments, message in (
+    study, out = make(3, pairs_per_reader=3), tmp_path / "x"
+    cases = [
+        ("data_prep/make_study.py", ["--pairs", pairs, "--out", out, *OPTIONS],
+         "0 pairs have no texts and 1 twice the same"),
+        ("eval/study.py", ["--out", out], "give study, or pairs and ratings"),
+        ("eval/study.py", ["--out", out, "--study", study.folder], "choices.parquet"),
+    ]  # fmt: skip
+    for name, options, message in cases:
+        assert message in program(name, *options).stderr
+    for (name, *options), message in (
         (["status"], "does not exist: run litbench study serve"),
         (["export"], "has no answer yet"),
+        (["simulate", "--careless", "2"], "key 'careless' is 2.0"),
+        (["simulate", "--url", f"http://127.0.0.1:{free_port()}"], "does not answer"),
     ):
         with pytest.raises(SystemExit):
-            command([*arguments, str(study.folder)])
+            command([name, str(study.folder), *options])
         assert message in capsys.readouterr().err
         Store(study).close()
+    # A study that has readers keeps its plan.
+    again = program("data_prep/make_study.py", "--pairs", study.folder / "pairs.parquet", "--out",
+                    study.folder, *OPTIONS, "--pairs_per_reader", 2)  # fmt: skip
+    assert "has readers of an earlier plan" in again.stderr
+    assert Study.open(study.folder).plan == study.plan
 
 
 # As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.

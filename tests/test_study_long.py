@@ -2,18 +2,26 @@
 
 import dataclasses
 import itertools
-import sqlite3
-import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from study_folder import free_port, serve_process, study_pairs, wait_for, write_study
+from study_folder import (
+    check_balance,
+    free_port,
+    serve_process,
+    simulate_choices,
+    study_pairs,
+    wait_for,
+    write_study,
+)
 
 from litbench.metrics.human_study import leave_out, reader_results, study_figures
 from litbench.metrics.intervals import jackknife_interval, two_way_interval
-from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices
+from litbench.study.simulation import Crowd, Reader, Visitor
+from litbench.study.store import Store
 
 pytestmark = pytest.mark.long
 TRUE = 0.564
@@ -58,8 +66,8 @@ def test_two_way_coverage(each):
 
 
 def test_recovers_known_agreement(forty):
-    found = [study_figures(simulated(forty, seed), forty.pairs, [], None) for seed in range(1_000)]
-    shares = [one.share for one in found]
+    found = [study_figures(simulated(forty, seed), forty.pairs) for seed in range(1_000)]
+    shares = [one.shares["agreement"] for one in found]
     covered = np.mean([one.low <= TRUE <= one.high for one in shares])
     half = np.mean([(one.high - one.low) / 2 for one in shares])
     print(f"covered {covered:.3f}, mean {np.mean([s.mean for s in shares]):.4f}, half {half:.4f}")
@@ -71,19 +79,20 @@ def test_recovers_known_agreement(forty):
 def test_a_careless_third(forty):
     counts, means, widths = Counter(), [], []
     for seed in range(200):
-        crowd = {"careless": 1 / 3}
-        choices = simulated(forty, seed, **crowd)
-        readers = {one.reader: one for one in reader_results(choices, forty.plan.exclude)}
+        choices = simulated(forty, seed, careless=1 / 3)
+        readers = reader_results(choices, forty.plan.exclude)
         # Readers came one after the other.
         order = list(dict.fromkeys(choices["reader"].to_pylist()))
-        numbered = [Reader(Crowd(seed=seed, **crowd), at, 1) for at in range(1, len(order) + 1)]
+        numbered = [
+            Reader(Crowd(seed=seed, careless=1 / 3), at, 1) for at in range(1, len(order) + 1)
+        ]
         careless = {name for name, one in zip(order, numbered, strict=True) if one.is_careless}
-        failed = {name for name, one in readers.items() if one.excluded}
-        changed = {name for name, one in readers.items() if one.repeats == 0}
+        failed = {row["reader"] for row in readers if row["excluded"]}
+        changed = {row["reader"] for row in readers if row["repeats"] == 0}
         assert (failed | changed) <= careless
         counts.update(careless=len(careless), failed=len(failed), either=len(failed | changed))
         shares = [
-            study_figures(leave_out(choices, without), forty.pairs, [], None).share
+            study_figures(leave_out(choices, without), forty.pairs).shares["agreement"]
             for without in ((), failed, failed | changed, careless)
         ]
         means.append([one.mean for one in shares])
@@ -102,79 +111,49 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
     pages = 40
     study = write_study(tmp_path / "study", study_pairs(pair_table, 60), readers_per_pair=200,
                         pairs_per_reader=pages)  # fmt: skip
-    port = free_port()
+    port, logs = free_port(), ""
     url = f"http://127.0.0.1:{port}"
     visitors = [Visitor(study, url, Reader(Crowd(seed=1), at, pages)) for at in range(1, 201)]
-    ends, errors = Counter(), []
-
-    def visit(visitor):
-        try:
-            ends[visitor.visit()] += 1
-        except Exception as error:  # noqa: BLE001 - shown below
-            errors.append(error)
-
     server = serve_process(study.folder, port)
     wait_for(url)
-    threads = [threading.Thread(target=visit, args=(visitor,)) for visitor in visitors]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    kills, logs = 0, []
-    try:
-        while kills < 10:
-            # In the middle of the traffic, however slow the machine is.
-            seen, end = acknowledged(visitors), time.monotonic() + 300
-            while acknowledged(visitors) < seen + 300:
-                assert time.monotonic() < end, "the readers do not get on"
-                time.sleep(0.05)
-            print(f"kill {kills + 1}: {acknowledged(visitors)} answers acknowledged")
+    with ThreadPoolExecutor(200) as threads:
+        visits = [threads.submit(visitor.visit) for visitor in visitors]
+        try:
+            for kill in range(1, 11):
+                # In the middle of the traffic, however slow the machine is.
+                wanted, end = acknowledged(visitors) + 300, time.monotonic() + 300
+                while acknowledged(visitors) < wanted:
+                    assert time.monotonic() < end, "the readers do not get on"
+                    time.sleep(0.05)
+                print(f"kill {kill}: {acknowledged(visitors)} answers acknowledged")
+                server.kill()
+                logs += server.communicate()[1].decode()
+                assert server.returncode == -9
+                check_store(study, visitors)
+                server = serve_process(study.folder, port)
+            assert Counter(visit.result(600) for visit in visits) == {"finished": 200}
+        finally:
             server.kill()
-            logs.append(server.communicate()[1].decode())
-            assert server.returncode == -9
-            kills += 1
-            check_acknowledged(study, visitors)
-            server = serve_process(study.folder, port)
-        for thread in threads:
-            thread.join(600)
-    finally:
-        server.kill()
-        logs.append(server.communicate()[1].decode())
-    took = time.monotonic() - started
-    assert not errors
-    assert ends == {"finished": 200}
-    answers = check_acknowledged(study, visitors)
-    print(f"{answers} answers of 200 readers in {took:.0f} s, {kills} kills")
-    assert answers == 200 * (pages + 2)
-    assert "word" not in "".join(logs)
-    assert "simulated" not in "".join(logs)
+            logs += server.communicate()[1].decode()
+    check_store(study, visitors)
+    assert acknowledged(visitors) == 200 * (pages + 2)
+    assert "word" not in logs
+    assert "simulated" not in logs
 
 
 def acknowledged(visitors):
     return sum(len(one.acknowledged) for one in visitors)
 
 
-def check_acknowledged(study, visitors):
-    """Every acknowledged answer is in the store, once; the load is even. Returns the answers."""
-    with sqlite3.connect(study.database) as database:
-        stored = {
-            (reader, place): answer
-            for reader, place, answer in database.execute(
-                "select reader, place, answer from choices join readers using (number) "
-                "where answered is not null"
-            )
-        }
-        loads = database.execute(
-            "select pair_id, sum(\"order\" = 'chosen'), sum(\"order\" = 'rejected') from choices "
-            "where kind = 'pair' group by 1"
-        ).fetchall()
-        rows = database.execute("select count(*) from choices where answered is not null")
-        assert rows.fetchone()[0] == len(stored)
-    database.close()
+def check_store(study, visitors):
+    """Every acknowledged answer is in the store; the load of pairs and sides is even."""
+    store = Store(study)
+    # The key of the table allows one answer to a page.
+    rows = store._all("select reader, place, answer from choices join readers using (number)")
+    stored = {(reader, place): answer for reader, place, answer in rows}
+    check_balance(store)
+    store.close()
     for visitor in visitors:
         # A copy: the reader goes on meanwhile.
         for place, choice in list(visitor.acknowledged.items()):
             assert stored[visitor.reader.name, place] == choice
-    totals = [chosen + rejected for _, chosen, rejected in loads]
-    assert max(totals) - min(totals) <= 1
-    assert max(abs(chosen - rejected) for _, chosen, rejected in loads) <= 1
-    return len(stored)

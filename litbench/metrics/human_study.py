@@ -3,12 +3,14 @@
 A reader who saw a pair chose one of its stories. The label of a pair is its chosen side: what a
 verifier prefers, or what other annotators said. Two figures must not be confused: the share of all
 choices that agree with the labels, and the share of pairs on which the majority of readers does.
+A tie counts one half everywhere.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import duckdb
 import numpy as np
@@ -20,6 +22,7 @@ from litbench.errors import DataError
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
+from litbench.metrics.printing import annotators_text
 from litbench.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
 from litbench.text import aligned
 
@@ -46,19 +49,59 @@ CHOICES = Schema(
     key=("reader", "place"),
 )  # fmt: skip
 
-_CREDIT = {"chosen": 1.0, "tie": 0.5, "rejected": 0.0}
+# Name of a figure -> what it is a share of, and what its `n` counts.
+SHARES = {
+    "agreement": ("choices that agree with the labels", "choices"),
+    "majority": ("pairs whose majority agrees with the label", "pairs"),
+    "first": ("choices of the story shown first", "choices"),
+    "longer": ("choices of the longer story, where lengths differ", "choices"),
+    "repeats": ("repeated pairs with the same choice", "readers"),
+    "attention": ("attention checks passed", "readers"),
+    "questions": ("content questions answered right", "readers"),
+}
+
+_CREDIT = """
+create macro credit(outcome) as
+    case outcome when 'chosen' then 1.0 when 'tie' then 0.5 else 0.0 end::double
+"""
 _READERS = """
-select one.reader, count(*) filter (one.kind = 'pair') as choices,
-    avg(case one.outcome when 'chosen' then 1.0 when 'tie' then 0.5 else 0.0 end)
-        filter (one.kind = 'pair')::double as agreement,
-    median(one.seconds) filter (one.kind = 'pair') as median_seconds,
-    avg(one.is_right) filter (one.kind = 'attention') as attention,
-    avg((one.outcome = before.outcome)::int) filter (one.kind = 'repeat') as repeats,
-    avg(one.is_right) filter (one.kind = 'question') as questions,
-    bool_or(one.finished = 0) as is_unfinished
-from choices as one left join choices as before
-    on one.reader = before.reader and one.pair_id = before.pair_id and before.kind = 'pair'
-group by one.reader order by one.reader
+with repeated as (
+    select reader, pair_id, outcome as again from choices where kind = 'repeat'
+)
+select reader, count(*) filter (kind = 'pair') as choices,
+    avg(credit(outcome)) filter (kind = 'pair') as agreement,
+    median(seconds) filter (kind = 'pair') as median_seconds,
+    avg(is_right) filter (kind = 'attention') as attention,
+    avg((outcome = again)::int) filter (kind = 'pair') as repeats,
+    avg(is_right) filter (kind = 'question') as questions,
+    bool_or(finished = 0) as unfinished
+from choices left join repeated using (reader, pair_id) group by reader order by reader
+"""
+# A comparison with a length that is unknown, as in an unknown order, is NaN.
+_MADE = """
+select reader, pair_id, cluster, credit(outcome) as credit,
+    case "order" when 'chosen' then credit when 'rejected' then 1 - credit
+        else 'nan'::double end as first,
+    case sign(gap) when 1 then credit when -1 then 1 - credit else 'nan'::double end as longer
+from choices left join pairs using (pair_id) where kind = 'pair'
+"""
+_PAIRS = """
+select pair_id, prompt_id, prompt, count(*) as choices, avg(credit(outcome)) as share
+from choices join pairs using (pair_id) where kind = 'pair'
+group by all order by share desc, pair_id
+"""
+_OF_RATINGS = """
+with people as (
+    select rater, story_id, rating from ratings
+    where rater_kind = 'person' and criterion is null and rating is not null
+)
+select rater as reader, row_number() over (partition by rater order by pair_id) as place,
+    'pair' as kind, pair_id,
+    case when abs(one.rating - other.rating) <= $rounding then 'tie'
+        when one.rating > other.rating then 'chosen' else 'rejected' end as outcome
+from pairs join people as one on one.story_id = chosen_story_id
+    join people as other using (rater)
+where other.story_id = rejected_story_id order by reader, place
 """
 
 
@@ -80,43 +123,13 @@ class Exclusions:
 
 
 @dataclass(frozen=True)
-class ReaderResult:
-    """One reader; shares are None where the reader met no such page.
-
-    Attributes:
-        reader: salted hash of the id.
-        choices: number of pairs.
-        agreement: share of choices that agree with the labels.
-        median_seconds: median time of a pair.
-        attention: share of attention checks passed.
-        repeats: share of repeated pairs with the same choice.
-        questions: share of content questions answered right.
-        excluded: the rules that leave the reader out.
-    """
-
-    reader: str
-    choices: int
-    agreement: float | None
-    median_seconds: float | None
-    attention: float | None
-    repeats: float | None
-    questions: float | None
-    excluded: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class StudyFigures:
-    """The figures of a study; a tie counts one half everywhere.
+    """The figures of a study.
 
     Attributes:
-        share: share of choices that agree with the labels, by prompt and reader.
-        majority: share of pairs on which the majority of readers agrees with the label, by prompt.
-        first: share of choices of the story shown first, by prompt and reader; None if unknown.
-        longer: share of choices of the longer story, where lengths differ, by prompt and reader.
-        repeats: share of repeated pairs with the same choice, by reader.
-        attention: share of attention checks passed, by reader.
-        questions: share of content questions answered right, by reader.
-        hurried: share of answers that were first sent too early.
+        shares: by the names of `SHARES`, those that the study has. Shares of choices have intervals
+            by prompt and reader, the majority by prompt, and checks by reader.
+        hurried: share of answers that were first sent too early; None if unknown.
         seconds: quartiles of the time of a pair; None if unknown.
         annotators: one reader against the others, with raters on the same pairs.
     """
@@ -125,40 +138,53 @@ class StudyFigures:
     pairs: int
     prompts: int
     choices: int
-    share: Interval
-    majority: Interval
-    first: Interval | None
-    longer: Interval | None
-    repeats: Interval | None
-    attention: Interval | None
-    questions: Interval | None
+    shares: dict[str, Interval]
     hurried: float | None
     seconds: list[float] | None
     annotators: AnnotatorAgreement | None
 
 
-def reader_results(choices: pa.Table, rules: Exclusions) -> list[ReaderResult]:
-    """The results of every reader, by the exclusion rules; `choices` has the schema CHOICES."""
-    with duckdb.connect() as database:
-        database.register("choices", choices.drop_columns(["reason"]))
-        rows = database.sql(_READERS).to_arrow_table().to_pylist()
-    results = []
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """A database in memory: opening one takes longer than a query."""
+    database = duckdb.connect()
+    database.execute(_CREDIT)
+    return database
+
+
+def _rows(sql: str, values: Mapping[str, Any] | None = None, **tables: pa.Table) -> pa.Table:
+    """The result of a query on some tables."""
+    with _database().cursor() as cursor:
+        for name, table in tables.items():
+            cursor.register(name, table)
+        return cursor.sql(sql, params=values).to_arrow_table()
+
+
+def reader_results(choices: pa.Table, rules: Exclusions) -> list[dict[str, Any]]:
+    """The results of every reader; `choices` has the schema CHOICES.
+
+    Returns:
+        Rows with `reader`; `choices`, the number of pairs; `agreement`, the share of choices that
+        agree with the labels; `median_seconds` of a pair; `attention`, `repeats` and `questions`,
+        the shares of checks passed, None without such a page; `unfinished`; and `excluded`, the
+        rules that leave the reader out.
+    """
+    rows: list[dict[str, Any]] = _rows(_READERS, choices=choices).to_pylist()
     for row in rows:
-        wrong = 0.0 if row["questions"] is None else 1 - row["questions"]
+        right = 1.0 if row["questions"] is None else row["questions"]
         broken = {
             "failed the attention check": rules.failed_attention and row["attention"] == 0,
             "changed a repeated choice": rules.changed_repeat and row["repeats"] == 0,
-            "unfinished": row.pop("is_unfinished") and rules.unfinished,
-            "wrong content answers": wrong > rules.wrong_share,
+            "unfinished": rules.unfinished and row["unfinished"],
+            "wrong content answers": 1 - right > rules.wrong_share,
         }
-        excluded = tuple(rule for rule, is_broken in broken.items() if is_broken)
-        results.append(ReaderResult(**row, excluded=excluded))
-    return results
+        row["excluded"] = [rule for rule, is_broken in broken.items() if is_broken]
+    return rows
 
 
-def exclusion_counts(readers: Sequence[ReaderResult]) -> dict[str, int]:
+def exclusion_counts(readers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Number of readers that each rule leaves out; a reader may break several."""
-    return dict(Counter(rule for one in readers for rule in one.excluded))
+    return dict(Counter(rule for one in readers for rule in one["excluded"]))
 
 
 def leave_out(choices: pa.Table, readers: Collection[str]) -> pa.Table:
@@ -167,120 +193,91 @@ def leave_out(choices: pa.Table, readers: Collection[str]) -> pa.Table:
     return choices.filter(pc.invert(pc.is_in(choices["reader"], names)))
 
 
+def pair_results(choices: pa.Table, pairs: pa.Table) -> list[dict[str, Any]]:
+    """The pairs that were read, those with the highest share first.
+
+    Returns:
+        Rows with `pair_id`, `prompt_id`, `prompt`, the number of `choices`, and `share`, how many
+        of them agree with the label.
+    """
+    # Pairs may have more columns, of any name.
+    named = pairs.select(["pair_id", "prompt_id", "prompt"])
+    rows: list[dict[str, Any]] = _rows(_PAIRS, choices=choices, pairs=named).to_pylist()
+    return rows
+
+
 def study_figures(
-    choices: pa.Table,
-    pairs: pa.Table,
-    readers: Sequence[ReaderResult],
-    annotators: AnnotatorAgreement | None,
+    choices: pa.Table, pairs: pa.Table, annotators: AnnotatorAgreement | None = None
 ) -> StudyFigures:
     """Compute the figures of a study.
 
     Args:
         choices: table with the schema CHOICES.
         pairs: table with the schema PAIRS, with all pairs of the choices.
-        readers: the results of the readers of these choices.
         annotators: see StudyFigures.
     """
-    own = choices.filter(pc.equal(choices["kind"], "pair"))
-    if not own.num_rows:
+    clusters = pa.array(connected_prompts(pairs))
+    known = pa.table(
+        {"pair_id": pairs["pair_id"], "cluster": clusters, "gap": length_differences(pairs)}
+    )
+    made = _rows(_MADE, choices=choices, pairs=known)
+    if not made.num_rows:
         raise DataError("choices: no choice is left: collect some, or loosen the exclusion rules")
-    row_of = _rows_of(own, pairs)
-    names = np.array(own["reader"].to_pylist())
-    credit = np.array([_CREDIT[outcome] for outcome in own["outcome"].to_pylist()])
-    prompts = np.array(connected_prompts(pairs))
-    clusters = prompts[row_of]
-
-    def two_way(values: np.ndarray, known: np.ndarray) -> Interval | None:
-        if not known.any():
-            return None
-        return two_way_interval(values[known], clusters[known], names[known])
-
-    def by_reader(check: str) -> Interval | None:
-        values = [value for one in readers if (value := getattr(one, check)) is not None]
-        return jackknife_interval(np.array(values), range(len(values))) if values else None
-
-    order = np.array(own["order"].to_pylist(), dtype=object)
-    longer = np.sign(length_differences(pairs))[row_of]
-    shares = pair_shares(choices, pairs)
-    judged = np.isfinite(shares)
-    majority = (1 + np.sign(np.round(shares[judged] - 0.5, 9))) / 2
-    seconds = own["seconds"].drop_null().to_numpy()
-    quartiles = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None
+    if missing := made["cluster"].null_count:
+        raise DataError(
+            f"choices: {missing} are about pairs that are not in the pairs file: give the pairs of "
+            "the same study"
+        )
+    prompts, names = (made[name].to_numpy() for name in ("cluster", "reader"))
+    shares = {}
+    for figure, column in (("agreement", "credit"), ("first", "first"), ("longer", "longer")):
+        values = made[column].to_numpy()
+        use = np.isfinite(values)
+        if use.any():
+            shares[figure] = two_way_interval(values[use], prompts[use], names[use])
+    read = pair_results(choices, pairs)
+    cluster_of = dict(zip(pairs["pair_id"].to_pylist(), clusters.to_pylist(), strict=True))
+    sides = np.sign(np.round([row["share"] - 0.5 for row in read], 9))
+    shares["majority"] = jackknife_interval(
+        (1 + sides) / 2, [cluster_of[row["pair_id"]] for row in read]
+    )
+    readers = reader_results(choices, Exclusions())
+    for check in ("repeats", "attention", "questions"):
+        passed = np.array([row[check] for row in readers if row[check] is not None])
+        if len(passed):
+            shares[check] = jackknife_interval(passed, range(len(passed)))
+    seconds = choices.filter(pc.equal(choices["kind"], "pair"))["seconds"].drop_null().to_numpy()
     hurried = choices["hurried"].drop_null().to_numpy()
-    share = two_way_interval(credit, clusters, names)
     return StudyFigures(
-        readers=len(set(names.tolist())),
-        pairs=int(judged.sum()),
-        prompts=share.clusters,
-        choices=len(credit),
-        share=share,
-        majority=jackknife_interval(majority, prompts[judged]),
-        first=two_way(np.where(order == "chosen", credit, 1 - credit), order != None),  # noqa: E711
-        longer=two_way(np.where(longer > 0, credit, 1 - credit), np.abs(longer) == 1),
-        repeats=by_reader("repeats"),
-        attention=by_reader("attention"),
-        questions=by_reader("questions"),
+        readers=len(set(names)),
+        pairs=len(read),
+        prompts=shares["agreement"].clusters,
+        choices=made.num_rows,
+        shares={name: shares[name] for name in SHARES if name in shares},
         hurried=float((hurried > 0).mean()) if len(hurried) else None,
-        seconds=quartiles,
+        seconds=np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None,
         annotators=annotators,
     )
 
 
-def _rows_of(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
-    """The row of each choice's pair; DataError for a pair that is not there."""
-    rows = pc.index_in(choices["pair_id"], pairs["pair_id"].combine_chunks())
-    if rows.null_count:
-        raise DataError(
-            f"choices: {rows.null_count} are about pairs that are not in the pairs file: give the "
-            "pairs of the same study"
-        )
-    indices: np.ndarray = rows.to_numpy()
-    return indices
-
-
-def pair_shares(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
-    """Share of the choices of each pair that agree with its label; shape (pairs,), NaN for none."""
-    own = choices.filter(pc.equal(choices["kind"], "pair"))
-    row_of = _rows_of(own, pairs)
-    credit = [_CREDIT[outcome] for outcome in own["outcome"].to_pylist()]
-    count = np.bincount(row_of, minlength=pairs.num_rows)
-    total = np.bincount(row_of, credit, pairs.num_rows)
-    shares: np.ndarray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return shares
-
-
-def figure_rows(figures: StudyFigures) -> list[tuple[str, str, Interval]]:
-    """Name, unit that is counted, and interval of every figure that the study has."""
-    one = figures.annotators
-    named: list[tuple[str, str, Interval | None]] = [
-        ("choices that agree with the labels", "choices", figures.share),
-        ("pairs whose majority agrees with the label", "pairs", figures.majority),
-        ("one reader agrees with the others", "comparisons", one.one_annotator if one else None),
-        ("two readers choose the same story", "pairs", one.two_annotators if one else None),
-        ("choices of the story shown first", "choices", figures.first),
-        ("choices of the longer story", "choices", figures.longer),
-        ("repeated pairs with the same choice", "readers", figures.repeats),
-        ("attention checks passed", "readers", figures.attention),
-        ("content questions answered right", "readers", figures.questions),
-    ]
-    return [(name, unit, interval) for name, unit, interval in named if interval is not None]
-
-
 def figures_text(figures: StudyFigures) -> str:
     """The figures for a terminal."""
+    shares = figures.shares.items()
     lines = [
         f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
         f"{figures.prompts:,} prompts",
         "",
-        aligned([[name, str(at), f"{at.n:,} {unit}"] for name, unit, at in figure_rows(figures)]),
+        aligned(
+            [[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares]
+        ).rstrip(),
     ]
-    if figures.annotators is not None:
-        lines.append(f"Krippendorff's alpha: {figures.annotators.alpha:.3f}")
     if figures.seconds is not None:
-        lines.append("seconds for a pair, quartiles: "
-                     + ", ".join(f"{at:.0f}" for at in figures.seconds))  # fmt: skip
+        quartiles = ", ".join(f"{at:.0f}" for at in figures.seconds)
+        lines.append(f"seconds for a pair, quartiles: {quartiles}")
     if figures.hurried is not None:
         lines.append(f"answers first sent too early: {figures.hurried:.1%}")
+    if figures.annotators is not None:
+        lines += ["", annotators_text(figures.annotators)]
     return "\n".join(lines) + "\n"
 
 
@@ -294,23 +291,20 @@ def one_reader(
     credit of each pair, 0 to 1; shape (pairs,) each.
     """
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
-    own = choices.filter(pc.equal(choices["kind"], "pair"))
-    columns = (own[name].to_pylist() for name in ("reader", "pair_id", "outcome"))
-    for reader, pair_id, outcome in zip(*columns, strict=True):
-        credit = _CREDIT[outcome]
-        ratings[reader] |= {f"{pair_id} chosen": credit, f"{pair_id} rejected": 1 - credit}
+    made = "select reader, pair_id, credit(outcome) as credit from choices where kind = 'pair'"
+    for row in _rows(made, choices=choices).to_pylist():
+        name, credit = row["pair_id"], row["credit"]
+        ratings[row["reader"]] |= {f"{name} chosen": credit, f"{name} rejected": 1 - credit}
     ids = pairs["pair_id"].to_pylist()
     first, second = ([f"{name} {side}" for name in ids] for side in ("chosen", "rejected"))
     return annotator_agreement(ratings, first, second, connected_prompts(pairs), credits)
 
 
-def choices_of_ratings(
-    ratings: Mapping[str, Mapping[str, float]], pairs: pa.Table, rounding: float
-) -> pa.Table:
+def choices_of_ratings(ratings: pa.Table, pairs: pa.Table, rounding: float) -> pa.Table:
     """The preferences of annotators who rated stories, as choices of a finished study.
 
     Args:
-        ratings: by annotator, the rating of each story that they rated.
+        ratings: table with the schema RATINGS; those of people for a whole text are used.
         pairs: table with the schema PAIRS.
         rounding: difference up to which two ratings are equal.
 
@@ -318,29 +312,15 @@ def choices_of_ratings(
         Table with the schema CHOICES: one row per annotator and pair of which they rated both
         stories.
     """
-    sides = ("pair_id", "chosen_story_id", "rejected_story_id")
-    listed = list(zip(*(pairs[name].to_pylist() for name in sides), strict=True))
-    rows = []
-    for reader, of in sorted(ratings.items()):
-        both = [row for row in listed if row[1] in of and row[2] in of]
-        for place, (pair_id, chosen, rejected) in enumerate(both, 1):
-            gap = of[chosen] - of[rejected]
-            outcome = "tie" if abs(gap) <= rounding else "chosen" if gap > 0 else "rejected"
-            row = {"reader": reader, "place": place, "kind": "pair"}
-            rows.append(row | {"pair_id": pair_id, "outcome": outcome})
-    return pa.Table.from_pylist(rows, schema=CHOICES.arrow())
+    named = pairs.select(["pair_id", "chosen_story_id", "rejected_story_id"])
+    found = _rows(_OF_RATINGS, {"rounding": rounding}, pairs=named, ratings=ratings)
+    return pa.Table.from_pylist(found.to_pylist(), CHOICES.arrow())
 
 
 def verdicts_of(choices: pa.Table) -> pa.Table:
     """The choices of pairs as verdicts, with the schema VERDICTS; every reader is a rater."""
     own = choices.filter(pc.equal(choices["kind"], "pair"))
-    columns = empty_columns(VERDICTS, own.num_rows) | {
-        "pair_id": own["pair_id"],
-        "rater": own["reader"],
-        "kind": pa.repeat(pa.scalar("reader", pa.large_string()), own.num_rows),
-        "order": own["order"],
-        "outcome": own["outcome"],
-        "explanation": own["reason"],
-        "seconds": own["seconds"],
-    }
-    return pa.table(columns)
+    kind = pa.repeat(pa.scalar("reader", pa.large_string()), own.num_rows)
+    columns = {"rater": own["reader"], "kind": kind, "explanation": own["reason"]}
+    columns |= {name: own[name] for name in ("pair_id", "order", "outcome", "seconds")}
+    return pa.table(empty_columns(VERDICTS, own.num_rows) | columns)

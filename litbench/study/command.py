@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from litbench.artifact import Artifact
-from litbench.config import clear_exit
+from litbench.config import build, clear_exit
 from litbench.errors import DataError, MissingExtraError
 from litbench.metrics.human_study import exclusion_counts, reader_results
 from litbench.study.export import stories_and_ratings
@@ -76,11 +76,9 @@ def export(arguments: argparse.Namespace) -> None:
     choices = store.choices()
     if not choices.num_rows:
         raise DataError(f"{study.database} has no answer yet: wait for readers")
-    out = arguments.out or study.folder / "export"
-    artifact = Artifact(
-        out, program="study_export", config={"out": out},
-        inputs={"plan": study.folder / "plan.json", "pairs": study.folder / "pairs.parquet"},
-    )  # fmt: skip
+    out = study.folder / "export"
+    inputs = {name: study.folder / name for name in ("plan.json", "pairs.parquet")}
+    artifact = Artifact(out, program="study_export", config={"out": out}, inputs=inputs)
     stories, ratings = stories_and_ratings(choices, study.pairs)
     tables = {"choices": choices, "stories": stories, "ratings": ratings}
     for name, table in tables.items():
@@ -99,11 +97,9 @@ def close(arguments: argparse.Namespace) -> None:
 def simulate(arguments: argparse.Namespace) -> None:
     """Answer the running server by simulated readers."""
     study = Study.open(arguments.folder)
-    crowd = Crowd(
-        agreement=arguments.agreement, pair_sd=arguments.pair_sd, reader_sd=arguments.reader_sd,
-        careless=arguments.careless, dropout=arguments.dropout, seed=arguments.seed,
-    )  # fmt: skip
-    ends, _ = visit_study(study, crowd, arguments.url, arguments.readers, arguments.at_once)
+    given = {name: getattr(arguments, name) for name in Crowd.ABOUT}
+    crowd = build(Crowd, given, "command line")
+    ends, _ = visit_study(study, crowd, arguments.url, arguments.readers)
     print(", ".join(f"{count} {how}" for how, count in ends.items()))
 
 
@@ -124,11 +120,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000, help="default: 8000")
     add("--allowed_host", action="append", default=[], help="accept this Host header; repeatable")
     made["status"].add_argument("--pairs", action="store_true", help="also print every pair")
-    made["export"].add_argument("--out", type=Path, help="default: FOLDER/export")
     add = made["simulate"].add_argument
     add("--url", default="http://127.0.0.1:8000", help="default: http://127.0.0.1:8000")
-    add("--readers", type=int, default=20, help="number of readers; default: 20")
-    add("--at_once", type=int, default=20, help="readers at the same time; default: 20")
+    add("--readers", type=int, default=20, help="readers, all at once; default: 20")
     for name, about in Crowd.ABOUT.items():
         default = getattr(Crowd, name)
         add(f"--{name}", type=type(default), default=default, help=f"{about}; default: {default}")

@@ -7,7 +7,7 @@ data_prep/make_study.py writes a folder with `pairs.parquet`, `plan.json` and `m
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,8 @@ from litbench.tables import read_table
 from litbench.text import count_words_of, digest
 
 PAGES = Path(__file__).with_name("pages")
+# The parameter of the address that holds the reader's id, as Prolific names it.
+ID_PARAMETER = "PROLIFIC_PID"
 
 _INSTRUCTIONS = """\
 You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
@@ -74,6 +76,7 @@ def _statements() -> list[Statement]:
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(pattern=r"\S")]
 
 
 @dataclass(kw_only=True)
@@ -93,7 +96,8 @@ class Plan:
         readers_per_pair: readers of each pair.
         pairs_per_reader: pairs that each reader reads.
         repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
-        checks_attention: show one pair in which one story has its words in a random order.
+        checks_attention: show one pair in which one story has its words in a random order; the
+            default instructions and statements say so.
         questions: pair_id -> question about its stories, asked on a page of its own after the pair.
         shows_prompt: show the writing prompt above the stories.
         side_by_side: show the stories side by side where the screen is wide enough.
@@ -103,7 +107,6 @@ class Plan:
             accepts all.
         release_minutes: a reader who sends nothing for so long loses the unanswered pairs.
         requires_id: refuse readers without an id in the address.
-        id_parameter: parameter of the address that holds the reader's id.
         exclude: which readers the analysis leaves out.
         expected_agreement: share of choices that agree with the labels, for the power.
         reader_agreement: how often two readers choose the same story, for the power.
@@ -111,9 +114,9 @@ class Plan:
         seed: seed of the assignment.
     """
 
-    consent: str
-    contact: str
-    completion_code: str
+    consent: Text
+    contact: Text
+    completion_code: Text
     completion_url: str | None = None
     title: str = "Which story is better?"
     instructions: str = _INSTRUCTIONS
@@ -132,7 +135,6 @@ class Plan:
     fastest_words_per_minute: Positive | None = 800
     release_minutes: Positive = 90
     requires_id: bool = False
-    id_parameter: str = "PROLIFIC_PID"
     exclude: Exclusions = field(default_factory=Exclusions)
     expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
     reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
@@ -148,8 +150,6 @@ def check_plan(plan: Plan, pairs: pa.Table) -> None:
             f"pairs_per_reader is {plan.pairs_per_reader}, but there are {count} pairs: give at "
             f"most {count}"
         )
-    if not (plan.consent.strip() and plan.contact.strip() and plan.completion_code.strip()):
-        raise ConfigError("consent, contact or completion_code is empty: readers need all three")
     known = set(pairs["pair_id"].to_pylist())
     for name, asked in plan.questions.items():
         if name not in known:
@@ -224,66 +224,59 @@ def garble(text: str, seed: str) -> str:
 
 
 def estimate(study: Study) -> dict[str, Any]:
-    """The readers, hours and power of a study, see `estimate_text`."""
+    """The readers, hours, cost and power of a study, see `estimate_text`."""
     plan, pairs = study.plan, study.pairs
-    lengths = [study.words_of(name) for name in study.by_id]
     pages = plan.pairs_per_reader + plan.repeats_a_pair + plan.checks_attention
     readers = math.ceil(pairs.num_rows * plan.readers_per_pair / plan.pairs_per_reader)
-    before = count_words_of(plan.consent) + count_words_of(plan.instructions)
-    words = pages * sum(lengths) / len(lengths) + before
-    minutes = words / plan.words_per_minute
+    page_words = sum(map(study.words_of, study.by_id)) / pairs.num_rows
+    first_words = count_words_of(plan.consent) + count_words_of(plan.instructions)
+    minutes = (pages * page_words + first_words) / plan.words_per_minute
     hours = readers * minutes / 60
-    prompts = connected_prompts(pairs)
-    sizes = [prompts.count(prompt) for prompt in dict.fromkeys(prompts)]
+    sizes = list(Counter(connected_prompts(pairs)).values())
     found: dict[str, Any] = {
         "pairs": pairs.num_rows,
         "prompts": len(sizes),
         "choices": pairs.num_rows * plan.readers_per_pair,
         "readers": readers,
         "pages": pages,
-        "words_per_page": sum(lengths) / len(lengths),
+        "words_per_page": page_words,
         "minutes_per_reader": minutes,
         "hours": hours,
         "cost": None if plan.pay_per_hour is None else hours * plan.pay_per_hour,
     }
-    return found | _power(plan, sizes)
-
-
-def _power(plan: Plan, sizes: Sequence[int]) -> dict[str, Any]:
     if len(sizes) < 2:
-        return dict.fromkeys(("power", "half_width", "detectable"))
+        return found | dict.fromkeys(("power", "half_width", "detectable"))
     case = Case(
-        agreement=plan.expected_agreement, pairs=sum(sizes), prompts=len(sizes),
+        agreement=plan.expected_agreement, pairs=pairs.num_rows, prompts=len(sizes),
         evenness=effective_clusters(np.array(sizes)) / len(sizes), annotators=plan.readers_per_pair,
         annotator_agreement=plan.reader_agreement,
     )  # fmt: skip
-    planned = plan_power(case)
-    return {name: planned[name] for name in ("power", "half_width", "detectable")}
+    return found | plan_power(case)
 
 
 def estimate_text(plan: Plan, found: dict[str, Any]) -> str:
     """The estimate for a terminal."""
-    lines = [
-        f"{found['pairs']:,} pairs of {found['prompts']:,} prompts, {plan.readers_per_pair} readers"
-        f" a pair, {plan.pairs_per_reader} pairs a reader: {found['readers']:,} readers, "
-        f"{found['choices']:,} choices",
-        f"a reader reads {found['pages']} pages of {found['words_per_page']:,.0f} words, about "
-        f"{found['minutes_per_reader']:.0f} minutes at {plan.words_per_minute:g} words a minute; "
-        f"{found['hours']:,.1f} hours in all",
-    ]
+    text = f"""\
+{found["pairs"]:,} pairs of {found["prompts"]:,} prompts, {plan.readers_per_pair} readers a pair, \
+{plan.pairs_per_reader} pairs a reader: {found["readers"]:,} readers, {found["choices"]:,} choices
+a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, about \
+{found["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
+{found["hours"]:,.1f} hours in all
+"""
     if found["cost"] is not None:
-        lines.append(f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees")
+        text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
     if found["power"] is None:
-        lines.append("one prompt: no interval, and no statement beyond it")
-    else:
-        reach = found["detectable"]
-        beyond = "no agreement" if reach is None else f"an agreement of {reach:.3f}"
-        lines += [
-            f"if {plan.expected_agreement:.3f} of the choices agree with the labels, and two "
-            f"readers in {plan.reader_agreement:g} of the pairs:",
-            f"  95 % interval about {plan.expected_agreement:.3f} +- {found['half_width']:.3f}, "
-            f"differs from chance with a power of {found['power']:.2f}",
-            f"  {beyond} differs from chance with a power of 0.8",
-            "  readers of different reliability widen the interval",
-        ]
-    return "\n".join(lines) + "\n"
+        return text + "one prompt: no interval, and no statement beyond it\n"
+    reach = found["detectable"]
+    beyond = "no agreement" if reach is None else f"an agreement of {reach:.3f}"
+    return (
+        text
+        + f"""\
+if {plan.expected_agreement:.3f} of the choices agree with the labels, and two readers in \
+{plan.reader_agreement:g} of the pairs:
+  95 % interval about {plan.expected_agreement:.3f} +- {found["half_width"]:.3f}, differs from \
+chance with a power of {found["power"]:.2f}
+  {beyond} differs from chance with a power of 0.8
+  readers of different reliability widen the interval
+"""
+    )

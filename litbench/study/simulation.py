@@ -1,8 +1,4 @@
-"""Simulated readers of known taste, to try a study before people are asked.
-
-They answer the real server over HTTP (`visit_study`) or, without a server, the store
-(`simulate_choices`), which is fast enough for a thousand studies.
-"""
+"""Simulated readers of known taste, who answer the real server over HTTP, to try a study."""
 
 import http.client
 import itertools
@@ -19,16 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from html import unescape
 from http.cookiejar import CookieJar
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-import pyarrow as pa
+from pydantic import Field
 
-from litbench.errors import ConfigError, DataError
-from litbench.study.plan import Study
-from litbench.study.store import Store
+from litbench.errors import DataError
+from litbench.study.plan import ID_PARAMETER, Study
 from litbench.text import digest
 
 _TIMEOUT, _PATIENCE = 30, 60
+_HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -49,33 +47,23 @@ class Crowd:
         "seed": "seed of all readers",
     }
 
-    agreement: float = 0.564
-    pair_sd: float = 0.2
-    reader_sd: float = 0.05
-    careless: float = 0.0
-    dropout: float = 0.0
+    agreement: Share = 0.564
+    pair_sd: Share = 0.2
+    reader_sd: Share = 0.05
+    careless: Share = 0.0
+    dropout: Share = 0.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in self.ABOUT.keys() - {"seed"}:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give a number from 0 to 1")
 
 
 class Reader:
-    """One simulated reader."""
+    """One simulated reader; `name` is the id that the reader brings."""
 
     def __init__(self, crowd: Crowd, number: int, pages: int) -> None:
-        self._crowd, self.number = crowd, number
+        self._crowd, self.name = crowd, f"simulated-{crowd.seed}-{number}"
         draw = random.Random(digest("reader", crowd.seed, number))
         self.is_careless = draw.random() < crowd.careless
         self.effect = draw.gauss(0, crowd.reader_sd)
         self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
-
-    @property
-    def name(self) -> str:
-        """The id that the reader brings."""
-        return f"simulated-{self._crowd.seed}-{self.number}"
 
     def answer(self, study: Study, kind: str, pair_id: str, order: str | None, place: int) -> str:
         """The answer to a page, as forms send it."""
@@ -96,65 +84,18 @@ class Reader:
         return chance < crowd.agreement + effect + self.effect
 
 
-# Without a server -----------------------------------------------------------------------------
-
-
-def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
-    """The choices of a study that has all its readers; table with the schema CHOICES."""
-    # Every look at the clock is a minute later, so that nobody reads too fast.
-    store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
-    for number in itertools.count(1):
-        reader = Reader(crowd, number, study.plan.pairs_per_reader)
-        store.start(reader.name)
-        store.try_statements(reader.name, are_right=True)
-        answered = 0
-        while page := store.next_page(reader.name):
-            if answered == reader.leaves_after:
-                store.leave(reader.name)
-                break
-            answer = reader.answer(study, page.kind, page.pair_id, page.order, page.place)
-            store.answer(reader.name, page.place, answer)
-            answered += 1
-        if page is None and not answered:
-            break
-    choices = store.choices()
-    store.close()
-    return choices
-
-
-# Over HTTP ------------------------------------------------------------------------------------
-
-
-class Form:
-    """What a simulated reader takes from a page.
-
-    Attributes:
-        action: where the form goes; empty if the page asks nothing.
-        reader: the id that the consent form carries.
-        place: number of the page.
-        shown: the two stories, or the answers to choose from.
-        has_code: whether it is the end.
-    """
-
-    def __init__(self, html: str) -> None:
-        self.action, self.reader, self.place = (
-            next(iter(re.findall(pattern, html)), "")
-            for pattern in (
-                r'action="(/start|/statements|/answer)"', r'name="reader" value="([^"]*)"',
-                r'name="place" value="(\d+)"',
-            )
-        )  # fmt: skip
-        texts = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
-        answers = re.findall(r'name="choice" value="([^"]*)"', html)
-        self.shown = tuple(map(unescape, texts or answers))
-        self.has_code = 'class="code"' in html
+def shown_by(html: str) -> tuple[str, ...]:
+    """The two stories of a page, or the question and its answers."""
+    texts = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
+    asked = re.findall(r'<legend>(.*?)</legend>|name="choice" value="([^"]*)"', html, re.DOTALL)
+    return tuple(map(unescape, texts or map("".join, asked)))
 
 
 @cache
 def page_of(study: Study) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
     """The kind, the pair and the side that stands first, by what a page shows."""
     pages: dict[tuple[str, ...], tuple[str, str, str | None]] = {
-        tuple(asked.answers): ("question", pair_id, None)
+        (asked.question, *asked.answers): ("question", pair_id, None)
         for pair_id, asked in study.plan.questions.items()
     }
     kinds, sides = ("attention", "pair"), ("chosen", "rejected")
@@ -176,19 +117,19 @@ class Visitor:
         )
         self.acknowledged: dict[int, str] = {}
 
-    def send(self, path: str, fields: dict[str, str] | None = None) -> tuple[int, Form]:
+    def send(self, path: str, fields: dict[str, str] | None = None) -> tuple[int, str]:
         """The status and the page after redirects; DataError if the server fails or stays away."""
         data = None if fields is None else urllib.parse.urlencode(fields).encode()
         end = time.monotonic() + _PATIENCE
         while True:
             try:
                 with self._opener.open(self._url + path, data, timeout=_TIMEOUT) as answer:
-                    return answer.status, Form(answer.read().decode())
+                    return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
                 with error:
                     if error.code >= 500:
                         raise DataError(f"{path}: status {error.code}: see its log") from error
-                    return error.code, Form(error.read().decode())
+                    return error.code, error.read().decode()
             except (OSError, http.client.HTTPException) as error:
                 if time.monotonic() > end:
                     raise DataError(f"{self._url} does not answer ({error}): serve it") from error
@@ -196,45 +137,48 @@ class Visitor:
 
     def visit(self) -> str:
         """Go from consent to the end; returns how it ended."""
-        plan, answered = self._study.plan, 0
-        right = {
-            f"statement{at}": "true" if one.is_true else "false"
-            for at, one in enumerate(plan.statements)
-        }
-        status, form = self.send(f"/?{plan.id_parameter}={self.reader.name}")
-        while form.action:
-            if form.action == "/start":
-                status, form = self.send("/start", {"reader": form.reader, "agree": "yes"})
-            elif form.action == "/statements" and status == 200:
-                status, form = self.send("/statements", right)
-            elif form.action == "/answer" and answered < self.reader.leaves_after:
-                status, form = self._answer(form)
+        statements = enumerate(self._study.plan.statements)
+        right = {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
+        answered = 0
+        _, page = self.send(f"/?{ID_PARAMETER}={self.reader.name}")
+        while form := re.search(r'<form method="post" action="([^"]*)"', page):
+            path, hidden = form[1], dict(_HIDDEN.findall(page))
+            if path == "/start":
+                _, page = self.send(path, hidden | {"agree": "yes"})
+            elif path == "/statements":
+                _, page = self.send(path, hidden | right)
+            elif answered < self.reader.leaves_after:
+                page = self._answer(page, hidden)
                 answered += 1
             else:
                 return "left"
-        return "finished" if form.has_code else "turned away"
+        return "finished" if 'class="code"' in page else "turned away"
 
-    def _answer(self, form: Form) -> tuple[int, Form]:
-        kind, pair_id, order = page_of(self._study)[form.shown]
-        answer = self.reader.answer(self._study, kind, pair_id, order, int(form.place))
+    def _answer(self, page: str, hidden: dict[str, str]) -> str:
+        kind, pair_id, order = page_of(self._study)[shown_by(page)]
+        place = int(hidden["place"])
+        answer = self.reader.answer(self._study, kind, pair_id, order, place)
         least = 0.0 if kind == "question" else self._study.least_seconds(pair_id)
         if not self.reader.is_careless:
             time.sleep(least)
-        status, after = self.send("/answer", {"place": form.place, "choice": answer})
+        status, after = self.send("/answer", hidden | {"choice": answer})
         if status == 422:
             # Told to take longer.
             time.sleep(least + 1)
-            status, after = self.send("/answer", {"place": form.place, "choice": answer})
+            status, after = self.send("/answer", hidden | {"choice": answer})
         if status == 200:
-            self.acknowledged[int(form.place)] = answer
-        return status, after
+            self.acknowledged[place] = answer
+        return after
 
 
 def visit_study(
-    study: Study, crowd: Crowd, url: str, readers: int, at_once: int
+    study: Study, crowd: Crowd, url: str, readers: int
 ) -> tuple[Counter[str], list[Visitor]]:
-    """Let simulated readers answer a running server; returns how many ended how, and them."""
+    """Let simulated readers answer a running server, all at once.
+
+    Returns how many ended how, and the readers.
+    """
     pages = study.plan.pairs_per_reader
     visitors = [Visitor(study, url, Reader(crowd, at, pages)) for at in range(1, readers + 1)]
-    with ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(readers) as threads:
         return Counter(threads.map(Visitor.visit, visitors)), visitors

@@ -26,13 +26,16 @@ from litbench.metrics.human_study import CHOICES
 from litbench.study.plan import Study
 from litbench.text import digest
 
-State = Literal["consented", "reading", "finished", "failed", "left"]
+# Who is waiting came when others held the last pairs.
+State = Literal["consented", "reading", "finished", "failed", "waiting", "left"]
 _MEMORY = ":memory:"
+_OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
 create table if not exists meta (name text primary key, value text not null) strict;
 create table if not exists readers (
-    number integer primary key, reader text not null unique, state text not null,
-    attempts integer not null default 0, started real not null, seen real not null
+    number integer primary key autoincrement, reader text not null unique, state text not null,
+    attempts integer not null default 0, pages integer not null default 0,
+    started real not null, seen real not null
 ) strict;
 create table if not exists choices (
     number integer not null references readers, place integer not null, kind text not null,
@@ -41,6 +44,11 @@ create table if not exists choices (
     primary key (number, place)
 ) strict;
 create index if not exists choices_of_pair on choices (pair_id, kind);
+"""
+_CHOICES = """
+select hashed(reader) as reader, place, kind, pair_id, "order", outcome, is_right, seconds, hurried,
+    reason, version, cast(answered as integer) as answered_utc, state = 'finished' as finished
+from choices join readers using (number) where answered is not null order by answered
 """
 
 
@@ -78,14 +86,16 @@ class Store:
             path, isolation_level=None, timeout=30, check_same_thread=False
         )
         self._database.row_factory = sqlite3.Row
+        self._database.create_function("hashed", 1, lambda text: self.sign("reader", text)[:16])
         # WAL lets others read meanwhile; FULL survives a crash of the machine too.
         self._database.executescript("pragma journal_mode = wal; pragma synchronous = full;")
+        pairs = digest(*sorted(study.by_id))
         with self._transaction():
             for statement in filter(str.strip, _TABLES.split(";")):
                 self._database.execute(statement)
             self._secret = bytes.fromhex(self._meta("secret", secrets.token_hex(32)))
-            known = self._meta("pairs", digest(*sorted(study.by_id)))
-        if known != digest(*sorted(study.by_id)):
+            known = self._meta("pairs", pairs)
+        if known != pairs:
             raise DataError(
                 f"{path} belongs to other pairs: move it away, or restore the study's pairs"
             )
@@ -139,47 +149,26 @@ class Store:
 
     def state(self, reader: str) -> State | None:
         """The state of a reader, who is noted as present; None for an unknown reader."""
-        self._database.execute(
-            "update readers set seen = ? where reader = ?", (self._now(), reader)
+        rows = self._all(
+            "update readers set seen = ? where reader = ? returning state", self._now(), reader
         )
-        rows = self._all("select state from readers where reader = ?", reader)
         return rows[0][0] if rows else None
 
-    def try_statements(self, reader: str, *, are_right: bool) -> None:
-        """Count an attempt at the statements, unless the reader has passed or failed before."""
-        with self._transaction():
-            rows = self._all(
-                "update readers set attempts = attempts + 1 where reader = ? and "
-                "state = 'consented' returning number, attempts", reader,
-            )  # fmt: skip
-            if not rows:
-                return
-            number, attempts = rows[0]
-            if are_right:
-                self._set_state(number, "reading")
-            elif attempts >= self._plan.comprehension_attempts:
-                self._set_state(number, "failed")
+    def attempts(self, reader: str) -> int:
+        """How often a reader has answered the statements."""
+        return int(self._all("select attempts from readers where reader = ?", reader)[0][0])
 
-    def attempts_left(self, reader: str) -> int:
-        """How often a reader may still answer the statements."""
-        rows = self._all("select attempts from readers where reader = ?", reader)
-        return self._plan.comprehension_attempts - int(rows[0][0])
+    def try_statements(self, reader: str, attempt: int, *, are_right: bool) -> None:
+        """Count an attempt at the statements, unless it was counted before.
 
-    def leave(self, reader: str) -> None:
-        """Give the unanswered pairs of a reader to others."""
-        with self._transaction():
-            for row in self._all(
-                "select number from readers where reader = ? and state = 'reading'", reader
-            ):
-                self._release(row[0])
-
-    def _set_state(self, number: int, state: State) -> None:
-        self._database.execute("update readers set state = ? where number = ?", (state, number))
-
-    def _release(self, number: int) -> None:
-        self._set_state(number, "left")
+        `attempt` is the number of earlier attempts when the page was shown, so that a double click
+        counts once.
+        """
         self._database.execute(
-            "delete from choices where number = ? and answered is null", (number,)
+            "update readers set attempts = attempts + 1, state = case when ? then 'reading' "
+            "when attempts + 1 >= ? then 'failed' else state end "
+            "where reader = ? and attempts = ? and state = 'consented'",
+            (are_right, self._plan.comprehension_attempts, reader, attempt),
         )
 
     # Pages ------------------------------------------------------------------------------------
@@ -188,31 +177,43 @@ class Store:
         """The first unanswered page of a reader who passed the statements.
 
         Pages are assigned at the first call, and anew after the reader had left. Returns None if
-        the reader has finished, or has left because there was no pair to assign.
+        the reader has finished, or waits because there is no pair to assign.
         """
+        own_pages = "select * from choices where number = ? order by place"
         with self._transaction():
             (row,) = self._all("select number, state from readers where reader = ?", reader)
             number = row["number"]
-            if row["state"] not in ("reading", "left"):
+            if row["state"] not in ("reading", "waiting", "left"):
                 return None
-            pages = self._all("select * from choices where number = ? order by place", number)
-            if row["state"] == "left" or not pages:
+            pages = self._all(own_pages, number)
+            if row["state"] != "reading" or not pages:
                 self._assign(number)
-                pages = self._all("select * from choices where number = ? order by place", number)
+                pages = self._all(own_pages, number)
             waiting = [page for page in pages if page["answered"] is None]
-            state: State = "reading" if waiting else "finished" if pages else "left"
-            self._set_state(number, state)
+            state: State = "reading" if waiting else "finished" if pages else "waiting"
+            self._database.execute("update readers set state = ? where number = ?", (state, number))
             if not waiting:
                 return None
-            page = waiting[0]
+            page, done = waiting[0], len(pages) - len(waiting)
             self._database.execute(
                 "update choices set shown = ? where number = ? and place = ? and shown is null",
                 (self._now(), number, page["place"]),
             )
-            done = len(pages) - len(waiting)
         return Page(
             page["place"], page["kind"], page["pair_id"], page["order"], done, len(pages)
         )  # fmt: skip
+
+    def _release_silent(self, number: int) -> None:
+        """Take their unanswered pairs from all readers but one who have sent nothing for long."""
+        self._database.execute(
+            "update readers set state = 'left' "
+            "where state = 'reading' and seen < ? and number <> ?",
+            (self._now() - 60 * self._plan.release_minutes, number),
+        )
+        self._database.execute(
+            "delete from choices where answered is null "
+            "and number in (select number from readers where state = 'left')"
+        )
 
     def _assign(self, number: int) -> None:
         """Give a reader the pairs with the fewest readers, each with the side shown less often.
@@ -220,22 +221,12 @@ class Store:
         So two pairs differ by one reader at most, and the two sides of a pair by one, as long as
         nobody leaves; later readers fill the gaps of those who left.
         """
-        limit = self._now() - 60 * self._plan.release_minutes
-        for row in self._all(
-            "select number from readers where state = 'reading' and seen < ? and number <> ?",
-            limit, number,
-        ):  # fmt: skip
-            self._release(row[0])
+        self._release_silent(number)
         load = Counter(
-            {
-                (row[0], row[1]): row[2]
-                for row in self._all(
-                    "select pair_id, \"order\", count(*) from choices where kind = 'pair' "
-                    "group by 1, 2"
-                )
-            }
+            (row["pair_id"], row["order"])
+            for row in self._all("select pair_id, \"order\" from choices where kind = 'pair'")
         )
-        own = self._all("select kind, pair_id, place from choices where number = ?", number)
+        own = self._all("select kind, pair_id from choices where number = ?", number)
         read = {row["pair_id"] for row in own if row["kind"] == "pair"}
         kinds = {row["kind"] for row in own}
         draw = random.Random(digest("assign", self._plan.seed, number, len(own)))
@@ -264,14 +255,19 @@ class Store:
             check = ("attention", draw.choice(unread), draw.choice(sides))
             rows.insert(draw.randint(1, len(rows)), check)
         if self._plan.repeats_a_pair and "repeat" not in kinds and len(picked) > 1:
-            rows.append(("repeat", first, "rejected" if side == "chosen" else "chosen"))
+            rows.append(("repeat", first, _OTHER[str(side)]))
         for at in reversed(range(len(rows))):
-            if rows[at][0] == "pair" and rows[at][1] in self._plan.questions:
-                rows.insert(at + 1, ("question", rows[at][1], None))
-        start = 1 + max((row["place"] for row in own), default=0)
+            kind, name, _ = rows[at]
+            if kind == "pair" and name in self._plan.questions:
+                rows.insert(at + 1, ("question", name, None))
+        # Numbers are not used again: a form of a page that was taken away finds no other page.
+        ((last,),) = self._all(
+            "update readers set pages = pages + ? where number = ? returning pages",
+            len(rows), number,
+        )  # fmt: skip
         self._database.executemany(
             'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
-            [(number, place, *row) for place, row in enumerate(rows, start)],
+            [(number, place, *row) for place, row in enumerate(rows, last - len(rows) + 1)],
         )
 
     def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
@@ -304,8 +300,8 @@ class Store:
             outcome, is_right = self._read_answer(page, answer)
             seconds: float = now - page["shown"]
             key = (page["number"], place)
-            least = 0.0 if page["kind"] == "question" else self._study.least_seconds(
-                page["pair_id"])  # fmt: skip
+            is_pair = page["kind"] != "question"
+            least = self._study.least_seconds(page["pair_id"]) if is_pair else 0.0
             if seconds < least:
                 self._database.execute(
                     "update choices set hurried = hurried + 1 where number = ? and place = ?", key
@@ -327,8 +323,7 @@ class Store:
             return None, answer == asked.right
         if answer not in ("first", "second"):
             raise ValueError("no such answer")
-        other = "rejected" if page["order"] == "chosen" else "chosen"
-        side = page["order"] if answer == "first" else other
+        side = page["order"] if answer == "first" else _OTHER[page["order"]]
         # The garbled story of the attention check is the rejected one.
         return side, side == "chosen" if page["kind"] == "attention" else None
 
@@ -336,40 +331,25 @@ class Store:
 
     def choices(self) -> pa.Table:
         """All answers; table with the schema CHOICES, whose readers are salted hashes."""
-        rows = []
-        for row in self._all(
-            "select choices.*, reader, state from choices join readers using (number) "
-            "where answered is not null order by answered"
-        ):
-            content = {name: row[name] for name in row.keys()}  # noqa: SIM118
-            content["reader"] = self.sign("reader", row["reader"])[:16]
-            content["answered_utc"] = int(row["answered"])
-            content["finished"] = int(row["state"] == "finished")
-            rows.append({column.name: content[column.name] for column in CHOICES.columns})
-        return pa.Table.from_pylist(rows, schema=CHOICES.arrow())
+        return pa.Table.from_pylist([dict(row) for row in self._all(_CHOICES)], CHOICES.arrow())
 
     def states(self) -> dict[str, int]:
         """Number of readers in each state."""
-        rows = self._all("select state, count(*) from readers group by 1 order by 1")
-        return {row[0]: row[1] for row in rows}
+        return dict(map(tuple, self._all("select state, count(*) from readers group by 1")))
 
     def progress(self) -> dict[str, tuple[int, int]]:
         """By pair, its choices and the pages that readers still have before them."""
-        counted = {
-            row[0]: (row[1], row[2])
-            for row in self._all(
-                "select pair_id, count(answered), count(*) - count(answered) from choices "
-                "where kind = 'pair' group by 1"
-            )
-        }
+        rows = self._all(
+            "select pair_id, count(answered), count(*) - count(answered) from choices "
+            "where kind = 'pair' group by 1"
+        )
+        counted = {pair_id: (answered, waiting) for pair_id, answered, waiting in rows}
         return {name: counted.get(name, (0, 0)) for name in sorted(self._study.by_id)}
 
     def minutes(self) -> list[float]:
-        """Minutes from start to the last answer, of all readers who finished."""
-        return [
-            row[0] / 60
-            for row in self._all(
-                "select max(answered) - started from choices join readers using (number) "
-                "where state = 'finished' group by number order by 1"
-            )
-        ]
+        """Minutes from start to the last answer, of all readers who finished; sorted."""
+        rows = self._all(
+            "select max(answered) - started from choices join readers using (number) "
+            "where state = 'finished' group by number order by 1"
+        )
+        return [row[0] / 60 for row in rows]
