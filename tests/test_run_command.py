@@ -1,6 +1,6 @@
 """litbench run: tables, resume, limits, flags and logs, against a server on loopback.
 
-GOLDEN, LONGFORM_BENCH and LONGFORM are folders as in test_longform.py.
+LONGFORM_BENCH has the published texts, and LONGFORM the published results.
 """
 
 import contextlib
