@@ -16,7 +16,7 @@ A killed run resumes.
 """
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -47,7 +47,6 @@ from litbench.metrics.leaderboard import plain
 from litbench.metrics.plackett_luce import Ranking, plackett_luce
 from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
-    WriterRow,
     correlate,
     fit_offsets,
     pair_agreement,
@@ -94,8 +93,7 @@ class Config:
 
 def read_runs(folders: Sequence[Path]) -> Graded:
     """Read the tables of all runs."""
-    tables, stories, people, texts, notes = [], [], set(), {}, []
-    protocols = set()
+    tables, stories, people, texts, notes, protocols = [], [], set(), {}, [], set()
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
         protocols.add((counts.get("protocol"), counts["headline"]))
@@ -115,9 +113,9 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
         raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
     rows = pa.concat_tables(tables).to_pylist()
-    keys = [tuple(row[name] for name in GRADES.key) for row in rows]
-    if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
+    keys = Counter(tuple(row[name] for name in GRADES.key) for row in rows)
+    twice, times = keys.most_common(1)[0] if keys else ((), 1)
+    if times > 1:
         raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
     known = [row for row in rows if row["grade"] is not None]
     return Graded(
@@ -145,12 +143,12 @@ def score_texts(
     for spec in specs:
         stories = graded.stories
         rewards, trained_on[spec.name] = score_stories(spec, stories, parts)
-        columns = (stories[name].to_pylist() for name in ("source", "prompt_id", "step"))
-        writers, prompts, steps = columns
+        writers, prompts, steps, ids = (
+            stories[name].to_pylist() for name in ("source", "prompt_id", "step", "story_id")
+        )
         groups = list(zip(prompts, steps, strict=True))
         beaten[spec.name] = shares_beaten(rewards.tolist(), writers, groups, prompts)
         verdicts[spec.name] = pairwise_rankings(rewards.tolist(), writers, groups, prompts)
-        ids = stories["story_id"].to_pylist()
         for judge in dict.fromkeys(judge for judge, _ in graded.text_grades):
             at = [index for index, name in enumerate(ids) if (judge, name) in graded.text_grades]
             reference = [graded.text_grades[judge, ids[index]] for index in at]
@@ -206,28 +204,25 @@ def main(config: Config) -> None:
     if quantity not in quantities:
         raise ConfigError(f"no grades of quantity '{quantity}': {nearest(quantity, quantities)}")
     cells = cells_of(graded, quantity)
-    writers = sorted({cell.writer for cell in cells})
+    judged = without_people(cells)
+    writers = sorted({cell.writer for cell in judged})
     if config.reference is not None and config.reference not in writers:
         raise ConfigError(
             f"reference: no writer '{config.reference}': {nearest(config.reference, writers)}"
         )
     beaten, agreements, trained_on, verdicts = score_texts(config, graded, parts)
-    by_judge = {judge: [cell for cell in cells if cell.judge == judge]
-                for judge in dict.fromkeys(cell.judge for cell in cells)}  # fmt: skip
-    judged = without_people(cells)
-    rows: list[WriterRow] = writer_rows(judged, config.reference, beaten)
+    rows = writer_rows(judged, config.reference, beaten)
     fit = fit_offsets(judged)
     utilities = {
         name: plackett_luce(rankings, prior=config.utility_prior)
         for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()
         if any(len(list(itertools.chain(*one.blocks))) > 1 for one in rankings)
     }
-    columns = {
-        f"{quantity} by {judge}" if judge else quantity: {
-            row.writer: row.plain for row in writer_rows(of_judge)
-        }
-        for judge, of_judge in by_judge.items()
-    }
+    columns = {}
+    for judge in dict.fromkeys(cell.judge for cell in cells):
+        of_judge = [cell for cell in cells if cell.judge == judge]
+        name = f"{quantity} by {judge}" if judge else quantity
+        columns[name] = {row.writer: row.plain for row in writer_rows(of_judge)}
     columns |= {
         f"beaten by {rater}": {writer: share.mean for writer, share in of_rater.items()}
         for rater, of_rater in beaten.items()
@@ -235,10 +230,11 @@ def main(config: Config) -> None:
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
     columns |= {f"published {name}": values for name, values in config.published.items()}
-    by_quantity = {name: writer_rows(without_people(cells_of(graded, name))) for name in quantities}
+    means = {
+        name: {row.writer: row.grade.mean for row in writer_rows(without_people(of_quantity))}
+        for name, of_quantity in ((name, cells_of(graded, name)) for name in quantities)
+    }
     correlations = [correlate(*pair, columns) for pair in itertools.combinations(columns, 2)]
-    people = agreements_with_people(graded)
-    lengths, plans = length_correlations(graded, quantity), plan_inconsistencies(graded)
     comparison = Comparison(
         quantity=quantity,
         reference=config.reference,
@@ -247,14 +243,12 @@ def main(config: Config) -> None:
         is_connected=fit.is_connected,
         utilities=utilities,
         columns=columns,
-        quantities={
-            name: {row.writer: row.grade.mean for row in of} for name, of in by_quantity.items()
-        },
+        quantities=means,
         correlations=correlations,
         text_agreement=agreements,
-        people_agreement=people,
-        length_correlation=lengths,
-        plan_inconsistency=plans,
+        people_agreement=agreements_with_people(graded),
+        length_correlation=length_correlations(graded, quantity),
+        plan_inconsistency=plan_inconsistencies(graded),
         ranges=prompt_ranges(judged, config.collapse),
         missing_grades=graded.missing,
         not_comparable=graded.notes,

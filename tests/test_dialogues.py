@@ -1,6 +1,5 @@
 """Dialogues: what is asked, stored and asked again, limits, estimates and recorded models."""
 
-import asyncio
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -70,6 +69,10 @@ async def script(talk):
     return rated.text
 
 
+async def same(talk):
+    return (await talk.say("writer", "Write.", step="one", example="")).text
+
+
 def dialogues(number, writers=("w",), samples=1, held=script):
     return [
         Dialogue(writer, f"item {item}", sample, held)
@@ -134,15 +137,21 @@ def test_later_attempts_get_another_answer(serve, tmp_path):
 
 def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
     """Two writers with one model, and a writer whose items have the same text."""
-
-    async def same(talk):
-        return (await talk.say("writer", "Write.", step="one", example="")).text
-
     asked = dialogues(3, ("w", "v"), samples=2, held=same)
     with serve(seconds=0.2) as server:
         found = held_by(tmp_path, asked, cast_of(("w", "v")))
         assert server.asked["Write."] == 2
     assert {one.result for one in found} == {f"wrote {digest('Write.')}"}
+
+
+def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path):
+    with serve() as server:
+        cast = cast_of(("w", "v"))
+        cast.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
+        none, one = held_by(tmp_path, dialogues(1, ("w", "v"), held=same), cast)
+        assert server.requests == 1
+    assert none.reason == "max_calls of 0 is reached"
+    assert one.result == f"wrote {digest('Write.')}"
 
 
 def test_unfinished_dialogues_are_reported_and_others_go_on(serve, tmp_path):
@@ -226,6 +235,20 @@ def test_a_cast_counts_each_answer_once(serve, tmp_path):
         assert dollars * 1.2 < budget.dollars < dollars * 1.5
 
 
+def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path):
+    async def both(talk):
+        return [await talk.say("writer", about, step=about, example="") for about in ("1", "2")]
+
+    traffic = replace(QUICK, max_cost_usd=100.0, max_retries=0)
+    with serve(faults=lambda number, _: "400" if number == 1 else None) as server:
+        for _ in range(2):
+            cast = cast_of(writer=traffic, prices=PRICES)
+            held_by(tmp_path, dialogues(1, held=both), cast)
+            dollars = server.dollars(PRICES[WRITER])
+            assert cast.budgets["writer", "w"].dollars == pytest.approx(dollars)
+        assert server.requests == 3
+
+
 def test_limit_without_a_price(tmp_path):
     with pytest.raises(ConfigError, match="the model has no price"):
         held_by(tmp_path, dialogues(1), cast_of(writer=Traffic(max_cost_usd=1.0)))
@@ -294,16 +317,3 @@ def test_without_reasoning():
     }
     for text, expected in cases.items():
         assert without_reasoning(text) == expected
-
-
-def test_questions_of_one_dialogue_at_the_same_time(serve, tmp_path):
-    async def several(talk):
-        turns = await asyncio.gather(
-            *(talk.say("judge", f"Q{k}", step=f"q{k}", example="") for k in range(5))
-        )
-        return [turn.text for turn in turns]
-
-    with serve() as server:
-        (found,) = held_by(tmp_path, dialogues(1, held=several))
-        assert found.result == [f"rated {digest(f'Q{k}')}" for k in range(5)]
-        assert server.most_at_once <= QUICK.connections

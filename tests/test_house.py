@@ -24,10 +24,9 @@ def test_imports_need_no_heavy_library():
         "import importlib, pkgutil, sys, litbench\n"
         "for found in pkgutil.walk_packages(litbench.__path__, 'litbench.'):\n"
         # Only `litbench serve` imports the server, only `litbench study serve` the study's, only
-        # judges that run the next two, and only training, whose configs and trainers are subclasses
+        # `inspect eval` the next, and only training, whose configs and trainers are subclasses
         # of trl's, the last five.
         "    if found.name not in ('litbench.server', 'litbench.study.server', "
-        "'litbench.judges.log', "
         "'litbench.judges.task', 'litbench.models.packing', 'litbench.models.training', "
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"

@@ -80,10 +80,10 @@ def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path, monkey
 def test_a_reached_limit_keeps_the_answers(judge, tmp_path, monkeypatch, capsys):
     with serve(monkeypatch) as server:
         with pytest.raises(SystemExit) as stopped:
-            judge("--prices", "prices.yaml", "--max_cost_usd", "8", "--out", "out")
+            judge("--prices", "prices.yaml", "--max_cost_usd", "4", "--out", "out")
         assert stopped.value.code == 2
         error = capsys.readouterr().err
-        assert "max_cost_usd of $8.0 would be exceeded" in error
+        assert "max_cost_usd of $4.0 would be exceeded" in error
         assert 0 < server.requests < 24
         judge("--prices", "prices.yaml", "--out", "out")
         assert server.requests == 24

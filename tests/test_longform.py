@@ -1,7 +1,6 @@
 """The protocol longform: prompts, dialogues and grades; with GOLDEN as the benchmark's program.
 
-GOLDEN is the folder with longform/, LONGFORM_BENCH has the published texts, and LONGFORM the
-published results.
+GOLDEN is the folder with longform/, and LONGFORM_BENCH has the published texts.
 """
 
 import asyncio
@@ -226,14 +225,6 @@ def test_altered_texts_are_named(tmp_path):
         assert len(Longform(options).record()["not_comparable"]) == 1, "only the judge differs"
 
 
-def bad(folder, name, text):
-    path = folder / name
-    if text is None:
-        path.unlink()
-    else:
-        path.write_bytes(text.encode("latin-1"))
-
-
 BAD = {
     "missing": ("prompt3.txt", None, "cannot read prompt3.txt"),
     "no UTF-8": ("prompt3.txt", "\xff", "cannot read prompt3.txt"),
@@ -261,7 +252,10 @@ def test_errors_in_published_texts(name, text, said, tmp_path):
     folder = write_texts(tmp_path / "texts")
     if name == "longform_creative_writing_criteria_final.txt":
         (folder / "longform_negative_criteria_final.txt").write_text("")
-    bad(folder, name, text)
+    if text is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError) as error:
         published_texts(folder)
     assert said in str(error.value)

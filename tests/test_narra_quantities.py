@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from narra_golden import golden
 
-from litbench.metrics.writers import Cell, fit_offsets, writer_rows
+from litbench.metrics.writers import Cell, writer_rows
 from litbench.protocols.narra.quantities import (
     CRITERIA,
     GRADES,
@@ -140,7 +140,6 @@ def test_offsets_undo_a_missing_strict_judge():
     (cell,) = {c.grade for c in complete if c[:3] == ("ash", "mei", "judge 0")}
     kept = [c.grade for c in cells if c[:2] == ("ash", "mei")]
     assert fmean(kept) - fmean([cell, *kept]) == pytest.approx(0.48, abs=0.005)
-    assert fit_offsets(cells).writers == pytest.approx(fit_offsets(complete).writers, abs=1e-9)
     means = {row.writer: row.grade.mean for row in writer_rows(cells)}
     expected = {row.writer: row.grade.mean for row in writer_rows(complete)}
     assert means == pytest.approx(expected, abs=1e-9)

@@ -1,6 +1,6 @@
 """Text statistics of EQ-Bench Longform, by hand and as published.
 
-GOLDEN, LONGFORM_BENCH, LONGFORM_RESULTS and NLTK_DATA name the folders of the published data.
+GOLDEN, LONGFORM_BENCH, LONGFORM and NLTK_DATA name the folders of the published data.
 """
 
 import json
@@ -180,9 +180,9 @@ def test_word_counts_are_as_published():
         assert prose.without_names(counts, names) == case["after_forbidden"]
 
 
-@needs("LONGFORM_BENCH", "LONGFORM_RESULTS", "NLTK_DATA")
+@needs("LONGFORM_BENCH", "LONGFORM", "NLTK_DATA")
 def test_writers_are_as_published():
-    chapters = Path(os.environ["LONGFORM_RESULTS"]) / "longform_results_sample.parquet"
+    chapters = Path(os.environ["LONGFORM"]) / "longform_results_sample.parquet"
     lists = SlopLists.read(Path(os.environ["LONGFORM_BENCH"]))
     published = {
         "deepseek-ai/DeepSeek-V3-0324": ("4131", "19.39", "47.40", "11.6"),

@@ -50,6 +50,15 @@ LINES = {
         "[Scores]\nCompelling Plot: N/A\nTell-Don't-Show: 12-14\nPurple Prose: about 9",
         [None, None, None],
     ),
+    "ranges in words, a decimal comma": (
+        "[Scores]\nCompelling Plot: 12 to 14\nTell-Don't-Show: 3 or 4\nPurple Prose: 7,5",
+        [None, None, None],
+    ),
+    "out of, in words": (
+        "[Scores]\nCompelling Plot: 12 out of 15\n"
+        "Tell-Don't-Show: 3 of 20, so so\nPurple Prose: 7, a lot",
+        [None, 3, 7],
+    ),
     "another scale": ("[Scores]\nCompelling Plot: 4/5\nPurple Prose: 7/20", [None, None, 7]),
     "off the scale": ("[Scores]\nCompelling Plot: 21\nTell-Don't-Show: -1", [None, None, None]),
     "unknown names": (f"{SCORES}\nOverall: 20\nPlot: 1", [12, 3, 0]),

@@ -6,16 +6,14 @@ STORYER is the folder of the data set storyer_pairs.
 import json
 import os
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError
-from litbench.judges.recorded import RecordedRater
 from litbench.raters import RaterSpec, blind, judge_pairs, load_rater
-from litbench.records import PAIRS, RATINGS, VERDICTS, empty_columns
+from litbench.records import PAIRS, VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.text import count_words
 
@@ -215,18 +213,3 @@ def test_wrong_options(tmp_path):
     for said, options in cases.items():
         with pytest.raises(ConfigError, match=said):
             load_rater(RaterSpec("r", "rubric", {"model": "openai/nobody", **options}))
-
-
-def test_recorded_ratings_of_asked_models(pair_table, tmp_path):
-    """The kind `recorded` reads the ratings that `litbench run` writes."""
-    rows = [
-        {"story_id": name, "rater": "j", "rater_kind": kind, "rating": rating, "criterion": of}
-        for name, rating in (("c0", 3.0), ("r0", 2.0))
-        for kind, of in (("model", None), ("model", "plot"), ("person", None))
-    ]
-    types = {name: column.type for name, column in empty_columns(RATINGS, 0).items()}
-    write_table(pa.Table.from_pylist(rows, pa.schema(types)), tmp_path / "ratings.parquet")
-    rater = RecordedRater.from_options("j", {"path": str(Path(tmp_path / "ratings.parquet"))}, "")
-    assert rater.notes() == {"stories": 2, "without_rating": 0}
-    pairs = pair_table([{"chosen": "", "rejected": ""}])
-    assert judge_pairs(rater, pairs)["outcome"].to_pylist() == ["chosen"]

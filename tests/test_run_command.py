@@ -1,6 +1,6 @@
 """litbench run: tables, resume, limits, flags and logs, against a server on loopback.
 
-GOLDEN, LONGFORM_BENCH and LONGFORM are folders as in test_longform.py.
+LONGFORM_BENCH has the published texts, and LONGFORM the published results.
 """
 
 import contextlib
@@ -12,17 +12,19 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import fmean
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI
 from test_dialogues import messages_of
 from test_longform import write_texts
 
+from litbench.artifact import Artifact
 from litbench.cli import main
 from litbench.judges.recorded import RecordedRater
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
 from litbench.sources.ratings import story_digest
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.templates.rubric import load_rubric
 from litbench.text import count_words, digest
 
@@ -32,8 +34,6 @@ pytest.importorskip("openai")
 WRITER = FakeOpenAI.model_called("writer")
 JUDGE = FakeOpenAI.model
 SCHEMAS = {schema.name: schema for schema in (TURNS, STORIES, RATINGS, GRADES)}
-# What differs between runs: times, and how a provider counted its cache.
-MEASURED = ("seconds",)
 TRAFFIC = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 
 
@@ -94,11 +94,11 @@ def run(monkeypatch, capsys, tmp_path):
 
 
 def tables(folder):
-    """The four tables, without what is measured."""
+    """The four tables, without measured times."""
     found = {}
     for name, schema in SCHEMAS.items():
         table = read_table(folder / f"{name}.parquet", schema)
-        found[name] = table.select([one for one in table.column_names if one not in MEASURED])
+        found[name] = table.select([one for one in table.column_names if one != "seconds"])
     return found
 
 
@@ -181,9 +181,7 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
         (tmp_path / "out/manifest.json").unlink()
         asked = server.requests
         run(*SMALL)
-        assert {name: table.to_pylist() for name, table in tables(tmp_path / "out").items()} == {
-            name: table.to_pylist() for name, table in first.items()
-        }
+        assert tables(tmp_path / "out") == first
         assert server.requests == asked, "stored answers are used again"
         run(*SMALL, "--judge", FakeOpenAI.model_called("second"))
         assert server.requests == asked + 2 * 3, "another judge asks the writer nothing"
@@ -209,42 +207,36 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
 
 def test_dry_run_sends_nothing_and_tells_what_is_left(serve, run, tmp_path):
     def calls(said):
-        found = {}
-        for line in said.splitlines():
-            name, *numbers = line.split()
-            if name in (WRITER, JUDGE):
-                found[name] = tuple(int(n.replace(",", "")) for n in numbers[-7:-5])
-        return found
+        """New and stored calls by model."""
+        lines = (line.split() for line in said.splitlines())
+        return {line[0]: tuple(line[1:3]) for line in lines if line and line[0] in (WRITER, JUDGE)}
 
     with serve() as server:
         said = run("--dry_run")
         assert "12 dialogues of longform" in said
-        assert calls(said)[WRITER] == (12 * 13, 0)
-        assert calls(said)[JUDGE] == (12 * 9, 0)
+        assert calls(said) == {WRITER: ("156", "0"), JUDGE: ("108", "0")}
         assert server.requests == 0
         assert not (tmp_path / "out").exists()
         run(*SMALL, judge=None)
-        said = run(*SMALL, "--dry_run")
-        assert calls(said) == {WRITER: (0, 14), JUDGE: (6, 0)}
+        assert calls(run(*SMALL, "--dry_run")) == {WRITER: ("0", "14"), JUDGE: ("6", "0")}
 
 
 def test_caps_stop_one_model_and_raising_them_continues(serve, run, tmp_path):
-    def limited(judge):
-        return json.dumps({"first": {"model": JUDGE, "traffic": {**TRAFFIC, **judge}},
-                           "second": FakeOpenAI.model_called("second")})  # fmt: skip
+    def limited(**traffic):
+        judges = {"j": {"model": JUDGE, "traffic": {**TRAFFIC, **traffic}}}
+        return run(*SMALL, "--judges", json.dumps(judges), judge=None)
 
     with serve() as server:
-        said = run(*SMALL, "--judges", limited({"max_calls": 4}), judge=None)
+        said = limited(max_calls=4)
         assert "max_calls of 4 is reached" in said
         assert "run the same command again" in said
-        assert server.requests == 14 + 4 + 6, "what is under way is stored"
+        assert server.requests == 14 + 4
         out = tmp_path / "out"
-        assert manifest(out)["counts"]["dialogues"]["unfinished"] >= 1
         rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
         assert {row["reason"] for row in rejected} == {"max_calls of 4 is reached"}
-        assert len(rows_of(out, "turns")) == 24, "turns of unfinished dialogues are kept"
-        run(*SMALL, "--judges", limited({}), judge=None)
-        assert server.requests == 14 + 6 + 6
+        assert len(rows_of(out, "turns")) == 18, "turns of unfinished dialogues are kept"
+        limited()
+        assert server.requests == 14 + 6
         assert manifest(out)["counts"]["dialogues"] == {"finished": 2}
 
 
@@ -265,9 +257,7 @@ def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
 
 
 def test_flags(serve, run, tmp_path):
-    """The writer as its own judge, by name, provider or recording."""
-    write_texts(tmp_path / "texts")
-    turns = tmp_path / "out/turns.parquet"
+    """The writer as its own judge, by model or in a recording by name."""
     with serve(manners=lambda question: "length" if "[Scores]" in question else None):
         prices = {JUDGE: {"input": 1.0, "output": 2.0}}
         (tmp_path / "prices.yaml").write_text(json.dumps(prices))
@@ -281,11 +271,23 @@ def test_flags(serve, run, tmp_path):
     wholes = [row for row in rows_of(tmp_path / "out", "ratings") if row["criterion"] is None]
     assert {row["outcome"] for row in wholes} == {"cut"}
     assert {row["rater"] for row in wholes if row["cost_usd"] is None} == {"self"}
-    own = {"a/Model-1": {"model": f"recorded/{turns}"}}
-    judges = json.dumps({"model-1": {"model": f"recorded/{turns}"}})
-    run("--writers", json.dumps(own), "--judges", judges, writer=None, judge=None, out="rec")
-    assert pq.read_table(tmp_path / "rec/grades.parquet").num_rows == 0, "another writer"
-    assert manifest(tmp_path / "rec")["counts"]["dialogues"] == {"unfinished": 12}
+    turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
+    names = {"writer": "writer", "self": "model-1", "j": "other"}
+    renamed = [{**row, "writer": "a/Model-1", "role": names[row["role"]]} for row in turns]
+    write_table(pa.Table.from_pylist(renamed, TURNS.arrow()), tmp_path / "turns.parquet")
+    model = "recorded/turns.parquet"
+    run(*SMALL[:2], "--items", "[choir]", writer=model, judge=model, out="recorded")
+    own = {(row["rater"], "judged by its writer" in row["flags"])
+           for row in rows_of(tmp_path / "recorded", "grades")}  # fmt: skip
+    assert own == {("model-1", True), ("other", False)}
+
+
+def test_folder_of_another_program(serve, run, tmp_path):
+    artifact = Artifact(tmp_path / "out", program="eval/benchmark.py", config={}, inputs={})
+    artifact.counts = {"pairs": 3}
+    artifact.finish()
+    with serve():
+        assert "1 of 1 dialogues finished" in run("--items", "[choir]")
 
 
 def test_texts_and_items_with_numbers(serve, run, tmp_path):

@@ -30,6 +30,7 @@ from litbench.config import as_plain
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Question, Sampling, keys_of, text_of
+from litbench.raters import Estimate
 
 _OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
 # English text has 4 to 4.5 bytes per token, Chinese 4 to 5.
@@ -149,11 +150,6 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
 
 
-def usual_seconds(output_tokens: float) -> float:
-    """Usual duration of a call, for estimates."""
-    return _SECONDS_TO_START + output_tokens / _TOKENS_PER_SECOND
-
-
 def is_error(answer: Answer) -> bool:
     """Whether the request failed, so that there is no answer."""
     return answer.outcome == "error"
@@ -198,7 +194,7 @@ def ask(
         waiting.sort(key=lambda item: (text_of(item[0]), item[1]))
         budget = Budget(traffic) if budget is None else budget
         client = Client(model, store, sampling, traffic, budget, batch)
-        known |= asyncio.run(client.ask_all(waiting, about))
+        known |= asyncio.run(_ask_all(client, waiting, about))
         if len(known) < len(by_key):
             raise ConfigError(
                 f"{about}: {budget.spent()}: {len(known)} of {len(by_key)} questions are answered, "
@@ -208,12 +204,37 @@ def ask(
     return [known[key] for key in keys]
 
 
+async def _ask_all(
+    client: "Client", waiting: Sequence[tuple[Question, str]], about: str
+) -> dict[str, Answer]:
+    """Send (question, key) items; return answers by key, as far as the budget allows."""
+    answers: dict[str, Answer] = {}
+    queue = iter(waiting)
+
+    async def work(bar: Any) -> None:
+        for question, key in queue:
+            answer = await client.answer(question, key)
+            if answer is None:
+                return
+            answers[key] = answer
+            bar.update()
+            bar.set_postfix({"$": f"{client.budget.dollars:.2f}"})
+
+    size = len(waiting)
+    if client.batch is None:
+        size = min(size, client.traffic.connections)
+    with tqdm(total=len(waiting), desc=about, unit="call", leave=False, disable=None) as bar:
+        async with client:
+            await run_workers(work(bar) for _ in range(size))
+    return answers
+
+
 @dataclass
 class Client:
     """Sends the questions of one run to one model; see `ask`.
 
-    As an async context manager it answers single questions (`answer`), at most
-    `traffic.connections` at a time; the model is opened for the first one that is not stored.
+    As an async context manager it answers single questions, at most `traffic.connections` at a
+    time; the model is opened for the first one that is not stored.
 
     Attributes:
         pending: answers under way by key, so that equal questions asked at the same time are sent
@@ -231,27 +252,57 @@ class Client:
     _consecutive_errors: int = 0
 
     async def __aenter__(self) -> Self:
-        self._slots = asyncio.Semaphore(self.traffic.connections)
+        connections = self.traffic.connections if self.batch is None else _MOST_AT_ONCE
+        self._slots = asyncio.Semaphore(connections)
         return self
 
     async def __aexit__(self, *error: Any) -> None:
         if self._model is not None:
             await self._model.__aexit__(*error)
 
+    def estimate(
+        self, rater: str, tokens: Sequence[tuple[int, int]], known: int, at_once: int
+    ) -> Estimate:
+        """Estimate calls that read and write so many tokens each, `at_once` at a time."""
+        calls, most = len(tokens), self.sampling.max_tokens
+        read = sum(read for read, _ in tokens)
+        written = sum(written for _, written in tokens)
+
+        def cost(written: int) -> float | None:
+            price = self.budget.price
+            if price is None:
+                return None
+            return price.of(read, written, batched=self.batch is not None)
+
+        return Estimate(
+            rater=rater,
+            model=self.name,
+            calls=calls,
+            known=known,
+            input_tokens=read,
+            output_tokens=written,
+            cost_usd=cost(written),
+            most_cost_usd=None if most is None else cost(calls * most),
+            seconds=(calls * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / max(at_once, 1),
+        )
+
     async def answer(self, question: Question, key: str) -> Answer | None:
         """The stored answer of a key, or a new one; None if the budget does not allow the call."""
         stored = self.store.get(key)
         if stored is not None:
             return stored
-        if key not in self.pending:
-            self.pending[key] = asyncio.create_task(self._answer_in_turn(question, key))
+        while key in self.pending:
+            # None if the budget of another client does not allow the call.
+            if (answer := await self.pending[key]) is not None:
+                return answer
+        self.pending[key] = asyncio.create_task(self._answer_in_turn(question, key))
         return await self.pending[key]
 
     async def _answer_in_turn(self, question: Question, key: str) -> Answer | None:
         async with self._slots:
             try:
                 if self._model is None:
-                    self._model = self.open()
+                    self._model = self._open()
                 answer = await self._answer(question, key)
                 while answer is None and self.budget.under_way:
                     # Calls under way have reserved their highest cost, and most cost less.
@@ -262,7 +313,7 @@ class Client:
             finally:
                 del self.pending[key]
 
-    def open(self) -> Any:
+    def _open(self) -> Any:
         """Return inspect-ai's model for the current event loop."""
         try:
             from inspect_ai.model import BatchConfig, GenerateConfig, get_model  # noqa: PLC0415
@@ -291,30 +342,6 @@ class Client:
             # Never called; inspect-ai's default uses an argument that tenacity deprecates.
             model.api.retry_wait = wait_none
         return model
-
-    async def ask_all(
-        self, waiting: Sequence[tuple[Question, str]], about: str
-    ) -> dict[str, Answer]:
-        """Send (question, key) items; return answers by key, as far as the budget allows."""
-        answers: dict[str, Answer] = {}
-        queue = iter(waiting)
-
-        async def work(bar: Any) -> None:
-            for question, key in queue:
-                answer = await self._answer(question, key)
-                if answer is None:
-                    return
-                answers[key] = answer
-                bar.update()
-                bar.set_postfix({"$": f"{self.budget.dollars:.2f}"})
-
-        size = len(waiting)
-        if self.batch is None:
-            size = min(size, self.traffic.connections)
-        with tqdm(total=len(waiting), desc=about, unit="call", leave=False, disable=None) as bar:
-            async with self.open() as self._model:
-                await run_workers(work(bar) for _ in range(size))
-        return answers
 
     async def _answer(self, question: Question, key: str) -> Answer | None:
         """Send one question and store its answer; None if the budget does not allow the call."""
@@ -355,15 +382,9 @@ class Client:
 
     async def _attempt(self, question: Question) -> tuple[Answer, bool, bool]:
         """Return the answer, whether to retry, and whether the attempt may be billed."""
-        from inspect_ai import model as inspect_model  # noqa: PLC0415
         from tenacity import RetryError  # noqa: PLC0415
 
-        sent: Any = question
-        if not isinstance(question, str):
-            sent = [
-                getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
-                for role, text in question
-            ]
+        sent = question if isinstance(question, str) else chat_messages(question)
         try:
             output = await self._model.generate(sent)
         except Exception as error:  # noqa: BLE001 - every provider raises different errors
@@ -381,6 +402,16 @@ class Client:
             # For `hf` models inspect-ai does not report that an answer was truncated.
             answer = replace(answer, outcome="cut")
         return answer, True, True
+
+
+def chat_messages(conversation: Sequence[tuple[str, str]]) -> list[Any]:
+    """A conversation as inspect-ai's messages."""
+    from inspect_ai import model as inspect_model  # noqa: PLC0415
+
+    return [
+        getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
+        for role, text in conversation
+    ]
 
 
 async def run_workers(workers: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -27,14 +27,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from litbench.errors import LitBenchError
-from litbench.judges.client import (
-    Budget,
-    Client,
-    Traffic,
-    estimate_tokens,
-    run_workers,
-    usual_seconds,
-)
+from litbench.judges.client import Budget, Client, Traffic, estimate_tokens, run_workers
 from litbench.judges.prices import Price, price_of
 from litbench.judges.store import (
     Answer,
@@ -78,6 +71,11 @@ class Role:
     model: str
     sampling: Sampling = field(default_factory=Sampling)
     traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the model answers from a table of turns."""
+        return self.model.startswith(RECORDED)
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Held:
     """A dialogue that has ended.
 
     Attributes:
-        turns: in the order of the questions, or by role and step if several were asked at a time.
+        turns: in the order of the answers.
         result: what the script returned; None if the dialogue is unfinished.
         reason: why it is unfinished; None if it is not.
     """
@@ -236,7 +234,10 @@ class _Asked:
     """A model behind inspect-ai; the client stores its answers."""
 
     client: Client
-    price: Price | None
+
+    @property
+    def price(self) -> Price | None:
+        return self.client.budget.price
 
     def key(self, question: Question, sample: int) -> str:
         return keys_of(self.client.name, [question], self.client.sampling, sample)[0]
@@ -257,11 +258,13 @@ class _Rehearsed:
 
     Attributes:
         needs_examples: whether to go on with an example where no answer is stored.
+        keys: of all questions, and whether they are answered.
+        tokens: read and written, by each call that is left.
     """
 
     asked: _Asked
     needs_examples: bool
-    keys: dict[str, str | None] = field(default_factory=dict)
+    keys: dict[str, bool] = field(default_factory=dict)
     tokens: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -274,11 +277,12 @@ class _Rehearsed:
         key = self.asked.key(question, sample)
         is_new = key not in self.keys
         stored = self.asked.client.store.get(key)
-        self.keys[key] = None if stored is None else key
+        self.keys[key] = stored is not None
         if stored is not None:
             return stored
         if not self.needs_examples:
-            raise UnfinishedError("not answered yet")
+            # As in the run whose request failed, so that what it asked next is found, too.
+            return Answer("error", detail="not answered yet")
         read, written = estimate_tokens(text_of(question)), estimate_tokens(example)
         if is_new:
             self.tokens.append((read, written))
@@ -292,23 +296,9 @@ class _Rehearsed:
 
     def estimate(self, role: str, dialogues: int) -> Estimate:
         """Estimate what the answers that are not stored cost."""
-        sampling, traffic = self.asked.client.sampling, self.asked.client.traffic
-        calls, price = len(self.tokens), self.price
-        read = sum(tokens for tokens, _ in self.tokens)
-        written = sum(tokens for _, tokens in self.tokens)
-        most = None if sampling.max_tokens is None else calls * sampling.max_tokens
-        seconds = sum(usual_seconds(tokens) for _, tokens in self.tokens)
-        return Estimate(
-            rater=role,
-            model=self.asked.client.name,
-            calls=calls,
-            known=sum(stored is not None for stored in self.keys.values()),
-            input_tokens=read,
-            output_tokens=written,
-            cost_usd=None if price is None else price.of(read, written),
-            most_cost_usd=None if price is None or most is None else price.of(read, most),
-            seconds=seconds / max(min(traffic.connections, dialogues), 1),
-        )
+        client = self.asked.client
+        at_once = min(client.traffic.connections, dialogues)
+        return client.estimate(role, self.tokens, sum(self.keys.values()), at_once)
 
 
 @dataclass
@@ -369,7 +359,7 @@ class Cast:
 
     def __post_init__(self) -> None:
         for key, role in self._by_key().items():
-            if not role.model.startswith(RECORDED):
+            if not role.is_recorded:
                 self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
 
     def _by_key(self) -> dict[tuple[str, str], Role]:
@@ -381,12 +371,12 @@ class Cast:
         found: dict[tuple[str, str], Endpoint] = {}
         pending: dict[str, asyncio.Task[Answer | None]] = {}
         for key, role in self._by_key().items():
-            if role.model.startswith(RECORDED):
+            if role.is_recorded:
                 found[key] = _Recorded(role.model)
                 continue
             budget = self.budgets[key]
             client = Client(role.model, store, role.sampling, role.traffic, budget, pending=pending)
-            found[key] = _Asked(client, budget.price)
+            found[key] = _Asked(client)
         return found
 
 
@@ -452,7 +442,11 @@ async def _hold_all(
         for index, dialogue in queue:
             writer = endpoints.get(("writer", dialogue.writer))
             cast = roles if writer is None else {WRITER: writer, **roles}
-            ended[index] = await _hold_one(Talk(dialogue, cast))
+            talk = Talk(dialogue, cast)
+            try:
+                ended[index] = Held(dialogue, talk.turns, await dialogue.script(talk))
+            except UnfinishedError as error:
+                ended[index] = Held(dialogue, talk.turns, reason=str(error))
             bar.update()
             dollars = sum(client.budget.dollars for client in clients)
             bar.set_postfix({"$": f"{dollars:.2f}"})
@@ -467,11 +461,3 @@ async def _hold_all(
             total=len(dialogues), desc=about, unit="dialogue", leave=False, disable=None
         ) as bar:
             await run_workers(work(bar) for _ in range(size))
-
-
-async def _hold_one(talk: Talk) -> Held:
-    try:
-        result, reason = await talk.dialogue.script(talk), None
-    except UnfinishedError as error:
-        result, reason = None, str(error)
-    return Held(talk.dialogue, talk.turns, result, reason)

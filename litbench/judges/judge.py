@@ -11,17 +11,17 @@ The model is any name that inspect-ai knows; `litbench.judges.client` sends the 
 the answers. Every shard of pairs writes one log for `inspect view --log-dir FOLDER`.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import PositiveInt
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error, usual_seconds
+from litbench.judges.client import Budget, Client, Traffic, ask, estimate_tokens, is_error
+from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.store import (
     Answer,
@@ -52,26 +52,20 @@ SHARD = 1_000
 
 
 @dataclass
-class JudgeOptions:
-    """Options of the kind `judge`.
+class ModelOptions:
+    """Options of raters that ask a model.
 
     Attributes:
         model: a name that inspect-ai knows, such as openai/gpt-4.1.
-        template: a template family, a packaged template, or a file; see litbench.templates.
-        answer: answer form for a template family; explanation when null.
         sampling: generation options.
         traffic: connections, retries and limits.
-        batch: questions per batch of the provider's batch interface; null for no batches.
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers, to share them between evaluations.
     """
 
     model: str
-    template: str = "alternative"
-    answer: AnswerForm | None = None
     sampling: Sampling = field(default_factory=Sampling)
     traffic: Traffic = field(default_factory=Traffic)
-    batch: PositiveInt | None = None
     prices: Path | None = None
     answers: Path | None = None
 
@@ -80,8 +74,8 @@ class JudgeOptions:
         Budget(self.traffic, self.price())
 
     def files(self) -> dict[str, str]:
-        """User files that verdicts and costs depend on: template, prices, a local model."""
-        files = template_files(self.template)
+        """User files that verdicts and costs depend on: prices, a local model."""
+        files = {}
         if self.prices is not None:
             files["prices"] = str(self.prices)
         if (folder := local_folder(self.model)) is not None:
@@ -93,7 +87,65 @@ class JudgeOptions:
         return price_of(self.model, load_prices(self.prices))
 
 
-class Judge(Rater):
+@dataclass
+class JudgeOptions(ModelOptions):
+    """Options of the kind `judge`.
+
+    Attributes:
+        template: a template family, a packaged template, or a file; see litbench.templates.
+        answer: answer form for a template family; explanation when null.
+        batch: questions per batch of the provider's batch interface; null for no batches.
+    """
+
+    template: str = "alternative"
+    answer: AnswerForm | None = None
+    batch: PositiveInt | None = None
+
+    def files(self) -> dict[str, str]:
+        """The template, and the files of other raters."""
+        return template_files(self.template) | super().files()
+
+
+class ModelRater(Rater):
+    """A rater that asks a model: where it stores answers and logs."""
+
+    options: ModelOptions
+    _folder: Path | None = None
+
+    def work_in(self, folder: Path) -> None:
+        """Store answers in `folder/answers`, unless the options name a folder; logs in `logs`."""
+        self._folder = folder
+
+    def answer_store(self, *, read_only: bool = False) -> AnswerStore:
+        """The stored answers."""
+        folder = self.options.answers or self._work_folder() / "answers"
+        return AnswerStore(folder, file_name(self.name), read_only=read_only)
+
+    def write_samples(
+        self,
+        samples: Sequence[LogSample],
+        questions: Sequence[str],
+        metadata: Mapping[str, Any],
+        metric: Literal["accuracy", "mean"],
+    ) -> None:
+        """Write an inspect-ai log, which is named after the questions."""
+        name = file_name(self.name)
+        write_log(
+            self._work_folder() / "logs" / name / f"{name}_{digest(*questions)[:12]}.eval",
+            samples,
+            task=self.name,
+            model=self.options.model,
+            metadata=metadata,
+            metric=metric,
+        )
+
+    def _work_folder(self) -> Path:
+        if self._folder is None:
+            raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
+        return self._folder
+
+
+class Judge(ModelRater):
     """A model behind an API as a rater; see the module.
 
     Attributes:
@@ -101,6 +153,7 @@ class Judge(Rater):
     """
 
     kind = "judge"
+    options: JudgeOptions
 
     def __init__(self, name: str, options: JudgeOptions) -> None:
         self.name = name
@@ -108,16 +161,11 @@ class Judge(Rater):
         self.shard = SHARD if options.batch is None else None
         self._template = load_template(options.template, options.answer)
         self._price = options.price()
-        self._folder: Path | None = None
         self._budget = Budget(options.traffic, self._price)
         self._models: set[str] = set()
         self._failed: list[str] = []
         # Both questions and answers of each pair of the last call of `judge`.
         self._asked: list[list[tuple[str, Answer]]] = []
-
-    def work_in(self, folder: Path) -> None:
-        """Store answers in `folder/answers`, unless the options name a folder; logs in `logs`."""
-        self._folder = folder
 
     def notes(self) -> dict[str, Any]:
         """Model, template and price."""
@@ -135,35 +183,21 @@ class Judge(Rater):
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost without sending requests."""
-        questions = self._questions(pairs)
+        options, questions = self.options, self._questions(pairs)
         by_key = dict(zip(self._keys(questions), questions, strict=True))
-        with AnswerStore(self._answers_folder(), read_only=True) as store:
+        with self.answer_store(read_only=True) as store:
             waiting = [question for key, question in by_key.items() if key not in store]
-        calls, usual = len(waiting), USUAL_TOKENS[self._template.answer]
-        read = sum(map(estimate_tokens, waiting))
-        written = [calls * usual]
-        if self.options.sampling.max_tokens is not None:
-            written.append(calls * self.options.sampling.max_tokens)
-        price, batched = self._price, self.options.batch is not None
-        costs = [] if price is None else [price.of(read, n, batched=batched) for n in written]
-        return [
-            Estimate(
-                rater=self.name,
-                model=self.options.model,
-                calls=calls,
-                known=len(by_key) - calls,
-                input_tokens=read,
-                output_tokens=written[0],
-                cost_usd=costs[0] if costs else None,
-                most_cost_usd=costs[1] if len(costs) > 1 else None,
-                seconds=calls * usual_seconds(usual) / self.options.traffic.connections,
-            )
-        ]
+            client = Client(options.model, store, options.sampling, options.traffic, self._budget,
+                            options.batch)  # fmt: skip
+        usual = USUAL_TOKENS[self._template.answer]
+        tokens = [(estimate_tokens(question), usual) for question in waiting]
+        known = len(by_key) - len(waiting)
+        return [client.estimate(self.name, tokens, known, options.traffic.connections)]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair in both orders; raises the errors of `ask`."""
         questions = self._questions(pairs)
-        with AnswerStore(self._answers_folder(), file_name(self.name)) as store:
+        with self.answer_store() as store:
             self._budget.note_stored(store, self._keys(questions))
             answers = ask(
                 self.options.model,
@@ -188,39 +222,26 @@ class Judge(Rater):
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
     ) -> None:
         """Write an inspect-ai log of the last call of `judge`."""
-        # If all answers are stored, the judge also runs without inspect-ai, but writes no log.
-        with contextlib.suppress(ImportError):
-            from litbench.judges.log import LogSample, write_log  # noqa: PLC0415
-
-            samples = []
-            rows = zip(self._asked, judged, chosen_first, strict=True)
-            for number, (both, judgements, is_first) in enumerate(rows, 1):
-                target = "first" if is_first else "second"
-                # Ties and orders without a verdict count one half, as in the leaderboard.
-                credit = [
-                    float(one.prefers == target) if one.prefers in ("first", "second") else 0.5
-                    for one in judgements
-                ]
-                verdicts = ", ".join(
-                    f"{one.prefers} ({one.first_shown} as A)" for one in judgements
-                )
-                messages = [
-                    message
-                    for question, answer in both
-                    for message in (("user", question), ("assistant", shown_text(answer)))
-                ]
-                scores = {"preference": (sum(credit) / len(credit), verdicts)}
-                samples.append(LogSample(number, messages, scores, target))
-            name = file_name(self.name)
-            questions_id = digest(*(question for both in self._asked for question, _ in both))[:12]
-            write_log(
-                self._work_folder() / "logs" / name / f"{name}_{questions_id}.eval",
-                samples,
-                task=self.name,
-                model=self.options.model,
-                metadata={"template": self._template.name, "answer": self._template.answer},
-                metric="accuracy",
-            )
+        samples = []
+        rows = zip(self._asked, judged, chosen_first, strict=True)
+        for number, (both, judgements, is_first) in enumerate(rows, 1):
+            target = "first" if is_first else "second"
+            # Ties and orders without a verdict count one half, as in the leaderboard.
+            credit = [
+                float(one.prefers == target) if one.prefers in ("first", "second") else 0.5
+                for one in judgements
+            ]
+            verdicts = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
+            messages = [
+                message
+                for question, answer in both
+                for message in (("user", question), ("assistant", shown_text(answer)))
+            ]
+            scores = {"preference": (sum(credit) / len(credit), verdicts)}
+            samples.append(LogSample(number, messages, scores, target))
+        questions = [question for both in self._asked for question, _ in both]
+        metadata = {"template": self._template.name, "answer": self._template.answer}
+        self.write_samples(samples, questions, metadata, "accuracy")
 
     def read(self, answer: Answer) -> tuple[Preference, str]:
         """Return the preference that an answer states, and its explanation.
@@ -263,14 +284,6 @@ class Judge(Rater):
 
     def _keys(self, questions: Sequence[str]) -> list[str]:
         return keys_of(self.options.model, questions, self.options.sampling)
-
-    def _answers_folder(self) -> Path:
-        return self.options.answers or self._work_folder() / "answers"
-
-    def _work_folder(self) -> Path:
-        if self._folder is None:
-            raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
-        return self._folder
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Judge:

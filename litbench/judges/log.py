@@ -7,11 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from inspect_ai import log as logs
-from inspect_ai import model as inspect_model
-from inspect_ai import scorer as scorers
-
 from litbench.errors import DataError
+from litbench.judges.client import chat_messages
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,31 @@ def write_log(
     metadata: Mapping[str, Any],
     metric: Literal["accuracy", "mean"],
 ) -> None:
-    """Write one log; it has the `metric` and the standard error of every scorer."""
-    read = [_eval_sample(sample, model) for sample in samples]
+    """Write one log; it has the `metric` and the standard error of every scorer.
+
+    Without inspect-ai, which stored answers do not need, nothing is written.
+    """
+    try:
+        from inspect_ai import log as logs  # noqa: PLC0415
+        from inspect_ai import scorer as scorers  # noqa: PLC0415
+        from inspect_ai.model import ModelOutput  # noqa: PLC0415
+    except ImportError:
+        return
+    read = [
+        logs.EvalSample(
+            id=sample.name,
+            epoch=1,
+            input=sample.messages[0][1],
+            target=sample.target,
+            messages=chat_messages(sample.messages),
+            output=ModelOutput.from_content(model, sample.messages[-1][1]),
+            scores={
+                name: scorers.Score(value=value, answer=explanation)
+                for name, (value, explanation) in sample.scores.items()
+            },
+        )
+        for sample in samples
+    ]
     names = dict.fromkeys(name for sample in samples for name in sample.scores)
     results = []
     for name in names:
@@ -80,22 +100,3 @@ def write_log(
             pool.submit(logs.write_eval_log, content, str(path)).result()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}; the answers are stored") from error
-
-
-def _eval_sample(sample: LogSample, model: str) -> logs.EvalSample:
-    messages: list[Any] = [
-        getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
-        for role, text in sample.messages
-    ]
-    return logs.EvalSample(
-        id=sample.name,
-        epoch=1,
-        input=sample.messages[0][1],
-        target=sample.target,
-        messages=messages,
-        output=inspect_model.ModelOutput.from_content(model, sample.messages[-1][1]),
-        scores={
-            name: scorers.Score(value=value, answer=explanation)
-            for name, (value, explanation) in sample.scores.items()
-        },
-    )

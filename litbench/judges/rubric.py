@@ -15,18 +15,15 @@ In a dialogue, `rate` asks the model of a role. A reply without all ratings is a
 to twice; of several replies the one with the most ratings counts.
 """
 
-import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveInt
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic
 from litbench.judges.dialogues import (
     Cast,
     Dialogue,
@@ -38,12 +35,13 @@ from litbench.judges.dialogues import (
     hold,
     without_reasoning,
 )
-from litbench.judges.prices import Price, dollars_of, load_prices, price_of
-from litbench.judges.store import AnswerStore, Sampling, file_name, local_folder
-from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.judges.judge import ModelOptions, ModelRater
+from litbench.judges.log import LogSample
+from litbench.judges.prices import dollars_of, load_prices
+from litbench.judges.store import Sampling
+from litbench.raters import BlindPair, Estimate, Judgement, Preference
 from litbench.sources.ratings import ROUNDING
 from litbench.templates.rubric import Rating, Rubric, load_rubric, rubric_files
-from litbench.text import digest
 
 _JUDGE = "judge"
 # The first reply, and how often a reply without all ratings is asked for again.
@@ -115,57 +113,37 @@ async def rate(
 
 
 @dataclass
-class RubricOptions:
+class RubricOptions(ModelOptions):
     """Options of the kind `rubric`.
 
     Attributes:
-        model: a name that inspect-ai knows, such as openai/gpt-4.1.
         rubric: a packaged rubric or a file, or several; see litbench.templates.rubric.
         samples: how often each story is rated.
         as_published: read replies as the benchmark's own program does.
-        sampling: generation options.
-        traffic: connections, retries and limits.
-        prices: file of prices that override the packaged ones.
-        answers: folder of stored answers, to share them between evaluations.
     """
 
-    model: str
+    sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=4096))
     rubric: str | list[str] = "story"
     samples: PositiveInt = 1
     as_published: bool = False
-    sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=4096))
-    traffic: Traffic = field(default_factory=Traffic)
-    prices: Path | None = None
-    answers: Path | None = None
-
-    def __post_init__(self) -> None:
-        # Raises if `max_cost_usd` is set and the model has no price.
-        Budget(self.traffic, self.price())
 
     def rubrics(self) -> list[str]:
         """The rubrics, one or several."""
         return [self.rubric] if isinstance(self.rubric, str) else self.rubric
 
     def files(self) -> dict[str, str]:
-        """User files that verdicts and costs depend on: rubric, prices, a local model."""
-        files: dict[str, str] = {}
+        """The rubrics, and the files of other raters."""
+        files = super().files()
         for number, rubric in enumerate(self.rubrics()):
             files |= {name + str(number or ""): path for name, path in rubric_files(rubric).items()}
-        if self.prices is not None:
-            files["prices"] = str(self.prices)
-        if (folder := local_folder(self.model)) is not None:
-            files["model"] = str(folder)
         return files
 
-    def price(self) -> Price | None:
-        """Price of the model's tokens; None if unknown."""
-        return price_of(self.model, load_prices(self.prices))
 
-
-class RubricRater(Rater):
+class RubricRater(ModelRater):
     """A rubric judge as a rater; see the module. Each story is rated in a dialogue of its own."""
 
     kind = "rubric"
+    options: RubricOptions
 
     def __init__(self, name: str, options: RubricOptions, where: str) -> None:
         self.name = name
@@ -184,12 +162,7 @@ class RubricRater(Rater):
                     f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a "
                     "pair of stories does not have: use a rubric of {prompt} and {text}"
                 )
-        self._folder: Path | None = None
         self._counts: Counter[str] = Counter()
-
-    def work_in(self, folder: Path) -> None:
-        """Store answers in `folder/answers`, unless the options name a folder; logs in `logs`."""
-        self._folder = folder
 
     def notes(self) -> dict[str, Any]:
         """Model, rubric, price, and the number of ratings by outcome."""
@@ -204,10 +177,9 @@ class RubricRater(Rater):
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost of the first replies without sending requests."""
         dialogues = list(self._dialogues(pairs).values())
-        with AnswerStore(self._answers_folder(), read_only=True) as store:
-            return [
-                replace(found, rater=self.name) for found in estimate(dialogues, self._cast, store)
-            ]
+        with self.answer_store(read_only=True) as store:
+            estimates = estimate(dialogues, self._cast, store)
+        return [replace(found, rater=self.name) for found in estimates]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Rate every story once and compare the grades.
@@ -218,7 +190,7 @@ class RubricRater(Rater):
         """
         held: list[Held] = []
         dialogues = self._dialogues(pairs)
-        with AnswerStore(self._answers_folder(), file_name(self.name)) as store:
+        with self.answer_store() as store:
             hold(list(dialogues.values()), self._cast, store, held.append, f"rater {self.name}")
         if unfinished := [one.reason for one in held if one.reason is not None]:
             raise ConfigError(
@@ -271,27 +243,16 @@ class RubricRater(Rater):
 
     def _write_log(self, held: Sequence[Held]) -> None:
         """Write an inspect-ai log with one sample per story."""
-        # If all answers are stored, the rater also works without inspect-ai, but writes no log.
-        with contextlib.suppress(ImportError):
-            from litbench.judges.log import LogSample, write_log  # noqa: PLC0415
-
-            samples = []
-            for number, one in enumerate(held, 1):
-                names = [name for rated in one.result for name in rated.missing]
-                missing = f"missing: {', '.join(names) or 'nothing'}"
-                grade = self._grade([one])
-                scores = {} if grade is None else {"grade": (grade, missing)}
-                samples.append(LogSample(number, one.messages(), scores))
-            name = file_name(self.name)
-            of_stories = digest(*(one.turns[0].question for one in held))[:12]
-            write_log(
-                self._work_folder() / "logs" / name / f"{name}_{of_stories}.eval",
-                samples,
-                task=self.name,
-                model=self.options.model,
-                metadata={"rubric": [rubric.name for rubric in self._rubrics]},
-                metric="mean",
-            )
+        samples = []
+        for number, one in enumerate(held, 1):
+            names = [name for rated in one.result for name in rated.missing]
+            grade = self._grade([one])
+            explanation = f"missing: {', '.join(names) or 'nothing'}"
+            scores = {} if grade is None else {"grade": (grade, explanation)}
+            samples.append(LogSample(number, one.messages(), scores))
+        questions = [one.turns[0].question for one in held]
+        metadata = {"rubric": [rubric.name for rubric in self._rubrics]}
+        self.write_samples(samples, questions, metadata, "mean")
 
     def _judgement(self, first: Sequence[Held], second: Sequence[Held]) -> Judgement:
         grades = [self._grade(held) for held in (first, second)]
@@ -316,14 +277,6 @@ class RubricRater(Rater):
             cost_usd=dollars_of(answers, self.options.price()),
             seconds=seconds / self.options.traffic.connections,
         )
-
-    def _answers_folder(self) -> Path:
-        return self.options.answers or self._work_folder() / "answers"
-
-    def _work_folder(self) -> Path:
-        if self._folder is None:
-            raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
-        return self._folder
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RubricRater:

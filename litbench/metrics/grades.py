@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.metrics.plackett_luce import Ranking, ranking_of
-from litbench.metrics.writers import Cell, GradeAgreement, grade_agreement
+from litbench.metrics.writers import Cell, GradeAgreement, grade_agreement, members_of
 from litbench.metrics.writing import (
     Inconsistency,
     LengthCorrelation,
@@ -77,12 +77,9 @@ def pairwise_rankings(
     rewards: Sequence[float], writers: Sequence[str], groups: Sequence[Any], prompts: Sequence[str]
 ) -> list[Ranking]:
     """A rater's verdicts on pairs of texts by two writers; intervals are by prompt."""
-    members = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
     return [
         ranking_of({writers[one]: rewards[one], writers[other]: rewards[other]}, prompts[one])
-        for indices in members.values()
+        for indices in members_of(groups)
         for one, other in itertools.combinations(indices, 2)
         if writers[one] != writers[other]
     ]

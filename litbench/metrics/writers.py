@@ -39,14 +39,11 @@ class AdditiveFit:
 
     Attributes:
         judges: by judge, how far it grades above the mean of all judges.
-        writers: by writer, the grade expected from all judges over all prompts. In a complete table
-            this is the plain mean.
         is_connected: whether the table allows the fit; if not, all offsets are 0. It does not if,
             for example, no writer has grades by two judges.
     """
 
     judges: dict[str, float]
-    writers: dict[str, float]
     is_connected: bool
 
 
@@ -103,34 +100,41 @@ class GradeAgreement:
 
 def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
     """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
-    columns = [[cell.writer for cell in cells], [cell.prompt for cell in cells],
-               [cell.judge for cell in cells]]  # fmt: skip
-    names, places, start = [], [], 0
-    for column in columns:
-        distinct, place = np.unique(np.array(column, dtype=str), return_inverse=True)
-        names.append([str(name) for name in distinct])
-        places.append(place + start)
-        start += len(distinct)
-    grades = np.array([cell.grade for cell in cells])
+    columns = []
+    for column in ("writer", "prompt", "judge"):
+        judges, place = np.unique([getattr(cell, column) for cell in cells], return_inverse=True)
+        columns.append(np.eye(len(judges))[place])
+    design = np.hstack(columns)
     # The normal equations, with two constraints that make prompts and judges sum to 0.
-    normal, right = np.zeros((start, start)), np.zeros(start)
-    for one, other in itertools.product(places, repeat=2):
-        np.add.at(normal, (one, other), 1)
-    for place in places:
-        np.add.at(right, place, grades)
-    for block in places[1:]:
-        of_block = np.unique(block)
-        normal[np.ix_(of_block, of_block)] += 1
-    effects, _, rank, _ = np.linalg.lstsq(normal, right, rcond=None)
-    known = [effects[np.unique(place)].tolist() for place in places]
-    if rank < start:
-        means = [float(grades[places[0] == index].mean()) for index in range(len(names[0]))]
-        known = [means, [], [0.0] * len(names[2])]
-    return AdditiveFit(
-        dict(zip(names[2], known[2], strict=True)),
-        dict(zip(names[0], known[0], strict=True)),
-        is_connected=bool(rank == start),
-    )
+    normal = design.T @ design
+    n_writers, n_judges = columns[0].shape[1], len(judges)
+    normal[n_writers:-n_judges, n_writers:-n_judges] += 1
+    normal[-n_judges:, -n_judges:] += 1
+    grades = [cell.grade for cell in cells]
+    effects, _, rank, _ = np.linalg.lstsq(normal, design.T @ grades, rcond=None)
+    is_connected = bool(rank == len(normal))
+    offsets = effects[-n_judges:] if is_connected else np.zeros(n_judges)
+    return AdditiveFit(dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected)
+
+
+def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    """Mean grades by writer and prompt, without the judges' offsets."""
+    offsets = fit_offsets(cells).judges
+    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        grades[cell.writer][cell.prompt].append(cell.grade - offsets[cell.judge])
+    return {
+        writer: {prompt: float(np.mean(of)) for prompt, of in by_prompt.items()}
+        for writer, by_prompt in grades.items()
+    }
+
+
+def members_of(groups: Sequence[Any]) -> list[list[int]]:
+    """The indices of each group's members, of groups in the order of their first members."""
+    members: dict[Any, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    return list(members.values())
 
 
 def writer_rows(
@@ -145,19 +149,13 @@ def writer_rows(
         reference: the writer that all others are compared with, chosen beforehand.
         beaten: by rater and writer, see `shares_beaten`.
     """
-    fit = fit_offsets(cells)
-    by_writer: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        by_writer[cell.writer][cell.prompt].append(cell.grade - fit.judges[cell.judge])
-    means = {
-        writer: {prompt: float(np.mean(grades)) for prompt, grades in of_prompt.items()}
-        for writer, of_prompt in by_writer.items()
-    }
+    means = means_by_prompt(cells)
+    expected = {} if reference is None else means[reference]
     differences: dict[str, tuple[Interval, float]] = {}
-    for writer, of_prompt in means.items() if reference is not None else ():
-        shared = [prompt for prompt in of_prompt if prompt in means[str(reference)]]
+    for writer, of_prompt in means.items():
+        shared = [prompt for prompt in of_prompt if prompt in expected]
         if writer != reference and shared:
-            gaps = np.array([of_prompt[p] - means[str(reference)][p] for p in shared])
+            gaps = np.array([of_prompt[prompt] - expected[prompt] for prompt in shared])
             estimate = clustered_mean(gaps, shared)
             differences[writer] = difference_interval(estimate, limit=math.inf)
     adjusted = dict(zip(differences, holm([p for _, p in differences.values()]), strict=True))
@@ -194,11 +192,8 @@ def shares_beaten(
         groups: texts of one group are compared, such as those for the same prompt and step.
         prompts: clusters of the intervals.
     """
-    members: dict[Any, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
     found: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for indices in members.values():
+    for indices in members_of(groups):
         for index in indices:
             others = [other for other in indices if writers[other] != writers[index]]
             if others:
@@ -222,11 +217,8 @@ def pair_agreement(
     Pairs that the reference grades equally are left out; a tie of `values` counts one half. All
     arguments have shape (texts,); the interval is clustered by prompt.
     """
-    members: dict[Any, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
     credits, clusters = [], []
-    for indices in members.values():
+    for indices in members_of(groups):
         for one, other in itertools.combinations(indices, 2):
             gap, own = reference[one] - reference[other], values[one] - values[other]
             if abs(gap) > _ROUNDING:
@@ -236,11 +228,15 @@ def pair_agreement(
 
 
 def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]]) -> Correlation:
-    """Correlate two columns (by name, then writer) over the writers that have both."""
+    """Correlate two columns (by name, then writer) over the writers with both numbers."""
     from scipy import stats  # noqa: PLC0415
 
-    shared = sorted(columns[first].keys() & columns[second].keys())
-    x, y = (np.array([columns[name][writer] for writer in shared]) for name in (first, second))
+    known = [
+        {writer: number for writer, number in columns[name].items() if math.isfinite(number)}
+        for name in (first, second)
+    ]
+    shared = sorted(known[0].keys() & known[1].keys())
+    x, y = (np.array([numbers[writer] for writer in shared]) for numbers in known)
     # A column whose values differ only by rounding has no order.
     if len(shared) < 3 or min(np.ptp(x), np.ptp(y)) <= _ROUNDING:
         return Correlation(first, second, len(shared), math.nan, math.nan, math.nan)
@@ -265,13 +261,12 @@ def grade_agreement(
         quantity: what was graded.
         graded: (writer, prompt, group, grade of the reference, grade of the rater) per text.
     """
-    writers, prompts, groups, expected, values = map(list, zip(*graded, strict=True))
-    columns: dict[str, dict[str, float]] = {}
-    for name, grades in ((rater, values), (reference, expected)):
-        by_writer = defaultdict(list)
-        for writer, grade in zip(writers, grades, strict=True):
-            by_writer[writer].append(grade)
-        columns[name] = {writer: float(np.mean(of)) for writer, of in by_writer.items()}
+    writers, prompts, groups, expected, values = zip(*graded, strict=True)
+    columns: dict[str, dict[str, float]] = {rater: {}, reference: {}}
+    for indices in members_of(writers):
+        writer = writers[indices[0]]
+        columns[rater][writer] = float(np.mean([values[index] for index in indices]))
+        columns[reference][writer] = float(np.mean([expected[index] for index in indices]))
     return GradeAgreement(
         rater, reference, quantity, pair_agreement(expected, values, groups, prompts),
         correlate(rater, reference, columns),
@@ -295,13 +290,8 @@ class PromptRange:
 
 def prompt_ranges(cells: Sequence[Cell], limit: float | None = None) -> list[PromptRange]:
     """Each writer's range over prompts, by grades without the judges' offsets."""
-    offsets = fit_offsets(cells).judges
-    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        grades[cell.writer][cell.prompt].append(cell.grade - offsets[cell.judge])
     ranges = []
-    for writer, by_prompt in grades.items():
-        means = {prompt: float(np.mean(of)) for prompt, of in by_prompt.items()}
+    for writer, means in means_by_prompt(cells).items():
         low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         below = None if limit is None else sum(mean < limit for mean in means.values())
         ranges.append(PromptRange(writer, means[low], low, means[high], high, below))

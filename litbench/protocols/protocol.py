@@ -158,6 +158,5 @@ def written_text(turn: Turn) -> str:
 def missing_flag(rated: Sequence[Rated]) -> list[str]:
     """The flag of a grade that is made of fewer ratings than there are criteria."""
     missing = sum(len(one.missing) for one in rated)
-    return [f"{missing} of {sum(len(one.ratings) for one in rated)} ratings missing"] * bool(
-        missing
-    )
+    number = sum(len(one.ratings) for one in rated)
+    return [f"{missing} of {number} ratings missing"] if missing else []

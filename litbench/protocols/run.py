@@ -35,11 +35,12 @@ from litbench.judges.dialogues import (
     hold,
     recorded_names,
 )
+from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
 from litbench.metrics.printing import write_dollars
 from litbench.protocols.protocol import Item, Piece, Protocol, load_protocol
-from litbench.raters import estimates_text
+from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.tables import RejectedRows
@@ -143,11 +144,7 @@ class _Results:
         """Add an ended dialogue."""
         self._number += 1
         dialogue = held.dialogue
-        place = {
-            "writer": dialogue.writer,
-            "prompt_id": dialogue.prompt_id,
-            "sample": dialogue.sample,
-        }
+        place = {name: getattr(dialogue, name) for name in ("writer", "prompt_id", "sample")}
         self.tables["turns"].add([
             {
                 **place, "role": turn.role, "step": turn.step, "text": turn.text,
@@ -182,7 +179,7 @@ class _Results:
             for step, text in piece.texts.items()
         ])  # fmt: skip
         for (judge, step), rated in piece.ratings.items():
-            is_recorded = self.cast.roles[judge].model.startswith(RECORDED)
+            is_recorded = self.cast.roles[judge].is_recorded
             text = piece.texts.get(step)
             common = {
                 "story_id": story + step, "rater": judge,
@@ -207,7 +204,9 @@ class _Results:
             self.counts["ratings"].update(row["outcome"] for row in of_criteria)
         grades = []
         for rater, quantity, grade, flags in piece.grades:
-            known = [*flags, *self._own_judge(place["writer"], rater)]
+            known = list(flags)
+            if rater is not None and self._is_own_judge(place["writer"], rater):
+                known.append("judged by its writer")
             grades.append({**place, "rater": rater, "quantity": quantity, "grade": grade,
                            "flags": "; ".join(known) or None})  # fmt: skip
         self.tables["grades"].add(grades)
@@ -215,38 +214,31 @@ class _Results:
             self.has_events = True
             self.events.write(json.dumps({**place, **event}, ensure_ascii=False) + "\n")
 
-    def _own_judge(self, writer: str, judge: str | None) -> list[str]:
-        """The flag of a judge that is the writer itself."""
-        if judge is None:
-            return []
-        names = {
-            name if role.model.startswith(RECORDED) else identity(role.model)
-            for name, role in ((writer, self.cast.writers[writer]), (judge, self.cast.roles[judge]))
-        }
-        # The same model may be reached through several providers.
-        is_own = len({name.rpartition("/")[2].lower() for name in names}) == 1
-        return ["judged by its writer"] * is_own
+    def _is_own_judge(self, writer: str, judge: str) -> bool:
+        """Whether a judge is the writer itself."""
+        names = set()
+        for name, role in ((writer, self.cast.writers[writer]), (judge, self.cast.roles[judge])):
+            # The same model may be reached through several providers.
+            model = name if role.is_recorded else identity(role.model)
+            names.add(model.rpartition("/")[2].lower())
+        return len(names) == 1
 
     def write_log(self) -> None:
         """Write the log of the last dialogues."""
-        # If all answers are stored or recorded, a run works without inspect-ai, but has no log.
-        with contextlib.suppress(ImportError):
-            from litbench.judges.log import LogSample, write_log  # noqa: PLC0415
-
-            samples = []
-            for held, place in self._logged:
-                scores = {
-                    f"{quantity} by {judge}": (grade, "; ".join(flags))
-                    for judge, quantity, grade, flags in (held.result or Piece()).grades
-                    if quantity == self.protocol.headline and grade is not None
-                }
-                name = f"{place['writer']}, {place['prompt_id']}, sample {place['sample']}"
-                samples.append(LogSample(name, held.messages() or [("user", name)], scores))
-            first = self._number - len(self._logged) + 1
-            path = self.out / "logs" / f"{file_name(self.name)}_{first:06}.eval"
-            if samples:
-                write_log(path, samples, task=self.name, model=self.name, metadata={},
-                          metric="mean")  # fmt: skip
+        """Write the log of the last dialogues."""
+        samples = []
+        for held, place in self._logged:
+            scores = {
+                f"{quantity} by {judge}": (grade, "; ".join(flags))
+                for judge, quantity, grade, flags in (held.result or Piece()).grades
+                if quantity == self.protocol.headline and grade is not None
+            }
+            name = f"{place['writer']}, {place['prompt_id']}, sample {place['sample']}"
+            samples.append(LogSample(name, held.messages() or [("user", name)], scores))
+        first = self._number - len(self._logged) + 1
+        path = self.out / "logs" / f"{file_name(self.name)}_{first:06}.eval"
+        if samples:
+            write_log(path, samples, task=self.name, model=self.name, metadata={}, metric="mean")
         self._logged = []
 
 
@@ -273,22 +265,17 @@ def run(config: Run) -> None:
     if config.dry_run:
         with AnswerStore(answers, read_only=True) as store:
             estimates = estimate(dialogues, cast, store)
-        print("dry run: no request is sent")
-        print(f"{len(dialogues):,} dialogues of {config.protocol}; estimate:")
-        print(estimates_text(estimates))
-        calls = sum(one.calls + one.known for one in estimates) / max(len(dialogues), 1)
-        costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
-        has_all = len(costs) == len(estimates)
-        dollars = sum(costs) / max(len(dialogues), 1) if has_all else None
-        print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
+        _print_estimates(config, estimates, len(dialogues))
         return
-    models = [role.model for role in (*cast.writers.values(), *cast.roles.values())]
+    roles = [*cast.writers.values(), *cast.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
     if config.prices is not None:
         inputs["prices"] = config.prices
-    inputs |= {f"recorded.{name}": Path(name) for model in models
-               if (name := model.removeprefix(RECORDED)) != model}  # fmt: skip
-    folders = {model: folder for model in models if (folder := local_folder(model)) is not None}
+    for role in roles:
+        if role.is_recorded:
+            name = role.model.removeprefix(RECORDED)
+            inputs[f"recorded.{name}"] = Path(name)
+    folders = {one.model: folder for one in roles if (folder := local_folder(one.model))}
     artifact = Artifact(
         config.out,
         program="litbench run",
@@ -298,7 +285,7 @@ def run(config: Run) -> None:
         runtime_keys=("answers", "dry_run"),
     )
     # Recorded models fail again in the same way.
-    is_recorded = all(model.startswith(RECORDED) for model in models)
+    is_recorded = all(role.is_recorded for role in roles)
     if (is_recorded or _is_finished(config.out)) and artifact.is_current():
         return
     scratch = config.out / "scratch"
@@ -331,6 +318,16 @@ def run(config: Run) -> None:
     _print_summary(config, results, may_go_on=not is_recorded)
 
 
+def _print_estimates(config: Run, estimates: Sequence[Estimate], dialogues: int) -> None:
+    print("dry run: no request is sent")
+    print(f"{dialogues:,} dialogues of {config.protocol}; estimate:")
+    print(estimates_text(estimates))
+    calls = sum(one.calls + one.known for one in estimates) / max(dialogues, 1)
+    costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
+    dollars = sum(costs) / max(dialogues, 1) if len(costs) == len(estimates) else None
+    print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
+
+
 def _print_summary(config: Run, results: _Results, *, may_go_on: bool) -> None:
     counts = results.counts
     print(
@@ -348,7 +345,8 @@ def _is_finished(folder: Path) -> bool:
     """Whether the last run in a folder had no failure that a further run might mend."""
     with contextlib.suppress(DataError):
         counts = read_manifest(folder)["counts"]
-        return not counts["dialogues"].get("unfinished") and not counts["turns"].get("error")
+        is_whole = not counts.get("dialogues", {}).get("unfinished")
+        return is_whole and not counts.get("turns", {}).get("error")
     return False
 
 

@@ -21,7 +21,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,10 +35,11 @@ Form = Literal["lines", "tags", "brackets", "json"]
 _FOLDER = Path(__file__).parent / "rubrics"
 # A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# A number, optionally with what it is out of; a range such as 12-14 is no number.
-_NUMBER = re.compile(
-    r"([-+]?\d{1,9}(?:\.\d{1,9})?)(?:\s*/\s*(\d{1,9}))?(?!\s*[-–—~]\s*\d|[eE]?[\d.]*\d|\s*/)"
-)
+# A number, optionally with what it is out of.
+_OUT_OF = r"(?:/|(?:out\s+)?of\b)\s*"
+# What makes it no number: a range such as 12-14 or "12 to 14", further digits, another fraction.
+_GOES_ON = rf"\s*(?:[-–—~]|to\b|or\b)\s*\d|[eE,]?[\d.]*\d|\s*/|\s*{_OUT_OF}\d"
+_NUMBER = re.compile(rf"([-+]?\d{{1,9}}(?:\.\d{{1,9}})?)(?:\s*{_OUT_OF}(\d{{1,9}}))?(?!{_GOES_ON})")
 _MARKS = "*_`[]()<>\"' \t\n"
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
@@ -74,32 +75,19 @@ class Rating(NamedTuple):
     outcome: str = "rated"
 
 
-@dataclass
-class RubricFile:
-    """The keys of a rubric's file.
+@dataclass(frozen=True)
+class Rubric:
+    """A rubric; its fields are the keys of its file.
 
     Attributes:
+        name: name of the file, without its suffix.
         form: form of the reply.
         lowest: lowest rating.
         highest: highest rating.
         text: the question.
-        criteria: the criteria; a name alone, or the keys of `Criterion`.
+        criteria: the criteria; in a file, a name alone or the keys of `Criterion`.
         system: text of a system message before the question.
-    """
-
-    form: Form
-    lowest: float
-    highest: float
-    text: str
-    criteria: list[str | dict[str, Any]]
-    system: str | None = None
-
-
-@dataclass(frozen=True)
-class Rubric:
-    """A rubric, ready to use; for the fields see `RubricFile`.
-
-    Attributes:
+        path: the file.
         is_plain: whether texts are inserted unchanged. Otherwise lines that look like the
             delimiters of our own rubrics are changed, see `without_delimiters`.
     """
@@ -336,13 +324,14 @@ def load_rubric(name: str | Path) -> Rubric:
             "path of a .yaml file"
         )
     where = f"rubric {path}"
-    content = build(RubricFile, read_yaml(path), where)
-    criteria = [{"name": one} if isinstance(one, str) else one for one in content.criteria]
-    built = tuple(build(Criterion, one, f"{where}: criteria") for one in criteria)
-    return Rubric(
-        path.stem, content.form, content.lowest, content.highest, content.text.strip(), built,
-        content.system, path,
-    )  # fmt: skip
+    content = read_yaml(path)
+    if isinstance(criteria := content.get("criteria"), list):
+        content["criteria"] = tuple(
+            build(Criterion, {"name": one} if isinstance(one, str) else one, f"{where}: criteria")
+            for one in criteria
+        )
+    rubric = build(Rubric, {**content, "name": path.stem, "path": path}, where)
+    return replace(rubric, text=rubric.text.strip())
 
 
 def _number(text: str, highest: float) -> float | None:

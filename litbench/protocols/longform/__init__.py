@@ -151,7 +151,8 @@ class Longform(Protocol):
             history.append(("user", self.message(step, item)))
             texts[step], is_cut = await self._write(talk, history, step)
             history.append(("assistant", texts[step]))
-            flags += [f"{step} cut"] * is_cut
+            if is_cut:
+                flags.append(f"{step} cut")
         chapters = {step: text for step, text in texts.items() if step.startswith("chapter_")}
         plan, profiles = (texts.get(f"plan_{number}", "") for number in (PLANS - 1, PLANS))
         questions: dict[str, tuple[Rubric, Mapping[str, str]]] = {
@@ -176,7 +177,7 @@ class Longform(Protocol):
             known = [rated.grade for rated in parts.values() if rated.grade is not None]
             overall = 5 * sum(known) / len(known) if known else None
             missing = missing_flag(list(parts.values()))
-            piece.grades.append((judge, "overall", overall, [*missing, *flags]))
+            piece.grades.append((judge, "overall", overall, missing + flags))
         return piece
 
     async def _write(
@@ -230,7 +231,7 @@ def published_texts(folder: Path) -> Texts:
             f"form ({error!r}): take the files unchanged"
         ) from error
     rubrics = {level: _published_rubric(level, files, weights, folder) for level in _JUDGED}
-    named = {name for rubric in rubrics.values() for name in _names(rubric)}
+    named = {one.name.lower() for rubric in rubrics.values() for one in rubric.criteria}
     if unknown := set(weights) - named:
         raise ConfigError(
             f"texts: criteria_weights.json in {folder} has weights of unknown criteria: "
@@ -241,10 +242,6 @@ def published_texts(folder: Path) -> Texts:
         place: files[f"prompt_chapter_{place}.txt"] for place in ("first", "intermediate", "last")
     }
     return Texts(items, plans, chapters, rubrics)
-
-
-def _names(rubric: Rubric) -> list[str]:
-    return [criterion.name.lower() for criterion in rubric.criteria]
 
 
 def _published_rubric(
