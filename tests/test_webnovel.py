@@ -92,7 +92,7 @@ def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
     assert found[TAGS[1]][0] == 3
     assert found["mean"][0] == 3
     assert found["value"][0] == pytest.approx(
-        float(ReferenceDistribution.read(reference).value(np.full(8, 3.0)))
+        float(ReferenceDistribution.read(reference, TAGS).value(np.full(8, 3.0)))
     )
     assert "15 of 32 ratings missing" in found["percentile"][1]
     assert "means of 2 chapters" in found["percentile"][1]
@@ -172,7 +172,6 @@ def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, referenc
 
 def test_a_place_above_the_99th_percentile_is_flagged(tmp_path, reference, program):
     rated(tmp_path, [block(5)] * 10, reference=reference)
-    assert "saturates" in grades_of(tmp_path / "out")["alpha", "book", "gamma", "percentile"][1]
     done = program("eval/writers.py", "--runs", tmp_path / "out", "--out", tmp_path / "page")
     assert done.returncode == 0, done.stderr
     assert "alpha lies above the 99th percentile" in (tmp_path / "page/writers.html").read_text()
@@ -180,10 +179,10 @@ def test_a_place_above_the_99th_percentile_is_flagged(tmp_path, reference, progr
 
 def test_criteria_can_be_kept_from_the_writer(tmp_path):
     books = write_books(tmp_path / "books.json")
-    told = Webnovel(WebnovelOptions(books))
-    untold = Webnovel(WebnovelOptions(books, criteria=False))
-    assert "修辞" in told._system
-    assert "修辞" not in untold._system
+    told, untold = (
+        Webnovel(WebnovelOptions(books, criteria=criteria)) for criteria in (True, False)
+    )
+    assert ("修辞" in told._system, "修辞" in untold._system) == (True, False)
     assert "writers are not told the criteria" in untold.record()["not_comparable"]
 
 
@@ -195,12 +194,14 @@ def test_published_texts_take_the_place_of_ours(tmp_path):
     (tmp_path / "prompts.json").write_text(json.dumps(texts))
     books = write_books(tmp_path / "books.json")
     protocol = Webnovel(WebnovelOptions(books, texts=tmp_path))
-    ((role, text),) = protocol.rubric.render({"text": "===== 甲 ====="})
-    assert (role, text) == ("user", "评 ===== 甲 =====")
-    del texts["judge_user"]
-    (tmp_path / "prompts.json").write_text(json.dumps(texts))
-    with pytest.raises(ConfigError, match="judge_user"):
-        read_texts(tmp_path)
+    assert protocol.rubric.render({"text": "===== 甲 ====="}) == [("user", "评 ===== 甲 =====")]
+    assert protocol.files() == {"options.books": books, "options.texts": tmp_path}
+    for bad, message in (({"judge_user": "评"}, "judge_user has no slot"), ({}, "judge_user")):
+        texts.pop("judge_user")
+        texts |= bad
+        (tmp_path / "prompts.json").write_text(json.dumps(texts))
+        with pytest.raises(ConfigError, match=message):
+            read_texts(tmp_path)
 
 
 def test_synopses_are_read_with_or_without_outer_tag():
@@ -216,33 +217,27 @@ def test_synopses_are_read_with_or_without_outer_tag():
     assert read_synopsis(inner.replace("渡口", "")) is None
 
 
+BOOK = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("text", "message"),
     [
-        ({"request_id": ""}, "request_id is ''"),
-        ({"novel": None}, "novel is None"),
-        ({"novel_info": []}, "novel_info is"),
-        ({"novel_info": "一"}, "novel_info is"),
-        ({"original score": [3] * 7}, "original score has 7 numbers"),
+        ("[1", "cannot read"),
+        ("[]", "no books"),
+        ("\n3\n", "book 1:  is 3"),
+        ([BOOK, BOOK], "'b' is repeated"),
+        ([BOOK, {**BOOK, "request_id": " "}], "book 2: request_id is ' '"),
+        ([BOOK, {**BOOK, "novel": None}], "book 2: novel is None"),
+        ([BOOK, {**BOOK, "novel_info": []}], "book 2: novel_info is"),
+        ([BOOK, {**BOOK, "novel_info": "一"}], "book 2: novel_info is"),
+        ([BOOK, {**BOOK, "original score": [3] * 7}], "book 2: original score is .* at least 8"),
     ],
 )
-def test_bad_books_are_refused(tmp_path, changes, message):
+def test_bad_books_are_refused(tmp_path, text, message):
     path = tmp_path / "books.json"
-    book = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
-    path.write_text(json.dumps([book, {**book, "request_id": "c", **changes}]))
-    with pytest.raises(DataError, match=f"book 2: {message}"):
-        read_books(path)
-
-
-def test_files_that_are_no_books_are_refused(tmp_path):
-    path = tmp_path / "books.json"
-    for text, message in (("[1", "cannot read"), ("[]", "no books"), ("[3]", "is a int")):
-        path.write_text(text)
-        with pytest.raises(DataError, match=message):
-            read_books(path)
-    book = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
-    path.write_text(json.dumps([book, book]))
-    with pytest.raises(DataError, match="'b' occurs 2 times"):
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    with pytest.raises(DataError, match=message):
         read_books(path)
 
 
