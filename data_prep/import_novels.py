@@ -190,19 +190,20 @@ def without_near_duplicates(
 def with_enough_works(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
     """Keep novels of authors with enough works, and those without author."""
     works = Counter(novel.author for novel in novels)
-    few = [
-        novel.novel_id
-        for novel in novels
-        if novel.author and works[novel.author] < config.min_works
-    ]
-    for name in few:
-        reason = f"author of fewer than {config.min_works} works"
-        rejected.add(str(config.input), 0, "author", reason, name)
-    return [novel for novel in novels if novel.novel_id not in set(few)]
+    kept = []
+    for novel in novels:
+        if novel.author is None or works[novel.author] >= config.min_works:
+            kept.append(novel)
+        else:
+            reason = f"author of fewer than {config.min_works} works"
+            rejected.add(str(config.input), 0, "author", reason, novel.novel_id)
+    return kept
 
 
-def place(grades: Path, novels: list[Novel]) -> tuple[ReferenceDistribution, dict[str, Any]]:
-    """Fit the reference on the ratings of the human chapters; return it and facts of each book."""
+def place(
+    grades: Path, novels: list[Novel]
+) -> tuple[ReferenceDistribution, dict[str, dict[str, Any]]]:
+    """Fit the reference on the ratings of the human chapters; return it and facts by novel."""
     names = [criterion.name for criterion in load_rubric("webnovel").criteria]
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     judges = set()
@@ -216,18 +217,13 @@ def place(grades: Path, novels: list[Novel]) -> tuple[ReferenceDistribution, dic
             "of a run with one"
         )
     known = [novel.novel_id for novel in novels if len(ratings[novel.novel_id]) == len(names)]
-    table = np.array([[ratings[name][one] for one in names] for name in known])
-    reference = ReferenceDistribution.fit(table.reshape(-1, len(names)), names)
-    values, percentiles = reference.value(table), reference.percentile(table)
+    rows = [[ratings[novel_id][name] for name in names] for novel_id in known]
+    table = np.array(rows).reshape(-1, len(names))
+    reference = ReferenceDistribution.fit(table, names)
+    columns = (known, rows, reference.value(table).tolist(), reference.percentile(table).tolist())
     return reference, {
-        name: {
-            "original score": [round(rating, 2) for rating in row],
-            "normalized score": round(value, 4),
-            "percentile": percentile,
-        }
-        for name, row, value, percentile in zip(
-            known, table.tolist(), values.tolist(), percentiles.tolist(), strict=True
-        )
+        novel_id: {"original score": row, "normalized score": value, "percentile": percentile}
+        for novel_id, row, value, percentile in zip(*columns, strict=True)
     }
 
 

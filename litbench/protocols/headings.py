@@ -6,6 +6,7 @@ Table 10, which names outcomes but no rules: the rules are ours.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,29 +54,6 @@ class Heading:
     line: int = -1
     is_raised: bool = False
     children: list["Heading"] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class ParagraphStatistics:
-    """Countable criteria of paragraphing; a paragraph is a non-blank line that is no heading.
-
-    Shares are NaN without paragraphs.
-
-    Attributes:
-        paragraphs: number of paragraphs.
-        long_share: share of paragraphs above 500 characters.
-        short_share: share of paragraphs below 50 characters.
-        one_sentence_share: share of paragraphs of at most one sentence.
-        largest_chapter_share: share of the largest chapter in the characters of all chapters; NaN
-            for fewer than two chapters. Chapters begin at the topmost headings of which there are
-            several.
-    """
-
-    paragraphs: int
-    long_share: float
-    short_share: float
-    one_sentence_share: float
-    largest_chapter_share: float
 
 
 def _lines(text: str) -> list[str]:
@@ -198,23 +176,33 @@ def released_formatting_score(text: str) -> int:
     return 10 if has_title or len(text) < _SHORT else 5
 
 
-def paragraph_statistics(text: str) -> ParagraphStatistics:
-    """Count the criteria of paragraphing that can be counted."""
+def paragraph_statistics(text: str) -> dict[str, float]:
+    """Count the criteria of paragraphing that can be counted.
+
+    Returns:
+        `paragraphs`, the number of non-blank lines that are no headings; of these, the shares above
+        500 characters (`long_share`), below 50 (`short_share`) and of at most one sentence
+        (`one_sentence_share`), NaN without paragraphs; `largest_chapter_share`, the share of the
+        largest chapter in the characters of all chapters, NaN for fewer than two. Chapters begin at
+        the topmost headings of which there are several.
+    """
     lines = _lines(text)
     headings = {heading.line for heading in find_headings(text)}
     lengths = np.array([0 if k in headings else len(line) for k, line in enumerate(lines)])
-    paragraphs = lengths[lengths > 0]
-    sentences = np.array([len(_SENTENCE_END.findall(lines[k])) for k in np.flatnonzero(lengths)])
+    paragraphs = [line for line, length in zip(lines, lengths, strict=True) if length]
     node = heading_tree(text)
     while len(node.children) == 1:
         node = node.children[0]
     starts = [heading.line for heading in node.children]
-    chapters = [part.sum() for part in np.split(lengths, starts)[1:]]
+    chapters = [int(part.sum()) for part in np.split(lengths, starts)[1:]]
+    counts = {
+        "long_share": sum(len(line) > 500 for line in paragraphs),
+        "short_share": sum(len(line) < 50 for line in paragraphs),
+        "one_sentence_share": sum(len(_SENTENCE_END.findall(line)) <= 1 for line in paragraphs),
+    }
     n = len(paragraphs)
-    return ParagraphStatistics(
-        paragraphs=n,
-        long_share=float((paragraphs > 500).sum() / n) if n else np.nan,
-        short_share=float((paragraphs < 50).sum() / n) if n else np.nan,
-        one_sentence_share=float((sentences <= 1).sum() / n) if n else np.nan,
-        largest_chapter_share=float(max(chapters) / sum(chapters)) if sum(chapters) else np.nan,
-    )
+    return {
+        "paragraphs": n,
+        **{name: count / n if n else math.nan for name, count in counts.items()},
+        "largest_chapter_share": max(chapters) / sum(chapters) if sum(chapters) else math.nan,
+    }

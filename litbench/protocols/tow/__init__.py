@@ -11,7 +11,7 @@ prompts are our own in both. docs/writers.md says what is whose.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -318,7 +318,7 @@ class Tow(Protocol):
         }
         if not text:
             return measured
-        measured |= asdict(paragraph_statistics(text))
+        measured |= paragraph_statistics(text)
         if task.task != "completion":
             formatting = (
                 released_formatting_score(text)
