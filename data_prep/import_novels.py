@@ -116,13 +116,12 @@ class Config:
 
 @dataclass
 class Novel:
-    """A novel with the chapters that were chosen; `length` is that of all, in characters."""
+    """A novel with the chapters that were chosen; `beginning` tells near-duplicates."""
 
     novel_id: str
     title: str
     author: str | None
     chapters: list[str]
-    length: int
     beginning: str
 
 
@@ -130,13 +129,13 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
     """Yield rows of `NOVELS` one by one."""
     if config.input.is_dir():
         files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
-        for number, path in enumerate(sorted(files), 1):
+        for path in sorted(files):
             name = path.relative_to(config.input)
             author = name.parent.name or None
             try:
                 text = path.read_text(encoding=config.encoding)
             except (OSError, ValueError):
-                rejected.add(str(path), number, "text", f"cannot be read as {config.encoding}")
+                rejected.add(str(path), 0, "text", f"cannot be read as {config.encoding}")
                 continue
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return
@@ -149,54 +148,45 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
 
 def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     """Read the novels and choose their chapters; those with too few are rejected."""
+    reject = partial(rejected.add, str(config.input), 0)
     novels: dict[str, Novel] = {}
     for row in novel_rows(config, rejected):
         name, chapters = row["novel_id"], split_chapters(row["text"])
         if name in novels:
-            rejected.add(str(config.input), 0, "novel_id", "duplicate id", name)
+            reject("novel_id", "duplicate id", name)
         elif len(chapters) < CHAPTERS:
-            reason, about = f"fewer than {CHAPTERS} chapters", f"{name}: {len(chapters)}"
-            rejected.add(str(config.input), 0, "text", reason, about)
+            reject("text", f"fewer than {CHAPTERS} chapters", f"{name}: {len(chapters)}")
         else:
-            novels[name] = Novel(
-                name, row["title"], row["author"],
-                consecutive_chapters(chapters, CHAPTERS, config.seed, name),
-                sum(map(len, chapters)), "\n".join(chapters)[:COMPARED],
-            )  # fmt: skip
+            chosen = consecutive_chapters(chapters, CHAPTERS, config.seed, name)
+            beginning = "\n".join(chapters)[:COMPARED]
+            novels[name] = Novel(name, row["title"], row["author"], chosen, beginning)
     return list(novels.values())
 
 
-def without_near_duplicates(
-    novels: list[Novel], config: Config, rejected: RejectedRows
-) -> list[Novel]:
-    """Keep the longest novel of each group of near-duplicates; of equals, the first by id."""
+def select(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
+    """Reject near-duplicates, of which the first by id stays, then authors of too few works."""
+    reject = partial(rejected.add, str(config.input), 0)
     index = NearDuplicateIndex(threshold=SIMILARITY, seed=config.seed)
     index.add(
         pa.array([novel.novel_id for novel in novels], pa.large_string()),
         pa.array([novel.beginning for novel in novels], pa.large_string()),
     )
-    group_of = {row["story_id"]: row["group"] for row in index.groups().to_pylist()}
-    kept: dict[str, Novel] = {}
-    for novel in sorted(novels, key=lambda one: (-one.length, one.novel_id)):
-        longest = kept.setdefault(group_of.get(novel.novel_id, novel.novel_id), novel)
-        if longest is not novel:
-            about = f"{novel.novel_id}: {longest.novel_id}"
-            reason = "near-duplicate of a novel that is kept"
-            rejected.add(str(config.input), 0, "text", reason, about)
-    kept_ids = {novel.novel_id for novel in kept.values()}
-    return [novel for novel in novels if novel.novel_id in kept_ids]
-
-
-def with_enough_works(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
-    """Keep novels of authors with enough works, and those without author."""
-    works = Counter(novel.author for novel in novels)
-    kept = []
+    first_of = {row["story_id"]: row["group"] for row in index.groups().to_pylist()}
+    distinct = []
     for novel in novels:
+        name = novel.novel_id
+        if (first := first_of.get(name, name)) == name:
+            distinct.append(novel)
+        else:
+            reject("text", "near-duplicate of a novel that is kept", f"{name}: {first}")
+    works = Counter(novel.author for novel in distinct)
+    kept = []
+    for novel in distinct:
         if novel.author is None or works[novel.author] >= config.min_works:
             kept.append(novel)
         else:
             reason = f"author of fewer than {config.min_works} works"
-            rejected.add(str(config.input), 0, "author", reason, novel.novel_id)
+            reject("author", reason, novel.novel_id)
     return kept
 
 
@@ -277,10 +267,8 @@ def main(config: Config) -> None:
     rejected = RejectedRows()
     novels = read_novels(config, rejected)
     counts = {"novels with enough chapters": len(novels)}
-    novels = without_near_duplicates(novels, config, rejected)
-    counts["distinct"] = len(novels)
-    novels = with_enough_works(novels, config, rejected)
-    counts["of authors with enough works"] = len(novels)
+    novels = select(novels, config, rejected)
+    counts["distinct, of authors with enough works"] = len(novels)
     if not novels:
         raise DataError(f"{config.input}: no novel is left: {rejected.counts()}")
     chosen, facts = novels, {}

@@ -2,9 +2,12 @@
 
 import json
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
+from fake_openai import FakeOpenAI
 
 from litbench.records import TURNS
 from litbench.tables import write_table
@@ -57,6 +60,16 @@ def write_instructions(path, rows):
     ]  # fmt: skip
     write_table(pa.Table.from_pylist(full), path)
     return path
+
+
+@contextmanager
+def served(monkeypatch, reply, **options):
+    """A server that answers, and the environment that leads to it."""
+    pytest.importorskip("inspect_ai")
+    with FakeOpenAI(reply, **options) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
 def shown(question, name):

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from chinese_writers import TAGS, answer, write_books, write_instructions
+from chinese_writers import TAGS, answer, served, write_books, write_instructions
 from conftest import ROOT
 from fake_openai import KEY, FakeOpenAI
 from fake_reddit import Killer, run_through_kills
@@ -65,7 +65,6 @@ def results(folder):
     ],
 )
 def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monkeypatch):
-    pytest.importorskip("inspect_ai")
     models = {
         "first": FakeOpenAI.model_called("first"),
         "second": FakeOpenAI.model_called("second"),
@@ -92,13 +91,9 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         questions[key] = (self.client.name, question[-1][1])
         return key
 
-    with (
-        FakeOpenAI(answers("judge"), others=others, manners=manners) as server,
-        monkeypatch.context() as p,
-    ):
+    judge = answers("judge")
+    with monkeypatch.context() as p, served(p, judge, others=others, manners=manners) as server:
         p.setattr(dialogues._Asked, "key", noted_key)
-        for name, value in server.environment().items():
-            p.setenv(name, value)
         run(Run(out=tmp_path / "calm", **config))
         calm_requests = server.requests
     needed = Counter(questions.values())
@@ -124,7 +119,7 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         again = [place for place in given - before if stored[place] == needed[place]]
         assert not again, f"stored answers were asked for again: {again}"
 
-    with FakeOpenAI(answers("judge"), others=others, manners=manners, faults=planned_faults,
+    with FakeOpenAI(judge, others=others, manners=manners, faults=planned_faults,
                     on_request=killer, hang_seconds=0.5, seconds=0.01) as server:  # fmt: skip
         assert KEY not in run_through_kills(killer, start, look)
         assert server.faults.keys() == set(FAULTS)

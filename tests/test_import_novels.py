@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chinese_writers import STORY, SYNOPSIS, TAGS
+from chinese_writers import STORY, SYNOPSIS, TAGS, served
 from fake_openai import FakeOpenAI
 
 from litbench.errors import DataError
@@ -48,8 +48,9 @@ def novel(name, chapters=12):
     ],
 )
 def test_headings_stand_at_the_start_of_a_line(heading, is_heading):
-    found = split_chapters(f"第零章\n开头\n{heading}\n正文")
-    assert len(found) == 1 + is_heading
+    assert len(split_chapters(f"第零章\n开头\n{heading}\n正文")) == 1 + is_heading
+    # A file may begin with a byte order mark.
+    assert len(split_chapters(f"\ufeff{heading}\n正文\n第二章\n结尾")) == 1 + is_heading
 
 
 def test_contents_and_repeated_headings_make_no_chapters():
@@ -101,9 +102,12 @@ def novels(tmp_path):
     return folder
 
 
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def rejected(out):
-    rows = map(json.loads, (out / "rejected.jsonl").read_text().splitlines())
-    return {row["reason"]: row["value"] for row in rows}
+    return {row["reason"]: row["value"] for row in lines_of(out / "rejected.jsonl")}
 
 
 def test_novels_become_books_and_human_turns(novels, tmp_path, program):
@@ -113,7 +117,7 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
     assert (dry.returncode, (tmp_path / "out").exists()) == (0, False), dry.stderr
     done = program(*arguments)
     assert done.returncode == 0, done.stderr
-    books = [json.loads(line) for line in (tmp_path / "out/books.jsonl").read_text().splitlines()]
+    books = lines_of(tmp_path / "out/books.jsonl")
     ids = ["乙/一_上.v2.txt", "乙/四.txt", "乙/抄本.txt", "甲/一_上.v2.txt", "甲/三.txt"]
     assert [book["request_id"] for book in books] == ids
     assert [book["novel"] for book in books if "上" in book["novel"]] == ["一_上.v2"] * 2
@@ -131,7 +135,6 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
 
 def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypatch):
     pytest.importorskip("rensa")
-    pytest.importorskip("inspect_ai")
     never = "甲三甲三甲三走到第5里"
 
     def extract(question):
@@ -139,9 +142,7 @@ def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypat
 
     arguments = ["data_prep/import_novels.py", "--input", novels, "--out", tmp_path / "out",
                  "--extractor.model", FakeOpenAI.model]  # fmt: skip
-    with FakeOpenAI(extract) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+    with served(monkeypatch, extract) as server:
         dry = program(*arguments, "--dry_run", "true")
         assert re.search(r"judge\)? +50 ", dry.stdout), dry.stdout
         assert server.requests == 0
@@ -153,7 +154,7 @@ def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypat
             (tmp_path / "out" / name).unlink()
         assert program(*arguments).returncode == 0
         assert server.requests == 52
-    books = [json.loads(line) for line in (tmp_path / "out/books.jsonl").read_text().splitlines()]
+    books = lines_of(tmp_path / "out/books.jsonl")
     assert [book["novel_info"] for book in books] == [[SYNOPSIS] * 10] * 4
     assert rejected(tmp_path / "out")["no synopsis"].startswith("'甲/三.txt: chapter_")
 
@@ -178,7 +179,7 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
                  "--out", tmp_path / "out", "--grades", tmp_path / "grades.parquet"]  # fmt: skip
     done = program(*arguments)
     assert done.returncode == 0, done.stderr
-    books = [json.loads(line) for line in (tmp_path / "out/books.jsonl").read_text().splitlines()]
+    books = lines_of(tmp_path / "out/books.jsonl")
     assert len({book["request_id"] for book in books}) == 100
     protocol = Webnovel(
         WebnovelOptions(tmp_path / "out/books.jsonl", tmp_path / "out/reference.json")

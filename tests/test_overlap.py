@@ -43,19 +43,6 @@ def test_a_line_of_blanks_is_a_token_of_rouge():
     assert overlap.rouge_l(words("风 \n 雨"), words("风 雨")) == pytest.approx(1)
 
 
-def test_longest_common_subsequence_is_that_of_a_table():
-    source = random.Random(0)
-    for _ in range(200):
-        first, second = (source.choices("风云雨雪", k=source.randrange(90)) for _ in range(2))
-        row = [0] * (len(second) + 1)
-        for token in first:
-            before = row
-            row = [0]
-            for k, other in enumerate(second):
-                row.append(before[k] + 1 if token == other else max(before[k + 1], row[k]))
-        assert overlap.longest_common_subsequence(first, second) == row[-1]
-
-
 def test_rouge_is_that_of_rouge_chinese():
     with warnings.catch_warnings(action="ignore"):
         package = pytest.importorskip("rouge_chinese").Rouge()

@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from chinese_writers import STORY, TAGS, answer, block, grades_of, write_books, write_turns
+from chinese_writers import STORY, TAGS, answer, block, grades_of, served, write_books, write_turns
 from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError, DataError
@@ -40,11 +41,8 @@ def rated(tmp_path, replies, texts=None, **options):
     rows += [("alpha", "book", "gamma", *one) for one in zip(steps, replies, strict=False)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
     out = tmp_path / "out"
-    run(
-        Run(
-            "webnovel", out, {"alpha": turns}, {"gamma": turns}, options={"books": books, **options}
-        )
-    )
+    options = {"books": books, **options}
+    run(Run("webnovel", out, {"alpha": turns}, {"gamma": turns}, options=options))
     found = grades_of(out)
     return {quantity: found["alpha", "book", "gamma", quantity] for *_, quantity in found}
 
@@ -73,13 +71,8 @@ def test_replies_are_read(reply, strict, lenient):
         assert {rating.rating for rating in found.values()} == {expected}
 
 
-def test_outcomes_say_why_a_rating_is_missing():
+def test_an_echoed_block_does_not_fill_in_for_the_last_one():
     rubric = load_rubric("webnovel")
-    found = rubric.read(block(4, 6, 0, "好", 2))
-    assert [rating.outcome for rating in found.values()] == [
-        "rated", "off_scale", "off_scale", "unparsed", *["rated"] * 4,
-    ]  # fmt: skip
-    # The block after the echo lacks a criterion: the echo's does not take its place.
     whole = rubric.read(block(1) + block(4).replace(f"<{TAGS[2]}>4</{TAGS[2]}>", ""))
     assert [rating.rating for rating in whole.values()] == [4, 4, None, *[4] * 5]
 
@@ -120,21 +113,16 @@ def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
     texts = [f"好的：<text>\n{STORY}</text>完", f"<think>想</think>{STORY}", "<text></text>"]
     found = rated(tmp_path, [block(3)] * 2, texts)
     assert "1 of 3 chapters without text" in found["mean"][1]
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     stories = pq.read_table(tmp_path / "out/stories.parquet")["text"].to_pylist()
     assert stories == [STORY.strip()] * 2
 
 
 def test_human_chapters_need_no_synopsis_but_writers_do(tmp_path, monkeypatch):
-    pytest.importorskip("inspect_ai")
     books = tmp_path / "books.jsonl"
     books.write_text(json.dumps({"request_id": "b", "novel": "无题", "novel_info": ["", ""]}))
     rows = [("human", "b", "writer", f"chapter_{number}", STORY) for number in (1, 2)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
-    with FakeOpenAI(lambda _: block(3)) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+    with served(monkeypatch, lambda _: block(3)) as server:
         run(Run("webnovel", tmp_path / "out", {"human": turns, "new": server.model},
                 {"judge": server.model}, options={"books": books}))  # fmt: skip
         # Equal chapters of a book are rated once.
@@ -144,26 +132,18 @@ def test_human_chapters_need_no_synopsis_but_writers_do(tmp_path, monkeypatch):
 
 
 def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, reference, capsys):
-    pytest.importorskip("inspect_ai")
     ids = ["渡口_1.上", "渡口_1.下", "渡口", "渡口 1"]
-    books = write_books(tmp_path / "books.json", ids)
-    config = Run(
-        "webnovel", tmp_path / "out", {"甲": FakeOpenAI.model}, {"丙": FakeOpenAI.model},
-        options={"books": books, "reference": reference},
-    )  # fmt: skip
-    with FakeOpenAI(answer) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        config.dry_run = True
-        run(config)
+    options = {"books": write_books(tmp_path / "books.json", ids), "reference": reference}
+    models = ({"甲": FakeOpenAI.model}, {"丙": FakeOpenAI.model})
+    with served(monkeypatch, answer) as server:
+        run(Run("webnovel", tmp_path / "out", *models, options=options, dry_run=True))
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:-1]]
         # Ten chapters and ten ratings for each book.
         assert [int(line[2]) for line in lines] == [40, 40]
         assert server.requests == 0
-        config.dry_run = False
-        run(config)
+        run(Run("webnovel", tmp_path / "out", *models, options=options))
         asked = server.requests
-        run(config)
+        run(Run("webnovel", tmp_path / "out", *models, options=options))
         assert server.requests == asked
     found = grades_of(tmp_path / "out")
     assert {place[1] for place in found} == set(ids)
@@ -205,12 +185,8 @@ def test_published_texts_take_the_place_of_ours(tmp_path):
 
 
 def test_synopses_are_read_with_or_without_outer_tag():
-    inner = (
-        "<主要人物> 甲 </主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节><重要场景>渡口</重要场景>"
-    )
-    expected = (
-        "<主要人物>甲</主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节>\n<重要场景>渡口</重要场景>"
-    )
+    inner = "<主要人物> 甲 </主要人物>\n<主要情节>来\n去</主要情节><重要场景>渡口</重要场景>"
+    expected = "<主要人物>甲</主要人物>\n<主要情节>来\n去</主要情节>\n<重要场景>渡口</重要场景>"
     assert read_synopsis(inner) == expected
     assert read_synopsis(f"好：<提取结果>{inner}</提取结果>") == expected
     assert read_synopsis(inner.replace("重要场景", "场景")) is None
