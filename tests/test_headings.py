@@ -3,13 +3,11 @@
 GOLDEN and HOWTOBENCH name the folders of the published values and texts.
 """
 
-import json
 import math
-import os
-from pathlib import Path
 
 import duckdb
 import pytest
+from chinese_writers import folder_of, golden
 
 from litbench.protocols.headings import (
     find_headings,
@@ -25,11 +23,6 @@ LONG = "\n" + "河水很冷。" * 120
 
 def outline(heading):
     return [(child.title, outline(child)) for child in heading.children]
-
-
-def golden(name):
-    path = Path(os.environ["GOLDEN"]) / "tow" / name
-    return json.loads(path.read_text(encoding="utf-8"))["cases"]
 
 
 def test_headings_have_kind_title_number_and_line():
@@ -122,22 +115,20 @@ def test_statistics_without_paragraphs_or_chapters_are_missing():
     assert math.isnan(paragraph_statistics("# 雨\n河水很冷。")["largest_chapter_share"])
 
 
-@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
 def test_released_scores_are_as_published():
-    cases = golden("formatting_score_code.json")
+    cases = golden("tow/formatting_score_code")["cases"]
     assert len(cases) == 141
     for case in cases:
         assert released_formatting_score(case["text"]) == case["expected"], case["id"]
 
 
-@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
 def test_trees_are_those_of_the_paper():
     def plain(heading):
         title = "Root" if heading.kind == "root" else heading.title
         below = [plain(child) for child in heading.children]
         return {"title": title, "subtopics": below, "type": heading.kind}
 
-    cases = golden("heading_tree_three_patterns.json")
+    cases = golden("tow/heading_tree_three_patterns")["cases"]
     assert len(cases) == 43
     for case in cases:
         tree = heading_tree(case["text"])
@@ -147,9 +138,8 @@ def test_trees_are_those_of_the_paper():
             assert any(child.is_raised for child in tree.children)
 
 
-@pytest.mark.skipif("HOWTOBENCH" not in os.environ, reason="HOWTOBENCH not set")
 def test_released_scores_of_published_texts():
-    path = str(Path(os.environ["HOWTOBENCH"]) / "outputs.parquet")
+    path = str(folder_of("HOWTOBENCH") / "outputs.parquet")
     query = "select model, task, text from read_parquet(?) where text <> ''"
     scores = {}
     for model, task, text in duckdb.execute(query, [path]).fetchall():

@@ -1,14 +1,12 @@
 """BLEU and ROUGE on Chinese words. GOLDEN names the folder of the published values."""
 
-import json
 import math
-import os
 import random
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
+from chinese_writers import golden
 
 from litbench.errors import MissingExtraError
 from litbench.metrics import overlap
@@ -82,10 +80,8 @@ def test_without_jieba_the_error_names_the_extra(monkeypatch):
         overlap.tokenize("河水")
 
 
-@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
 def test_pairs_are_as_published():
-    path = Path(os.environ["GOLDEN"]) / "tow" / "bleu_rouge_code.json"
-    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    cases = golden("tow/bleu_rouge_code")["cases"]
     assert len(cases) == 94
     for case in cases:
         hypothesis, reference = map(overlap.tokenize, (case["hypothesis"], case["reference"]))

@@ -1,20 +1,16 @@
 """Placement on a reference distribution. GOLDEN and WEBNOVELBENCH name the published data."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from chinese_writers import folder_of, golden
 from scipy.stats import percentileofscore
 
 from litbench.errors import DataError
 from litbench.metrics.placement import ReferenceDistribution
 
 NAMES = ("devices", "detail", "dialogue", "coherence")
-published = pytest.mark.skipif(
-    not {"GOLDEN", "WEBNOVELBENCH"} <= set(os.environ), reason="GOLDEN or WEBNOVELBENCH not set"
-)
 
 
 def planted(n=300, seed=0):
@@ -119,11 +115,10 @@ def test_bad_files_are_refused(tmp_path, changes, message):
 
 @pytest.fixture
 def benchmark():
-    path = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    path = folder_of("WEBNOVELBENCH") / "fixed_parameters.json"
     return ReferenceDistribution.read(path, [f"D{k}" for k in range(1, 9)])
 
 
-@published
 def test_published_parameters(benchmark):
     example = [3.5, 3.5, 4.0, 3.8, 4.1, 3.9, 4.1, 4.0]
     assert round(float(benchmark.composite(example)), 5) == 1.96726
@@ -136,10 +131,8 @@ def test_published_parameters(benchmark):
     assert round(benchmark.explained_variance, 4) == 0.7559
 
 
-@published
 def test_places_are_as_published(benchmark):
-    file = Path(os.environ["GOLDEN"]) / "webnovel" / "scoring.json"
-    cases = json.loads(file.read_text(encoding="utf-8"))["scoring"]
+    cases = golden("webnovel/scoring")["scoring"]
     vectors = [case for case in cases if "scores" in case]
     ties = [case for case in cases if "normalized_given" in case]
     assert (len(vectors), len(ties)) == (84, 5)

@@ -2,14 +2,14 @@
 
 import json
 import math
-import os
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from chinese_writers import (
     STORY,
     answer,
+    folder_of,
+    golden,
     grades_of,
     rate_by_length,
     served,
@@ -33,7 +33,6 @@ from litbench.raters import LengthRater, judge_pairs
 from litbench.tables import write_table
 from litbench.templates.rubric import load_rubric
 
-golden_only = pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
 FOUR = tuple(leaf for leaf in CONTENT if leaf != "proper_instance")
 EQUAL = [0.25] * 4
 GOOD_PLAN = '{"weights": [0.1, 0.4, 0.2, 0.3], "explanation": "议论"}'
@@ -43,10 +42,6 @@ LEAVES = {
     "opening_ending": 6, "language_rhetoric": 7, "logic": 8, "emotion": 5,
     "plots_structure": 7, "paragraphing": 3, "impression": 9,
 }  # fmt: skip
-
-
-def golden(name):
-    return json.loads((Path(os.environ["GOLDEN"]) / "tow" / f"{name}.json").read_text())["cases"]
 
 
 def instructions(tmp_path, rows=({},)):
@@ -175,16 +170,15 @@ def test_released_plans_lose_items_with_weights_that_are_no_numbers(weight):
         released_plan(f'{{"weights": [0.1, {weight}, 0.2, 0.3]}}', CONTENT)
 
 
-@golden_only
 def test_released_plans_are_as_published():
-    for case in golden("weight_negotiator_code"):
+    for case in golden("tow/weight_negotiator_code")["cases"]:
         if case["plan_error"]:
             with pytest.raises(ValueError, match="could not convert"):
                 released_plan(case["response"], CONTENT)
             continue
         found = released_plan(case["response"], CONTENT).weights
         assert list(found.values()) == pytest.approx(case["five_weights"], abs=1e-12), case
-    for case in golden("weight_expand_code"):
+    for case in golden("tow/weight_expand_code")["cases"]:
         found = released_plan(json.dumps({"weights": case["weights4"]}), CONTENT).weights
         assert list(found.values()) == pytest.approx(case["five_weights"], abs=1e-6), case
 
@@ -263,11 +257,10 @@ def test_weights_of_the_leaves_that_are_left_never_flip_a_sign():
     assert (tree.nodes["content"], tree.flags) == (5, ["plan_fallback"])
 
 
-@golden_only
 def test_grades_are_as_published():
     names = {leaf: "argumentative_logic" if leaf == "logic" else leaf for leaf in CONTENT}
     scheme = dict(zip(("content", "format", "impression"), SCHEMES["released"], strict=True))
-    for case in golden("aggregation_code"):
+    for case in golden("tow/aggregation_code")["cases"]:
         leaves = {leaf: float(case["content_trait_scores"].get(name, 5))
                   for leaf, name in names.items()}  # fmt: skip
         if case["task_type"] != "completion":
@@ -278,26 +271,23 @@ def test_grades_are_as_published():
         tree = grade_tree(leaves, weights, scheme)
         assert tree.nodes["content"] == pytest.approx(case["content"])
         assert round(tree.overall, 4) == pytest.approx(case["root"], abs=1e-9)
-    for case in golden("step_maps_code"):
+    for case in golden("tow/step_maps_code")["cases"]:
         for leaf, key in (("plots_structure", "plots_step"), ("paragraphing", "paragraphing")):
             assert leaf_score(leaf, case["raw"], "released") == case[key]
-    for case in golden("extract_score_code"):
+    for case in golden("tow/extract_score_code")["cases"]:
         read = load_rubric("tow_logic").read(case["text"], as_published=True)
         assert read["logic"].rating == case["expected"]
 
 
-@golden_only
 def test_printed_tables_follow_from_their_parts():
-    cases = golden("published_table4_overall")
+    cases = golden("tow/published_table4_overall")["cases"]
     sizes = (379, 456, 467)
     for case in cases:
         parts = (case[task] for task in ("completion", "guide", "open"))
         mean = sum(n * grade for n, grade in zip(sizes, parts, strict=True)) / sum(sizes)
         assert (abs(mean - case["all_published"]) < 0.0075) == case["agrees"]
     assert sum(case["agrees"] for case in cases) == 9
-    table7 = json.loads(
-        (Path(os.environ["GOLDEN"]) / "tow/published_table7_root_weights.json").read_text()
-    )
+    table7 = golden("tow/published_table7_root_weights")
     nodes = ("content", "format", "impression")
     columns = zip(*(table7[node] for node in nodes), table7["root_published"], strict=True)
     for *parts, root in columns:
@@ -431,9 +421,8 @@ def test_negotiation_inconsistency():
     assert math.isnan(negotiation_inconsistency(trials[:1]).delta)
 
 
-@golden_only
 def test_negotiation_inconsistency_of_the_paper():
-    for case in golden("negotiation_inconsistency_formula"):
+    for case in golden("tow/negotiation_inconsistency_formula")["cases"]:
         if case["kind"] == "weights":
             trials = [dict(enumerate(weights)) for weights in case["weights"]]
         else:
@@ -449,13 +438,12 @@ def test_length_correlation():
     assert math.isnan(length_correlation([1, 1], [1, 2]).pearson)
 
 
-@pytest.mark.skipif("HOWTOBENCH" not in os.environ, reason="HOWTOBENCH not set")
 @pytest.mark.parametrize(
     ("task", "pearson", "slope"),
     [("completion", 0.2302, 0.042), ("guide", 0.2861, 1.195), ("open", 0.2559, 6.064)],
 )
 def test_lengths_of_published_texts(task, pearson, slope):
-    folder = Path(os.environ["HOWTOBENCH"])
+    folder = folder_of("HOWTOBENCH")
     asked = {row["instruction_id"]: len(row["instruction"]) + len(row["information"] or "")
              for row in pq.read_table(folder / "instructions.parquet").to_pylist()}  # fmt: skip
     rows = [row for row in pq.read_table(folder / "outputs.parquet").to_pylist()
@@ -465,10 +453,8 @@ def test_lengths_of_published_texts(task, pearson, slope):
     assert (round(found.pearson, 4), round(found.slope, 3)) == (pearson, slope)
 
 
-@golden_only
-@pytest.mark.skipif("HOWTOBENCH" not in os.environ, reason="HOWTOBENCH not set")
 def test_longer_texts_have_higher_published_grades():
-    rows = pq.read_table(Path(os.environ["HOWTOBENCH"]) / "outputs.parquet").to_pylist()
+    rows = pq.read_table(folder_of("HOWTOBENCH") / "outputs.parquet").to_pylist()
     found = {}
     for task in TASKS:
         own = [row for row in rows if row["task"] == task]
@@ -477,7 +463,10 @@ def test_longer_texts_have_higher_published_grades():
         shares = shares_beaten(lengths, writers, ids, ids)
         columns = {
             "longer": {writer: share.mean for writer, share in shares.items()},
-            "published": {case["model"]: case[task] for case in golden("published_table4_overall")},
+            "published": {
+                case["model"]: case[task]
+                for case in golden("tow/published_table4_overall")["cases"]
+            },
         }
         found[task] = round(correlate("longer", "published", columns).pearson, 2)
     assert found == {"completion": 0.70, "guide": 0.38, "open": 0.45}

@@ -1,13 +1,22 @@
 """The protocol webnovel. GOLDEN and WEBNOVELBENCH name the folders of the published values."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from chinese_writers import STORY, TAGS, answer, block, grades_of, served, write_books, write_turns
+from chinese_writers import (
+    STORY,
+    TAGS,
+    answer,
+    block,
+    folder_of,
+    golden,
+    grades_of,
+    served,
+    write_books,
+    write_turns,
+)
 from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError, DataError
@@ -18,9 +27,6 @@ from litbench.protocols.webnovel.books import read_books, read_synopsis, read_te
 from litbench.templates.rubric import load_rubric
 
 MEANS = (3.5, 3.5, 4.0, 3.8, 4.1, 3.9, 4.1, 4.0)
-published = pytest.mark.skipif(
-    not {"GOLDEN", "WEBNOVELBENCH"} <= set(os.environ), reason="GOLDEN or WEBNOVELBENCH not set"
-)
 
 
 @pytest.fixture
@@ -117,17 +123,25 @@ def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
     assert stories == [STORY.strip()] * 2
 
 
-def test_human_chapters_need_no_synopsis_but_writers_do(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("reply", "as_published", "requests"),
+    # Equal chapters of a book are rated once.
+    [(block(3), False, 1), ("无法评分", False, 3), ("无法评分", True, 1)],
+)
+def test_human_chapters_are_rated_and_need_no_synopsis(
+    tmp_path, monkeypatch, reply, as_published, requests
+):
     books = tmp_path / "books.jsonl"
     books.write_text(json.dumps({"request_id": "b", "novel": "无题", "novel_info": ["", ""]}))
     rows = [("human", "b", "writer", f"chapter_{number}", STORY) for number in (1, 2)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
-    with served(monkeypatch, lambda _: block(3)) as server:
-        run(Run("webnovel", tmp_path / "out", {"human": turns, "new": server.model},
-                {"judge": server.model}, options={"books": books}))  # fmt: skip
-        # Equal chapters of a book are rated once.
-        assert server.requests == 1
-    assert grades_of(tmp_path / "out")["human", "b", "judge", "mean"][0] == 3
+    options = {"books": books, "as_published": as_published}
+    with served(monkeypatch, lambda _: reply) as server:
+        writers = {"human": turns, "new": server.model}
+        run(Run("webnovel", tmp_path / "out", writers, {"judge": server.model}, options=options))
+        assert server.requests == requests
+    grade = 3 if requests == 1 and not as_published else None
+    assert grades_of(tmp_path / "out")["human", "b", "judge", "mean"][0] == grade
     assert "no synopsis" in (tmp_path / "out/rejected.jsonl").read_text()
 
 
@@ -217,19 +231,17 @@ def test_bad_books_are_refused(tmp_path, text, message):
         read_books(path)
 
 
-@published
 def test_readme_sample_is_placed_as_published(tmp_path):
-    file = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    file = folder_of("WEBNOVELBENCH") / "fixed_parameters.json"
     found = rated(tmp_path, [block(*MEANS)] * 10, reference=file)
     expected = {"composite": 1.96726, "value": 0.8749, "percentile": 99.31}
     for quantity, number in expected.items():
         assert found[quantity][0] == pytest.approx(number, abs=5e-3 if number > 50 else 5e-5)
 
 
-@published
 def test_replies_are_read_as_published(tmp_path):
-    cases = json.loads((Path(os.environ["GOLDEN"]) / "webnovel/parsing.json").read_text())["cases"]
-    file = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    cases = golden("webnovel/parsing")["cases"]
+    file = folder_of("WEBNOVELBENCH") / "fixed_parameters.json"
     for number, case in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()

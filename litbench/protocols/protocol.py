@@ -69,7 +69,7 @@ class Protocol:
     """Base class of protocols.
 
     Attributes:
-        options: dataclass of the protocol's options; the constructor takes one.
+        options: dataclass of the protocol's options; the constructor takes one, `_options`.
         headline: the quantity that the leaderboard of writers is sorted by.
         writer: default sampling of writers.
         judge: default sampling of judges.

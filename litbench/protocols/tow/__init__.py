@@ -265,14 +265,13 @@ class Tow(Protocol):
 
     async def _plan(self, talk: Talk, task: Task) -> Plan:
         """Ask the planner for the weights of the content leaves."""
-        planned = self._content
+        planned, asked = self._content, task.instruction
         if self._is_released:
             planned = [leaf for leaf in self._content if leaf != "proper_instance"]
+            asked = task.question
         names = self._texts["leaves"]
         texts = {
-            "instruction": without_delimiters(
-                task.question if self._is_released else task.instruction
-            ),
+            "instruction": without_delimiters(asked),
             "leaves": "\n".join(f"- {leaf}（{names[leaf]}）" for leaf in planned),
             "count": str(len(planned)),
         }

@@ -16,17 +16,10 @@ from typing import Any
 import numpy as np
 
 from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once
-from litbench.judges.rubric import Rated
+from litbench.judges.rubric import ATTEMPTS, Rated
 from litbench.judges.store import Sampling
 from litbench.metrics.placement import ReferenceDistribution
-from litbench.protocols.protocol import (
-    Item,
-    Piece,
-    Protocol,
-    missing_flag,
-    rate_all,
-    written_text,
-)
+from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all, written_text
 from litbench.protocols.webnovel.books import Book, read_books, read_texts
 from litbench.templates.rubric import load_rubric
 
@@ -47,8 +40,8 @@ class WebnovelOptions:
         texts: folder with the published `prompts.json`; null for our own texts.
         criteria: whether writers are told the criteria.
         as_published: read replies as the benchmark's program does: whole numbers only, in or off
-            the scale, from the first block, and no rating of a chapter if one is missing; means
-            are rounded to two decimals, and ties count half.
+            the scale, from the first block, and no rating of a chapter if one is missing,
+            without a second question; means are rounded to two decimals, and ties count half.
     """
 
     books: Path
@@ -112,7 +105,11 @@ class Webnovel(Protocol):
         if without := len(steps) - len(texts):
             flags.append(f"{without} of {len(steps)} chapters without text")
         questions = {step: (self.rubric, {"text": text}) for step, text in texts.items()}
-        ratings = await rate_all(talk, judges, questions, as_published=self._options.as_published)
+        as_published = self._options.as_published
+        ratings = await rate_all(
+            talk, judges, questions, as_published=as_published,
+            attempts=1 if as_published else ATTEMPTS,
+        )  # fmt: skip
         piece = Piece(texts, ratings)
         for judge in judges:
             rated = [ratings[judge, step] for step in texts]
