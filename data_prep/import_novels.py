@@ -44,12 +44,12 @@ from litbench.judges.dialogues import (
     at_once,
     estimate,
     hold,
-    without_reasoning,
 )
 from litbench.judges.prices import load_prices
 from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.store import AnswerStore, local_folder
 from litbench.metrics.placement import ReferenceDistribution
+from litbench.protocols.protocol import written_text
 from litbench.protocols.webnovel.books import read_synopsis, read_texts
 from litbench.raters import estimates_text
 from litbench.records import GRADES, TURNS, Column, Schema
@@ -71,8 +71,9 @@ NOVELS = Schema(
     key=("novel_id",),
 )
 SUFFIXES = (".txt", ".md")
-# Near-duplicates are found by the first characters of the chapters.
-COMPARED = 20_000
+CHAPTERS = 10
+# Near-duplicates are found by the first characters of the chapters, and this least similarity.
+COMPARED, SIMILARITY = 20_000, 0.8
 EXAMPLE = (
     "<主要人物>甲、乙、丙</主要人物>\n<主要情节>"
     + "\n".join(f"({number}) 甲去找乙，两人谈起从前的事，决定一同离开。" for number in range(1, 9))
@@ -90,8 +91,6 @@ class Config:
         out: output folder.
         columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
         encoding: encoding of the text files or the table.
-        chapters: consecutive chapters per book.
-        threshold: least similarity of near-duplicates, of which the longest is kept.
         min_works: fewest works of an author; novels without author are kept.
         seed: seed of the chapters' places and of the subset.
         grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
@@ -106,8 +105,6 @@ class Config:
     out: Path
     columns: dict[str, str] | None = None
     encoding: str = "utf-8"
-    chapters: PositiveInt = 10
-    threshold: float = 0.8
     min_works: PositiveInt = 2
     seed: int = 0
     grades: Path | None = None
@@ -119,13 +116,12 @@ class Config:
 
 @dataclass
 class Novel:
-    """A novel with the chapters that were chosen; `length` is that of all, in characters."""
+    """A novel with the chapters that were chosen; `beginning` tells near-duplicates."""
 
     novel_id: str
     title: str
     author: str | None
     chapters: list[str]
-    length: int
     beginning: str
 
 
@@ -133,13 +129,13 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
     """Yield rows of `NOVELS` one by one."""
     if config.input.is_dir():
         files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
-        for number, path in enumerate(sorted(files), 1):
+        for path in sorted(files):
             name = path.relative_to(config.input)
             author = name.parent.name or None
             try:
                 text = path.read_text(encoding=config.encoding)
             except (OSError, ValueError):
-                rejected.add(str(path), number, "text", f"cannot be read as {config.encoding}")
+                rejected.add(str(path), 0, "text", f"cannot be read as {config.encoding}")
                 continue
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return
@@ -152,61 +148,52 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
 
 def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     """Read the novels and choose their chapters; those with too few are rejected."""
+    reject = partial(rejected.add, str(config.input), 0)
     novels: dict[str, Novel] = {}
-    for number, row in enumerate(novel_rows(config, rejected), 1):
-        chapters = split_chapters(row["text"])
-        name = row["novel_id"]
+    for row in novel_rows(config, rejected):
+        name, chapters = row["novel_id"], split_chapters(row["text"])
         if name in novels:
-            rejected.add(str(config.input), number, "novel_id", "duplicate id", name)
-        elif len(chapters) < config.chapters:
-            reason = f"fewer than {config.chapters} chapters"
-            rejected.add(str(config.input), number, "text", reason, f"{name}: {len(chapters)}")
+            reject("novel_id", "duplicate id", name)
+        elif len(chapters) < CHAPTERS:
+            reject("text", f"fewer than {CHAPTERS} chapters", f"{name}: {len(chapters)}")
         else:
-            novels[name] = Novel(
-                name, row["title"], row["author"],
-                consecutive_chapters(chapters, config.chapters, config.seed, name),
-                sum(map(len, chapters)), "\n".join(chapters)[:COMPARED],
-            )  # fmt: skip
+            chosen = consecutive_chapters(chapters, CHAPTERS, config.seed, name)
+            beginning = "\n".join(chapters)[:COMPARED]
+            novels[name] = Novel(name, row["title"], row["author"], chosen, beginning)
     return list(novels.values())
 
 
-def without_near_duplicates(
-    novels: list[Novel], config: Config, rejected: RejectedRows
-) -> list[Novel]:
-    """Keep the longest novel of each group of near-duplicates; of equals, the first by id."""
-    index = NearDuplicateIndex(threshold=config.threshold, seed=config.seed)
+def select(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
+    """Reject near-duplicates, of which the first by id stays, then authors of too few works."""
+    reject = partial(rejected.add, str(config.input), 0)
+    index = NearDuplicateIndex(threshold=SIMILARITY, seed=config.seed)
     index.add(
         pa.array([novel.novel_id for novel in novels], pa.large_string()),
         pa.array([novel.beginning for novel in novels], pa.large_string()),
     )
-    group_of = dict(zip(*(index.groups()[name].to_pylist() for name in ("story_id", "group")),
-                        strict=True))  # fmt: skip
-    best: dict[str, Novel] = {}
-    for novel in sorted(novels, key=lambda one: (-one.length, one.novel_id)):
-        kept = best.setdefault(group_of.get(novel.novel_id, novel.novel_id), novel)
-        if kept is not novel:
-            reason = "near-duplicate of a novel that is kept"
-            about = f"{novel.novel_id}: {kept.novel_id}"
-            rejected.add(str(config.input), 0, "text", reason, about)
-    kept_ids = {novel.novel_id for novel in best.values()}
-    return [novel for novel in novels if novel.novel_id in kept_ids]
-
-
-def with_enough_works(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
-    """Keep novels of authors with enough works, and those without author."""
-    works = Counter(novel.author for novel in novels)
-    kept = []
+    first_of = {row["story_id"]: row["group"] for row in index.groups().to_pylist()}
+    distinct = []
     for novel in novels:
+        name = novel.novel_id
+        if (first := first_of.get(name, name)) == name:
+            distinct.append(novel)
+        else:
+            reject("text", "near-duplicate of a novel that is kept", f"{name}: {first}")
+    works = Counter(novel.author for novel in distinct)
+    kept = []
+    for novel in distinct:
         if novel.author is None or works[novel.author] >= config.min_works:
             kept.append(novel)
         else:
             reason = f"author of fewer than {config.min_works} works"
-            rejected.add(str(config.input), 0, "author", reason, novel.novel_id)
+            reject("author", reason, novel.novel_id)
     return kept
 
 
-def place(grades: Path, novels: list[Novel]) -> tuple[ReferenceDistribution, dict[str, Any]]:
-    """Fit the reference on the ratings of the human chapters; return it and facts of each book."""
+def place(
+    grades: Path, novels: list[Novel]
+) -> tuple[ReferenceDistribution, dict[str, dict[str, Any]]]:
+    """Fit the reference on the ratings of the human chapters; return it and facts by novel."""
     names = [criterion.name for criterion in load_rubric("webnovel").criteria]
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     judges = set()
@@ -220,18 +207,13 @@ def place(grades: Path, novels: list[Novel]) -> tuple[ReferenceDistribution, dic
             "of a run with one"
         )
     known = [novel.novel_id for novel in novels if len(ratings[novel.novel_id]) == len(names)]
-    table = np.array([[ratings[name][one] for one in names] for name in known])
-    reference = ReferenceDistribution.fit(table.reshape(-1, len(names)), names)
-    values, percentiles = reference.value(table), reference.percentile(table)
+    rows = [[ratings[novel_id][name] for name in names] for novel_id in known]
+    table = np.array(rows).reshape(-1, len(names))
+    reference = ReferenceDistribution.fit(table, names)
+    columns = (known, rows, reference.value(table).tolist(), reference.percentile(table).tolist())
     return reference, {
-        name: {
-            "original score": [round(rating, 2) for rating in row],
-            "normalized score": round(value, 4),
-            "percentile": percentile,
-        }
-        for name, row, value, percentile in zip(
-            known, table.tolist(), values.tolist(), percentiles.tolist(), strict=True
-        )
+        novel_id: {"original score": row, "normalized score": value, "percentile": percentile}
+        for novel_id, row, value, percentile in zip(*columns, strict=True)
     }
 
 
@@ -240,18 +222,13 @@ def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Dialogue:
 
     async def synopsis(talk: Talk, number: int, chapter: str) -> str:
         # Texts go into published prompts unchanged.
-        question = prompt.replace("{text}", without_delimiters(chapter) if is_own else chapter)
+        text = prompt.replace("{text}", without_delimiters(chapter) if is_own else chapter)
+        question, step = [("user", text)], f"chapter_{number}"
         for attempt in range(ATTEMPTS):
-            turn = await talk.say(
-                EXTRACTOR, [("user", question)], step=f"chapter_{number}", example=EXAMPLE,
-                attempt=attempt,
-            )  # fmt: skip
-            if turn.outcome == "error" and turn.answer.output_tokens is None:
-                raise UnfinishedError(f"chapter_{number}: {turn.answer.detail}")
-            found = read_synopsis(without_reasoning(turn.text))
-            if turn.outcome == "answered" and found is not None:
+            turn = await talk.say(EXTRACTOR, question, step=step, example=EXAMPLE, attempt=attempt)
+            if (found := read_synopsis(written_text(turn))) is not None:
                 return found
-        raise UnfinishedError(f"chapter_{number}: {ATTEMPTS} replies without a synopsis")
+        raise UnfinishedError(f"{step}: {ATTEMPTS} replies without a synopsis")
 
     async def script(talk: Talk) -> list[str]:
         chapters = enumerate(novel.chapters, 1)
@@ -290,31 +267,29 @@ def main(config: Config) -> None:
     rejected = RejectedRows()
     novels = read_novels(config, rejected)
     counts = {"novels with enough chapters": len(novels)}
-    novels = without_near_duplicates(novels, config, rejected)
-    counts["distinct"] = len(novels)
-    novels = with_enough_works(novels, config, rejected)
-    counts["of authors with enough works"] = len(novels)
+    novels = select(novels, config, rejected)
+    counts["distinct, of authors with enough works"] = len(novels)
     if not novels:
         raise DataError(f"{config.input}: no novel is left: {rejected.counts()}")
-    facts: dict[str, Any] = {}
-    chosen = novels
+    chosen, facts = novels, {}
     if config.grades is not None:
         reference, facts = place(config.grades, novels)
-        drawn = one_per_percentile(
-            {name: of["percentile"] for name, of in facts.items()}, config.seed
-        )
+        percentiles = {name: of["percentile"] for name, of in facts.items()}
         by_id = {novel.novel_id: novel for novel in novels}
-        chosen = [by_id[name] for name in drawn]
-    synopses = {novel.novel_id: [""] * len(novel.chapters) for novel in chosen}
+        chosen = [by_id[name] for name in one_per_percentile(percentiles, config.seed)]
+    synopses = {novel.novel_id: [""] * CHAPTERS for novel in chosen}
+    dialogues, roles = [], {}
     if config.extractor is not None:
         prompt = read_texts(config.texts)["extraction_user"]
         dialogues = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in chosen]
-        cast = Cast({}, {EXTRACTOR: config.extractor}, load_prices(config.prices))
-        if config.dry_run:
-            with AnswerStore(config.out / "answers", read_only=True) as store:
-                print("dry run: no request is sent")
-                print(estimates_text(estimate(dialogues, cast, store)))
-            return
+        roles = {EXTRACTOR: config.extractor}
+    cast = Cast({}, roles, load_prices(config.prices))
+    if config.dry_run:
+        with AnswerStore(config.out / "answers", read_only=True) as store:
+            print("dry run: no request is sent")
+            print(estimates_text(estimate(dialogues, cast, store)))
+        return
+    if dialogues:
         held: list[Held] = []
         with AnswerStore(config.out / "answers") as store:
             hold(dialogues, cast, store, held.append, "synopses")

@@ -1,10 +1,14 @@
 """What the tests of the Chinese protocols share: own texts, tables, and a server that answers."""
 
 import json
+import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
+from fake_openai import FakeOpenAI
 
 from litbench.records import TURNS
 from litbench.tables import write_table
@@ -19,6 +23,18 @@ SYNOPSIS = (
     "<主要人物>老人、过客</主要人物>\n<主要情节>(1) 老人等客 (2) 船沉了</主要情节>\n"
     "<重要场景>渡口</重要场景>"
 )
+
+
+def folder_of(variable):
+    """The folder that a variable names; skips the test where it is not set."""
+    if variable not in os.environ:
+        pytest.skip(f"{variable} not set")
+    return Path(os.environ[variable])
+
+
+def golden(name):
+    """A file of published values."""
+    return json.loads((folder_of("GOLDEN") / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def block(*numbers):
@@ -57,6 +73,16 @@ def write_instructions(path, rows):
     ]  # fmt: skip
     write_table(pa.Table.from_pylist(full), path)
     return path
+
+
+@contextmanager
+def served(monkeypatch, reply, **options):
+    """A server that answers, and the environment that leads to it."""
+    pytest.importorskip("inspect_ai")
+    with FakeOpenAI(reply, **options) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
 def shown(question, name):

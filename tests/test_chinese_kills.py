@@ -9,10 +9,10 @@ from collections import Counter
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from chinese_writers import TAGS, answer, write_books, write_instructions
+from chinese_writers import TAGS, answer, served, write_books, write_instructions
 from conftest import ROOT
 from fake_openai import KEY, FakeOpenAI
-from fake_reddit import Killer
+from fake_reddit import Killer, run_through_kills
 
 from litbench.judges import dialogues
 from litbench.judges.store import AnswerStore
@@ -21,7 +21,8 @@ from litbench.protocols.run import Run, run
 
 TABLES = ("turns", "stories", "ratings", "grades")
 FAULTS = ("429", "500", "reset", "503", "cut", "429 later", "empty", "no json", "hang")
-CONNECTIONS = 8
+TRAFFIC = {"connections": 8, "max_retries": 12, "timeout_seconds": 60, "first_wait_seconds": 0.01,
+           "give_up_after": 1_000}  # fmt: skip
 
 
 def planned_faults(number, _kind):
@@ -51,13 +52,8 @@ def write_inputs(protocol, folder):
 
 def results(folder):
     """The tables, without durations."""
-    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in TABLES}
-    return {
-        name: table.drop_columns(
-            [one for one in table.column_names if one == "seconds"]
-        ).to_pylist()
-        for name, table in tables.items()
-    }
+    tables = {name: pq.read_table(folder / f"{name}.parquet").to_pylist() for name in TABLES}
+    return {name: [row | {"seconds": None} for row in rows] for name, rows in tables.items()}
 
 
 @pytest.mark.parametrize(
@@ -69,18 +65,14 @@ def results(folder):
     ],
 )
 def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monkeypatch):
-    pytest.importorskip("inspect_ai")
-    traffic = {"connections": CONNECTIONS, "max_retries": 12, "timeout_seconds": 60,
-               "first_wait_seconds": 0.01, "give_up_after": 1_000}  # fmt: skip
-
-    def role(model):
-        return {"model": model, "traffic": traffic}
-
+    models = {
+        "first": FakeOpenAI.model_called("first"),
+        "second": FakeOpenAI.model_called("second"),
+    }
     config = {
         "protocol": protocol, "options": write_inputs(protocol, tmp_path),
-        "writers": {"first": role(FakeOpenAI.model_called("first")),
-                    "second": role(FakeOpenAI.model_called("second"))},
-        "judges": {"judge": role(FakeOpenAI.model)},
+        "writers": {name: {"model": model, "traffic": TRAFFIC} for name, model in models.items()},
+        "judges": {"judge": {"model": FakeOpenAI.model, "traffic": TRAFFIC}},
     }  # fmt: skip
     given = Counter()
 
@@ -99,13 +91,9 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         questions[key] = (self.client.name, question[-1][1])
         return key
 
-    with (
-        FakeOpenAI(answers("judge"), others=others, manners=manners) as server,
-        monkeypatch.context() as p,
-    ):
+    judge = answers("judge")
+    with monkeypatch.context() as p, served(p, judge, others=others, manners=manners) as server:
         p.setattr(dialogues._Asked, "key", noted_key)
-        for name, value in server.environment().items():
-            p.setenv(name, value)
         run(Run(out=tmp_path / "calm", **config))
         calm_requests = server.requests
     needed = Counter(questions.values())
@@ -115,40 +103,31 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     command = [sys.executable, "-m", "litbench", "run", "--config", str(tmp_path / "config.yaml")]
     killer = Killer(7, kills, calm_requests)
-    with FakeOpenAI(answers("judge"), others=others, manners=manners, faults=planned_faults,
-                    on_request=killer, hang_seconds=0.5, seconds=0.01) as server:  # fmt: skip
-        runs, code = 0, -9
-        while code != 0:
-            with AnswerStore(tmp_path / "out/answers", read_only=True) as store:
-                stored = Counter(text for key, text in questions.items() if store.get(key))
-            before = given.copy()
-            killer.process = subprocess.Popen(
-                command, cwd=ROOT, text=True, env=os.environ | server.environment(),
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            said, _ = killer.process.communicate(timeout=600)
-            code = killer.process.returncode
-            assert code in (0, -9), said[-3_000:]
-            assert KEY not in said
-            again = [place for place in given - before if stored[place] == needed[place]]
-            assert not again, f"stored answers were asked for again: {again}"
-            runs += 1
-        assert (killer.killed, runs) == (kills, kills + 1)
-        assert server.faults.keys() == set(FAULTS)
-        before = server.requests
-        last = subprocess.run(
-            command, cwd=ROOT, env=os.environ | server.environment(), check=True,
-            capture_output=True,
+    states = []
+
+    def start():
+        with AnswerStore(tmp_path / "out/answers", read_only=True) as store:
+            stored = Counter(text for key, text in questions.items() if store.get(key))
+        states.append((stored, given.copy()))
+        return subprocess.Popen(
+            command, cwd=ROOT, text=True, env=os.environ | server.environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert b"unchanged" in last.stdout
-        assert server.requests == before
+
+    def look():
+        stored, before = states[-1]
+        again = [place for place in given - before if stored[place] == needed[place]]
+        assert not again, f"stored answers were asked for again: {again}"
+
+    with FakeOpenAI(judge, others=others, manners=manners, faults=planned_faults,
+                    on_request=killer, hang_seconds=0.5, seconds=0.01) as server:  # fmt: skip
+        assert KEY not in run_through_kills(killer, start, look)
+        assert server.faults.keys() == set(FAULTS)
+    assert (killer.killed, len(states)) == (kills, kills + 1)
     found, expected = results(tmp_path / "out"), results(tmp_path / "calm")
     for name in TABLES:
-        differ = [
-            pair
-            for pair in zip(found[name], expected[name], strict=True)
-            if len(set(map(str, pair))) > 1
-        ]
+        pairs = zip(found[name], expected[name], strict=True)
+        differ = [pair for pair in pairs if len(set(map(str, pair))) > 1]
         assert not differ, f"{name}: {differ[:2]}"
     counts = json.loads((tmp_path / "calm/manifest.json").read_text())["counts"]
     print(f"\n{protocol}: {kills} kills, {server.requests} requests for {needed.total()} calls, "

@@ -3,12 +3,11 @@
 GOLDEN and HOWTOBENCH name the folders of the published values and texts.
 """
 
-import json
-import os
-from pathlib import Path
+import math
 
 import duckdb
 import pytest
+from chinese_writers import folder_of, golden
 
 from litbench.protocols.headings import (
     find_headings,
@@ -24,11 +23,6 @@ LONG = "\n" + "河水很冷。" * 120
 
 def outline(heading):
     return [(child.title, outline(child)) for child in heading.children]
-
-
-def golden(name):
-    path = Path(os.environ["GOLDEN"]) / "tow" / name
-    return json.loads(path.read_text(encoding="utf-8"))["cases"]
 
 
 def test_headings_have_kind_title_number_and_line():
@@ -108,37 +102,33 @@ def test_paragraphs_are_counted_without_headings():
     text = (
         "# 题\n## 雨\n" + "河水很冷。" * 110 + "\n\n她没有回头。\n## 风\n" + "他走了，" * 15 + "\n"
     )
-    found = paragraph_statistics(text)
-    assert found.paragraphs == 3
-    assert found.long_share == pytest.approx(1 / 3)
-    assert found.short_share == pytest.approx(1 / 3)
-    assert found.one_sentence_share == pytest.approx(2 / 3)
-    assert found.largest_chapter_share == pytest.approx(556 / 616)
+    assert paragraph_statistics(text) == pytest.approx({
+        "paragraphs": 3, "long_share": 1 / 3, "short_share": 1 / 3, "one_sentence_share": 2 / 3,
+        "largest_chapter_share": 556 / 616,
+    })  # fmt: skip
 
 
 def test_statistics_without_paragraphs_or_chapters_are_missing():
     empty = paragraph_statistics("\n # \n")
-    assert empty.paragraphs == 0
-    assert str(empty.long_share) == str(empty.one_sentence_share) == "nan"
-    assert str(paragraph_statistics("# 雨\n河水很冷。").largest_chapter_share) == "nan"
+    assert empty.pop("paragraphs") == 0
+    assert all(map(math.isnan, empty.values()))
+    assert math.isnan(paragraph_statistics("# 雨\n河水很冷。")["largest_chapter_share"])
 
 
-@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
 def test_released_scores_are_as_published():
-    cases = golden("formatting_score_code.json")
+    cases = golden("tow/formatting_score_code")["cases"]
     assert len(cases) == 141
     for case in cases:
         assert released_formatting_score(case["text"]) == case["expected"], case["id"]
 
 
-@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
 def test_trees_are_those_of_the_paper():
     def plain(heading):
         title = "Root" if heading.kind == "root" else heading.title
         below = [plain(child) for child in heading.children]
         return {"title": title, "subtopics": below, "type": heading.kind}
 
-    cases = golden("heading_tree_three_patterns.json")
+    cases = golden("tow/heading_tree_three_patterns")["cases"]
     assert len(cases) == 43
     for case in cases:
         tree = heading_tree(case["text"])
@@ -148,9 +138,8 @@ def test_trees_are_those_of_the_paper():
             assert any(child.is_raised for child in tree.children)
 
 
-@pytest.mark.skipif("HOWTOBENCH" not in os.environ, reason="HOWTOBENCH not set")
 def test_released_scores_of_published_texts():
-    path = str(Path(os.environ["HOWTOBENCH"]) / "outputs.parquet")
+    path = str(folder_of("HOWTOBENCH") / "outputs.parquet")
     query = "select model, task, text from read_parquet(?) where text <> ''"
     scores = {}
     for model, task, text in duckdb.execute(query, [path]).fetchall():

@@ -1,12 +1,22 @@
 """The protocol webnovel. GOLDEN and WEBNOVELBENCH name the folders of the published values."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from chinese_writers import STORY, TAGS, answer, block, grades_of, write_books, write_turns
+from chinese_writers import (
+    STORY,
+    TAGS,
+    answer,
+    block,
+    folder_of,
+    golden,
+    grades_of,
+    served,
+    write_books,
+    write_turns,
+)
 from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError, DataError
@@ -17,9 +27,6 @@ from litbench.protocols.webnovel.books import read_books, read_synopsis, read_te
 from litbench.templates.rubric import load_rubric
 
 MEANS = (3.5, 3.5, 4.0, 3.8, 4.1, 3.9, 4.1, 4.0)
-published = pytest.mark.skipif(
-    not {"GOLDEN", "WEBNOVELBENCH"} <= set(os.environ), reason="GOLDEN or WEBNOVELBENCH not set"
-)
 
 
 @pytest.fixture
@@ -40,11 +47,8 @@ def rated(tmp_path, replies, texts=None, **options):
     rows += [("alpha", "book", "gamma", *one) for one in zip(steps, replies, strict=False)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
     out = tmp_path / "out"
-    run(
-        Run(
-            "webnovel", out, {"alpha": turns}, {"gamma": turns}, options={"books": books, **options}
-        )
-    )
+    options = {"books": books, **options}
+    run(Run("webnovel", out, {"alpha": turns}, {"gamma": turns}, options=options))
     found = grades_of(out)
     return {quantity: found["alpha", "book", "gamma", quantity] for *_, quantity in found}
 
@@ -73,13 +77,8 @@ def test_replies_are_read(reply, strict, lenient):
         assert {rating.rating for rating in found.values()} == {expected}
 
 
-def test_outcomes_say_why_a_rating_is_missing():
+def test_an_echoed_block_does_not_fill_in_for_the_last_one():
     rubric = load_rubric("webnovel")
-    found = rubric.read(block(4, 6, 0, "好", 2))
-    assert [rating.outcome for rating in found.values()] == [
-        "rated", "off_scale", "off_scale", "unparsed", *["rated"] * 4,
-    ]  # fmt: skip
-    # The block after the echo lacks a criterion: the echo's does not take its place.
     whole = rubric.read(block(1) + block(4).replace(f"<{TAGS[2]}>4</{TAGS[2]}>", ""))
     assert [rating.rating for rating in whole.values()] == [4, 4, None, *[4] * 5]
 
@@ -92,7 +91,7 @@ def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
     assert found[TAGS[1]][0] == 3
     assert found["mean"][0] == 3
     assert found["value"][0] == pytest.approx(
-        float(ReferenceDistribution.read(reference).value(np.full(8, 3.0)))
+        float(ReferenceDistribution.read(reference, TAGS).value(np.full(8, 3.0)))
     )
     assert "15 of 32 ratings missing" in found["percentile"][1]
     assert "means of 2 chapters" in found["percentile"][1]
@@ -120,50 +119,45 @@ def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
     texts = [f"好的：<text>\n{STORY}</text>完", f"<think>想</think>{STORY}", "<text></text>"]
     found = rated(tmp_path, [block(3)] * 2, texts)
     assert "1 of 3 chapters without text" in found["mean"][1]
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     stories = pq.read_table(tmp_path / "out/stories.parquet")["text"].to_pylist()
     assert stories == [STORY.strip()] * 2
 
 
-def test_human_chapters_need_no_synopsis_but_writers_do(tmp_path, monkeypatch):
-    pytest.importorskip("inspect_ai")
+@pytest.mark.parametrize(
+    ("reply", "as_published", "requests"),
+    # Equal chapters of a book are rated once.
+    [(block(3), False, 1), ("无法评分", False, 3), ("无法评分", True, 1)],
+)
+def test_human_chapters_are_rated_and_need_no_synopsis(
+    tmp_path, monkeypatch, reply, as_published, requests
+):
     books = tmp_path / "books.jsonl"
     books.write_text(json.dumps({"request_id": "b", "novel": "无题", "novel_info": ["", ""]}))
     rows = [("human", "b", "writer", f"chapter_{number}", STORY) for number in (1, 2)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
-    with FakeOpenAI(lambda _: block(3)) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        run(Run("webnovel", tmp_path / "out", {"human": turns, "new": server.model},
-                {"judge": server.model}, options={"books": books}))  # fmt: skip
-        # Equal chapters of a book are rated once.
-        assert server.requests == 1
-    assert grades_of(tmp_path / "out")["human", "b", "judge", "mean"][0] == 3
+    options = {"books": books, "as_published": as_published}
+    with served(monkeypatch, lambda _: reply) as server:
+        writers = {"human": turns, "new": server.model}
+        run(Run("webnovel", tmp_path / "out", writers, {"judge": server.model}, options=options))
+        assert server.requests == requests
+    grade = 3 if requests == 1 and not as_published else None
+    assert grades_of(tmp_path / "out")["human", "b", "judge", "mean"][0] == grade
     assert "no synopsis" in (tmp_path / "out/rejected.jsonl").read_text()
 
 
 def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, reference, capsys):
-    pytest.importorskip("inspect_ai")
     ids = ["渡口_1.上", "渡口_1.下", "渡口", "渡口 1"]
-    books = write_books(tmp_path / "books.json", ids)
-    config = Run(
-        "webnovel", tmp_path / "out", {"甲": FakeOpenAI.model}, {"丙": FakeOpenAI.model},
-        options={"books": books, "reference": reference},
-    )  # fmt: skip
-    with FakeOpenAI(answer) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        config.dry_run = True
-        run(config)
+    options = {"books": write_books(tmp_path / "books.json", ids), "reference": reference}
+    models = ({"甲": FakeOpenAI.model}, {"丙": FakeOpenAI.model})
+    with served(monkeypatch, answer) as server:
+        run(Run("webnovel", tmp_path / "out", *models, options=options, dry_run=True))
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:-1]]
         # Ten chapters and ten ratings for each book.
         assert [int(line[2]) for line in lines] == [40, 40]
         assert server.requests == 0
-        config.dry_run = False
-        run(config)
+        run(Run("webnovel", tmp_path / "out", *models, options=options))
         asked = server.requests
-        run(config)
+        run(Run("webnovel", tmp_path / "out", *models, options=options))
         assert server.requests == asked
     found = grades_of(tmp_path / "out")
     assert {place[1] for place in found} == set(ids)
@@ -172,7 +166,6 @@ def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, referenc
 
 def test_a_place_above_the_99th_percentile_is_flagged(tmp_path, reference, program):
     rated(tmp_path, [block(5)] * 10, reference=reference)
-    assert "saturates" in grades_of(tmp_path / "out")["alpha", "book", "gamma", "percentile"][1]
     done = program("eval/writers.py", "--runs", tmp_path / "out", "--out", tmp_path / "page")
     assert done.returncode == 0, done.stderr
     assert "alpha lies above the 99th percentile" in (tmp_path / "page/writers.html").read_text()
@@ -180,10 +173,10 @@ def test_a_place_above_the_99th_percentile_is_flagged(tmp_path, reference, progr
 
 def test_criteria_can_be_kept_from_the_writer(tmp_path):
     books = write_books(tmp_path / "books.json")
-    told = Webnovel(WebnovelOptions(books))
-    untold = Webnovel(WebnovelOptions(books, criteria=False))
-    assert "修辞" in told._system
-    assert "修辞" not in untold._system
+    told, untold = (
+        Webnovel(WebnovelOptions(books, criteria=criteria)) for criteria in (True, False)
+    )
+    assert ("修辞" in told._system, "修辞" in untold._system) == (True, False)
     assert "writers are not told the criteria" in untold.record()["not_comparable"]
 
 
@@ -195,70 +188,60 @@ def test_published_texts_take_the_place_of_ours(tmp_path):
     (tmp_path / "prompts.json").write_text(json.dumps(texts))
     books = write_books(tmp_path / "books.json")
     protocol = Webnovel(WebnovelOptions(books, texts=tmp_path))
-    ((role, text),) = protocol.rubric.render({"text": "===== 甲 ====="})
-    assert (role, text) == ("user", "评 ===== 甲 =====")
-    del texts["judge_user"]
-    (tmp_path / "prompts.json").write_text(json.dumps(texts))
-    with pytest.raises(ConfigError, match="judge_user"):
-        read_texts(tmp_path)
+    assert protocol.rubric.render({"text": "===== 甲 ====="}) == [("user", "评 ===== 甲 =====")]
+    assert protocol.files() == {"options.books": books, "options.texts": tmp_path}
+    for bad, message in (({"judge_user": "评"}, "judge_user has no slot"), ({}, "judge_user")):
+        texts.pop("judge_user")
+        texts |= bad
+        (tmp_path / "prompts.json").write_text(json.dumps(texts))
+        with pytest.raises(ConfigError, match=message):
+            read_texts(tmp_path)
 
 
 def test_synopses_are_read_with_or_without_outer_tag():
-    inner = (
-        "<主要人物> 甲 </主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节><重要场景>渡口</重要场景>"
-    )
-    expected = (
-        "<主要人物>甲</主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节>\n<重要场景>渡口</重要场景>"
-    )
+    inner = "<主要人物> 甲 </主要人物>\n<主要情节>来\n去</主要情节><重要场景>渡口</重要场景>"
+    expected = "<主要人物>甲</主要人物>\n<主要情节>来\n去</主要情节>\n<重要场景>渡口</重要场景>"
     assert read_synopsis(inner) == expected
     assert read_synopsis(f"好：<提取结果>{inner}</提取结果>") == expected
     assert read_synopsis(inner.replace("重要场景", "场景")) is None
     assert read_synopsis(inner.replace("渡口", "")) is None
 
 
+BOOK = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("text", "message"),
     [
-        ({"request_id": ""}, "request_id is ''"),
-        ({"novel": None}, "novel is None"),
-        ({"novel_info": []}, "novel_info is"),
-        ({"novel_info": "一"}, "novel_info is"),
-        ({"original score": [3] * 7}, "original score has 7 numbers"),
+        ("[1", "cannot read"),
+        ("[]", "no books"),
+        ("\n3\n", "book 1:  is 3"),
+        ([BOOK, BOOK], "'b' is repeated"),
+        ([BOOK, {**BOOK, "request_id": " "}], "book 2: request_id is ' '"),
+        ([BOOK, {**BOOK, "novel": None}], "book 2: novel is None"),
+        ([BOOK, {**BOOK, "novel_info": []}], "book 2: novel_info is"),
+        ([BOOK, {**BOOK, "novel_info": "一"}], "book 2: novel_info is"),
+        ([BOOK, {**BOOK, "original score": [3] * 7}], "book 2: original score is .* at least 8"),
     ],
 )
-def test_bad_books_are_refused(tmp_path, changes, message):
+def test_bad_books_are_refused(tmp_path, text, message):
     path = tmp_path / "books.json"
-    book = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
-    path.write_text(json.dumps([book, {**book, "request_id": "c", **changes}]))
-    with pytest.raises(DataError, match=f"book 2: {message}"):
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    with pytest.raises(DataError, match=message):
         read_books(path)
 
 
-def test_files_that_are_no_books_are_refused(tmp_path):
-    path = tmp_path / "books.json"
-    for text, message in (("[1", "cannot read"), ("[]", "no books"), ("[3]", "is a int")):
-        path.write_text(text)
-        with pytest.raises(DataError, match=message):
-            read_books(path)
-    book = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
-    path.write_text(json.dumps([book, book]))
-    with pytest.raises(DataError, match="'b' occurs 2 times"):
-        read_books(path)
-
-
-@published
 def test_readme_sample_is_placed_as_published(tmp_path):
-    file = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    file = folder_of("WEBNOVELBENCH") / "fixed_parameters.json"
     found = rated(tmp_path, [block(*MEANS)] * 10, reference=file)
     expected = {"composite": 1.96726, "value": 0.8749, "percentile": 99.31}
     for quantity, number in expected.items():
         assert found[quantity][0] == pytest.approx(number, abs=5e-3 if number > 50 else 5e-5)
 
 
-@published
 def test_replies_are_read_as_published(tmp_path):
-    cases = json.loads((Path(os.environ["GOLDEN"]) / "webnovel/parsing.json").read_text())["cases"]
-    file = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    cases = golden("webnovel/parsing")["cases"]
+    file = folder_of("WEBNOVELBENCH") / "fixed_parameters.json"
     for number, case in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -59,8 +59,7 @@ class ReferenceDistribution:
         ratings = np.asarray(ratings, np.float64, order="C")
         if ratings.ndim != 2 or ratings.shape[1] != len(criteria):
             raise DataError(f"ratings of shape {ratings.shape} for {len(criteria)} criteria")
-        if not np.isfinite(ratings).all():
-            missing = int((~np.isfinite(ratings)).any(axis=1).sum())
+        if missing := int((~np.isfinite(ratings)).any(axis=1).sum()):
             raise DataError(f"{missing} of {len(ratings)} works lack a rating: leave them out")
         _check_works(len(ratings), "the table of ratings")
         mean, std = ratings.mean(axis=0), ratings.std(axis=0)
@@ -76,53 +75,52 @@ class ReferenceDistribution:
                 f"{loadings.min():.2g}): reverse its ratings or leave it out"
             )
         weights = loadings / loadings.sum()
-        composites = np.sort(_weighted((ratings - mean) / std, weights))
+        composites = np.sort(_composite(ratings, mean, std, weights))
         low, high = composites[[0, -1]]
         values = (composites - low) / (high - low)
         return cls(tuple(criteria), mean, std, weights, float(low), float(high), values)
 
     @classmethod
-    def read(cls, path: Path, criteria: Sequence[str] = ()) -> "ReferenceDistribution":
+    def read(cls, path: Path, criteria: Sequence[str]) -> "ReferenceDistribution":
         """Read a file that `write` wrote, or the benchmark's `fixed_parameters.json`.
 
         Args:
-            path: file with the keys that `write` gives.
-            criteria: names of the criteria, for a file without the key `criteria`.
+            path: the file; that of the benchmark does not name its criteria.
+            criteria: names of the criteria.
 
         Raises:
-            DataError: the file is missing or not a reference distribution.
+            DataError: the file is missing, not a reference distribution, or of other criteria.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            names = tuple(content.get("criteria", criteria))
-            mean, std, weights, values = (
-                np.array(content[key], np.float64)
-                for key in ("mean", "std", "weights", "normalized_existing_scores")
-            )
-            low, high = float(content["min_score"]), float(content["max_score"])
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            mean, std, weights, values, ends = (
+                np.array(numbers, np.float64)
+                for numbers in (
+                    content["mean"], content["std"], content["weights"],
+                    content["normalized_existing_scores"],
+                    [content["min_score"], content["max_score"]],
+                )
+            )  # fmt: skip
+            if any(numbers.shape != (len(criteria),) for numbers in (mean, std, weights)):
+                raise ValueError(f"mean, std and weights are not of {len(criteria)} criteria each")
+            if not np.isfinite(np.concatenate([mean, std, weights, values, ends])).all():
+                raise ValueError("a number is not finite")
+            if not ends[0] < ends[1]:
+                raise ValueError("min_score is not below max_score")
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise DataError(
                 f"{path}: not a reference distribution ({error!r}): give fixed_parameters.json of "
                 "WebNovelBench, or a file fitted on ratings"
             ) from error
-        if not (mean.shape == std.shape == weights.shape == (len(names),)) or values.ndim != 1:
-            raise DataError(
-                f"{path}: {mean.size} means, {std.size} deviations and {weights.size} weights for "
-                f"{len(names)} criteria: name one criterion for each number"
-            )
-        if criteria and names != tuple(criteria):
+        names = tuple(content.get("criteria", criteria))
+        if names != tuple(criteria):
             raise DataError(
                 f"{path}: made for criteria {', '.join(names)}, not {', '.join(criteria)}: fit "
                 "one for these criteria"
             )
-        numbers = np.concatenate([mean, std, weights, values, [low, high]])
-        if not (np.isfinite(numbers).all() and low < high):
-            raise DataError(
-                f"{path}: a number is not finite, or min_score not below max_score: fit it again"
-            )
         _check_works(len(values), path)
-        _check_std(std, names, path)
-        return cls(names, mean, std, weights, low, high, np.sort(values))
+        _check_std(std, criteria, path)
+        return cls(names, mean, std, weights, float(ends[0]), float(ends[1]), np.sort(values))
 
     def write(self, path: Path) -> None:
         """Write the distribution as JSON, with the benchmark's keys and `criteria`."""
@@ -139,9 +137,7 @@ class ReferenceDistribution:
 
     def composite(self, ratings: np.ndarray) -> np.ndarray:
         """Weighted sum of z-scores: shape (..., k) to (...); NaN where a rating is missing."""
-        # In this memory order a row has the same sum whatever the other rows are.
-        ratings = np.asarray(ratings, np.float64, order="C")
-        return _weighted((ratings - self.mean) / self.std, self.weights)
+        return _composite(ratings, self.mean, self.std, self.weights)
 
     def value(self, ratings: np.ndarray) -> np.ndarray:
         """Composite scaled to 0 and 1 at the ends of the reference; may lie outside of them."""
@@ -149,17 +145,12 @@ class ReferenceDistribution:
         return value
 
     def percentile(self, ratings: np.ndarray, *, rank: bool = False) -> np.ndarray:
-        """Percentage of the reference at or below: `percentile_of_value` of `value`."""
-        return self.percentile_of_value(self.value(ratings), rank=rank)
+        """Percentage of the reference at or below: shape (..., k) to (...), NaN as in `composite`.
 
-    def percentile_of_value(self, value: np.ndarray, *, rank: bool = False) -> np.ndarray:
-        """Percentage of the reference at or below a value.
-
-        Args:
-            value: scaled composites of any shape; NaN gives NaN.
-            rank: average over ties as scipy's `percentileofscore` does for `kind="rank"`; the
-                published code uses it.
+        `rank` averages over ties as scipy's `percentileofscore` does for `kind="rank"`; the
+        published code uses it.
         """
+        value = self.value(ratings)
         at_or_below = np.searchsorted(self.values, value, side="right").astype(np.float64)
         if rank:
             below = np.searchsorted(self.values, value, side="left")
@@ -173,9 +164,13 @@ class ReferenceDistribution:
         return float(variance / (self.weights**2).sum() / len(self.weights))
 
 
-def _weighted(z: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    total: np.ndarray = (z * weights).sum(axis=-1)
-    return total
+def _composite(
+    ratings: np.ndarray, mean: np.ndarray, std: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    # In this memory order a row has the same sum whatever the other rows are.
+    ratings = np.asarray(ratings, np.float64, order="C")
+    composite: np.ndarray = ((ratings - mean) / std * weights).sum(axis=-1)
+    return composite
 
 
 def _check_works(n: int, where: str | Path) -> None:

@@ -6,23 +6,21 @@ Table 10, which names outcomes but no rules: the rules are ours.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
-Kind = Literal["root", "markdown", "chinese", "chinese_second"]
-
 _NUMERAL = "[一二三四五六七八九十]+"
 # The first pattern that matches a line decides.
-_PATTERNS: dict[Kind, re.Pattern[str]] = {
+_PATTERNS = {
     "markdown": re.compile(r"(#{1,6})\s*(.*)"),
     "chinese": re.compile(rf"({_NUMERAL})[、.．]\s*(.*)"),
     "chinese_second": re.compile(rf"[（(]({_NUMERAL})[)）]\s*(.*)"),
 }
-_DIGITS = "一二三四五六七八九"
+_DIGITS = " 一二三四五六七八九"
 _RELEASED_MARKDOWN = re.compile(r"(#{1,6})\s+.")
 _RELEASED_TITLE = re.compile(
     r"[一二三四五六七八九十百]+[、.．]|第[一二三四五六七八九十百]+[章节部分]|\d+[、.．]."
@@ -41,7 +39,7 @@ class Heading:
     """A heading and those below it.
 
     Attributes:
-        kind: how it is marked; `root` is the text itself.
+        kind: how it is marked: markdown, chinese, chinese_second; `root` is the text itself.
         title: its text without mark.
         number: number of hashes, or value of the numeral (0: not a numeral below 100).
         line: index of its line in the text.
@@ -50,33 +48,12 @@ class Heading:
         children: headings one level below.
     """
 
-    kind: Kind
+    kind: str
     title: str = ""
     number: int = 0
     line: int = -1
     is_raised: bool = False
     children: list["Heading"] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class ParagraphStatistics:
-    """Countable criteria of paragraphing; a paragraph is a non-blank line that is no heading.
-
-    Attributes:
-        paragraphs: number of paragraphs.
-        long_share: share of paragraphs above 500 characters; NaN without paragraphs.
-        short_share: share of paragraphs below 50 characters; NaN without paragraphs.
-        one_sentence_share: share of paragraphs of at most one sentence; NaN without paragraphs.
-        largest_chapter_share: share of the largest chapter in the characters of all chapters; NaN
-            for fewer than two chapters. Chapters begin at the topmost headings of which there are
-            several.
-    """
-
-    paragraphs: int
-    long_share: float
-    short_share: float
-    one_sentence_share: float
-    largest_chapter_share: float
 
 
 def _lines(text: str) -> list[str]:
@@ -101,8 +78,8 @@ def _numeral_value(numeral: str) -> int:
     tens, ten, ones = numeral.rpartition("十")
     if len(tens) > 1 or len(ones) > 1 or "十" in tens:
         return 0
-    value = (_DIGITS.index(tens) + 1 if tens else 1) * 10 if ten else 0
-    return value + (_DIGITS.index(ones) + 1 if ones else 0)
+    value = 10 * (_DIGITS.index(tens) if tens else 1) if ten else 0
+    return value + (_DIGITS.index(ones) if ones else 0)
 
 
 def heading_tree(text: str) -> Heading:
@@ -116,13 +93,12 @@ def heading_tree(text: str) -> Heading:
     stack = [root]
     first_hashes = 0
     for heading in find_headings(text):
+        level = 2 if heading.kind == "chinese" else 3
         if heading.kind == "markdown":
             first_hashes = first_hashes or heading.number
-            level = heading.number - first_hashes + 2
-            heading.is_raised = level < 2
-        else:
-            level = 2 if heading.kind == "chinese" else 3
-        del stack[max(level, 2) - 1 :]
+            heading.is_raised = heading.number < first_hashes
+            level = max(heading.number - first_hashes, 0) + 2
+        del stack[level - 1 :]
         stack[-1].children.append(heading)
         stack.append(heading)
     return root
@@ -138,18 +114,14 @@ def formatting_violations(text: str, genre: str) -> list[str]:
         heading) and `bullets` (two or more in a genre of continuous text).
     """
     headings = find_headings(text)
-    violations = []
-    hashes = [heading.number for heading in headings if heading.kind == "markdown"]
-    if _jumps(hashes):
-        violations.append("level_jump")
-    if headings and headings[0].kind == "chinese_second":
-        violations.append("second_before_first")
-    if not _is_numbered_in_order(headings):
-        violations.append("numbering")
     bullets = sum(bool(_BULLET.match(line)) for line in _lines(text))
-    if genre in _CONTINUOUS and bullets >= 2:
-        violations.append("bullets")
-    return violations
+    violations = {
+        "level_jump": _jumps([one.number for one in headings if one.kind == "markdown"]),
+        "second_before_first": bool(headings) and headings[0].kind == "chinese_second",
+        "numbering": not _is_numbered_in_order(headings),
+        "bullets": genre in _CONTINUOUS and bullets >= 2,
+    }
+    return [name for name, is_broken in violations.items() if is_broken]
 
 
 def _jumps(hashes: Sequence[int]) -> bool:
@@ -158,8 +130,8 @@ def _jumps(hashes: Sequence[int]) -> bool:
 
 
 def _is_numbered_in_order(headings: Sequence[Heading]) -> bool:
-    last: dict[Kind, int] = {"chinese": 0, "chinese_second": 0}
-    may_restart: set[Kind] = set()
+    last = {"chinese": 0, "chinese_second": 0}
+    may_restart: set[str] = set()
     for heading in headings:
         if heading.kind == "markdown":
             may_restart = {"chinese", "chinese_second"}
@@ -204,26 +176,33 @@ def released_formatting_score(text: str) -> int:
     return 10 if has_title or len(text) < _SHORT else 5
 
 
-def paragraph_statistics(text: str) -> ParagraphStatistics:
-    """Count the criteria of paragraphing that can be counted."""
+def paragraph_statistics(text: str) -> dict[str, float]:
+    """Count the criteria of paragraphing that can be counted.
+
+    Returns:
+        `paragraphs`, the number of non-blank lines that are no headings; of these, the shares above
+        500 characters (`long_share`), below 50 (`short_share`) and of at most one sentence
+        (`one_sentence_share`), NaN without paragraphs; `largest_chapter_share`, the share of the
+        largest chapter in the characters of all chapters, NaN for fewer than two. Chapters begin at
+        the topmost headings of which there are several.
+    """
     lines = _lines(text)
     headings = {heading.line for heading in find_headings(text)}
     lengths = np.array([0 if k in headings else len(line) for k, line in enumerate(lines)])
-    paragraphs = lengths[lengths > 0]
-    sentences = [len(_SENTENCE_END.findall(lines[k])) for k in np.flatnonzero(lengths)]
+    paragraphs = [line for line, length in zip(lines, lengths, strict=True) if length]
     node = heading_tree(text)
     while len(node.children) == 1:
         node = node.children[0]
     starts = [heading.line for heading in node.children]
-    chapters = [part.sum() for part in np.split(lengths, starts)[1:]]
-    return ParagraphStatistics(
-        paragraphs=len(paragraphs),
-        long_share=_share(paragraphs > 500),
-        short_share=_share(paragraphs < 50),
-        one_sentence_share=_share(np.array(sentences) <= 1),
-        largest_chapter_share=float(max(chapters) / sum(chapters)) if sum(chapters) else np.nan,
-    )
-
-
-def _share(flags: np.ndarray) -> float:
-    return float(flags.mean()) if flags.size else float("nan")
+    chapters = [int(part.sum()) for part in np.split(lengths, starts)[1:]]
+    counts = {
+        "long_share": sum(len(line) > 500 for line in paragraphs),
+        "short_share": sum(len(line) < 50 for line in paragraphs),
+        "one_sentence_share": sum(len(_SENTENCE_END.findall(line)) <= 1 for line in paragraphs),
+    }
+    n = len(paragraphs)
+    return {
+        "paragraphs": n,
+        **{name: count / n if n else math.nan for name, count in counts.items()},
+        "largest_chapter_share": max(chapters) / sum(chapters) if sum(chapters) else math.nan,
+    }

@@ -69,7 +69,7 @@ class Protocol:
     """Base class of protocols.
 
     Attributes:
-        options: dataclass of the protocol's options; the constructor takes one.
+        options: dataclass of the protocol's options; the constructor takes one, `_options`.
         headline: the quantity that the leaderboard of writers is sorted by.
         writer: default sampling of writers.
         judge: default sampling of judges.
@@ -81,6 +81,7 @@ class Protocol:
     writer: ClassVar[Sampling]
     judge: ClassVar[Sampling]
     roles: ClassVar[Mapping[str, RoleDefault]] = {}
+    _options: Any
 
     def items(self) -> list[Item]:
         """Return all items, in a fixed order."""
@@ -94,8 +95,11 @@ class Protocol:
         raise NotImplementedError
 
     def files(self) -> dict[str, Path]:
-        """Files and folders of the user that results depend on, by option."""
-        return {}
+        """Files and folders of the user that results depend on: options that are paths."""
+        options = vars(self._options)
+        return {
+            f"options.{name}": value for name, value in options.items() if isinstance(value, Path)
+        }
 
     def record(self) -> dict[str, Any]:
         """Facts for the manifest: `not_comparable` lists why results differ from published ones."""

@@ -31,7 +31,8 @@ def split_chapters(text: str) -> list[str]:
     What stands before the first heading, and headings without text, such as those of a table of
     contents, make no chapter. A text without headings is one chapter.
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # Text files may begin with a byte order mark.
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     found = list(_HEADING.finditer(text))
     if not found:
         return [text.strip()] if text.strip() else []

@@ -113,10 +113,6 @@ class Longform(Protocol):
         """The writing prompts."""
         return self.texts.items
 
-    def files(self) -> dict[str, Path]:
-        """The folder of the published texts."""
-        return {} if self._options.texts is None else {"options.texts": self._options.texts}
-
     def record(self) -> dict[str, Any]:
         """The digests of the texts, and what is not as published."""
         reasons = []

@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from litbench.templates.rubric import canonical, json_objects
 
@@ -44,20 +43,19 @@ def stated_weights(reply: str, leaves: Sequence[str]) -> list[float] | None:
         if isinstance(stated, Mapping):
             by_name = {canonical(str(name)): number for name, number in stated.items()}
             stated = [by_name.get(canonical(leaf)) for leaf in leaves]
-        if isinstance(stated, list) and len(stated) == len(leaves) and all(map(_is_number, stated)):
-            found = [float(number) for number in stated]
+        # Not isinstance: true and false are integers.
+        is_list = isinstance(stated, list) and {type(one) for one in stated} <= {int, float}
+        if is_list and len(stated) == len(leaves):
+            # By way of text, which makes a huge integer infinite.
+            found = [float(str(number)) for number in stated]
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def broken_rule(weights: Sequence[float] | None) -> str | None:
     """The rule that stated weights break, as words to the planner; None if they break none."""
     if weights is None:
         return "没有读到权重：需要一个 JSON 对象，weights 下每个方面一个数"
-    if not all(math.isfinite(weight) and -1 <= weight <= 1 for weight in weights):
+    if not all(-1 <= weight <= 1 for weight in weights):
         return "每个权重必须是 -1 到 1 之间的数"
     if max(weights) <= 0:
         return "至少有一个权重必须大于 0"
@@ -74,9 +72,9 @@ def final_plan(weights: Sequence[float] | None, leaves: Sequence[str], tries: in
     """
     flags = [f"{tries} tries"] if tries > 1 else []
     raw = {} if weights is None else dict(zip(leaves, weights, strict=True))
-    total = sum(weights or [])
+    total = sum(raw.values())
     if broken_rule(weights) is not None:
-        is_usable = math.isfinite(total) and total > 0 and min(raw.values()) >= 0
+        is_usable = 0 < total < math.inf and min(raw.values()) >= 0
         flags.append("plan_renormalised" if is_usable else "plan_fallback")
         if not is_usable:
             return Plan(dict.fromkeys(leaves, 1 / len(leaves)), raw, tuple(flags))
@@ -89,10 +87,14 @@ def released_plan(reply: str, leaves: Sequence[str]) -> Plan:
     Raises:
         ValueError: a weight is not a number; the released code loses the item.
     """
-    stated = _released_weights(reply)
+    try:
+        stated = _released_weights(reply)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    if not all(map(math.isfinite, stated)):
+        raise ValueError("a weight is not finite")
     if len(stated) != len(leaves) - 1:
-        weights = [1 / len(leaves)] * len(leaves)
-        return Plan(dict(zip(leaves, weights, strict=True)))
+        return Plan(dict.fromkeys(leaves, 1 / len(leaves)))
     added = min(max(sum(stated) / len(stated), 0.0), _MOST_ADDED)
     weights = [*stated[:_ADDED_AT], added, *stated[_ADDED_AT:]]
     total = sum(weights)
@@ -106,9 +108,9 @@ def _released_weights(reply: str) -> list[float]:
     match = _RELEASED_OBJECT.search(reply)
     try:
         stated = json.loads(match[0])["weights"] if match else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError):
         stated = None
     if isinstance(stated, list):
         return [float(weight) for weight in stated]
-    numbers = [n for n in map(float, _NUMBER.findall(reply)) if -1 <= n <= 1]
+    numbers = [number for number in map(float, _NUMBER.findall(reply)) if -1 <= number <= 1]
     return numbers[:4] if len(numbers) >= 4 else [0.25] * 4

@@ -48,8 +48,7 @@ def leaf_score(leaf: str, rating: float | None, mode: Mode) -> float | None:
     if rating is None:
         return _MISSING if mode == "released" else None
     if leaf == "plots_structure":
-        middle = _STEPS[mode]
-        return 5.0 * sum(rating >= least + 1 for least in middle)
+        return 5.0 * sum(rating >= highest + 1 for highest in _STEPS[mode])
     if leaf == "paragraphing":
         return 5 * (min(max(rating, 1.0), 3.0) - 1)
     return rating
@@ -74,29 +73,29 @@ def grade_tree(
         is_normalised: whether to divide by the sum of the nodes' weights. If not, a text that lacks
             a node has no grade.
     """
-    missing = [name for name, score in leaves.items() if score is None]
     known = {name: score for name, score in leaves.items() if score is not None}
-    flags = [f"no {leaf}" for leaf in missing]
-    content, used = [name for name in weights if name in known], dict(weights)
+    flags = []
+    content = {name: weight for name, weight in weights.items() if name in known}
     if len(content) < len(weights):
-        total = sum(weights[name] for name in content)
+        total = sum(content.values())
         # Never divided by a sum that would turn the signs round.
         if content and total <= 0:
             flags.append("plan_fallback")
-            used, total = dict.fromkeys(content, 1.0), float(len(content))
-        used = {name: used[name] / total for name in content}
-    nodes: dict[str, float | None] = {}
-    nodes["content"] = sum(used[name] * known[name] for name in content) if content else None
+            content, total = dict.fromkeys(content, 1.0), float(len(content))
+        content = {name: weight / total for name, weight in content.items()}
+    nodes: dict[str, float | None] = {"content": None}
+    if content:
+        mean = sum(weight * known[name] for name, weight in content.items())
+        nodes["content"] = mean
+        if not 1 <= mean <= 10:
+            flags.append("content outside of 1 to 10")
     if any(name in leaves for name in FORMAT):
         of_format = [known[name] for name in FORMAT if name in known]
         nodes["format"] = sum(of_format) / len(of_format) if of_format else None
     nodes[IMPRESSION] = known.get(IMPRESSION)
-    if nodes["content"] is not None and not 1 <= nodes["content"] <= 10:
-        flags.append("content outside of 1 to 10")
     present = {name: score for name, score in nodes.items() if score is not None}
     total = sum(scheme[name] for name in present) if is_normalised else 1.0
-    is_whole = is_normalised or len(present) == len(nodes)
     overall = None
-    if is_whole and total > 0:
+    if total > 0 and (is_normalised or len(present) == len(nodes)):
         overall = sum(scheme[name] * score for name, score in present.items()) / total
     return Tree(nodes, overall, flags)

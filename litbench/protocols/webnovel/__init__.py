@@ -9,32 +9,24 @@ it writes are a writer, too. docs/writers.md says what differs.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once
-from litbench.judges.rubric import Rated
+from litbench.judges.rubric import ATTEMPTS, Rated
 from litbench.judges.store import Sampling
 from litbench.metrics.placement import ReferenceDistribution
-from litbench.protocols.protocol import (
-    Item,
-    Piece,
-    Protocol,
-    missing_flag,
-    rate_all,
-    written_text,
-)
+from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all, written_text
 from litbench.protocols.webnovel.books import Book, read_books, read_texts
-from litbench.templates.rubric import Rubric, load_rubric
+from litbench.templates.rubric import load_rubric
 
 _EXAMPLE = "他推开门，院子里落了一地的槐花，没有人说话。" * 60
 _WRITTEN = re.compile(r"<text>(.*?)(?:</text>|\Z)", re.DOTALL)
 # The reference consists of means of this many chapters.
 _CHAPTERS = 10
-_CEILING = 99
 
 
 @dataclass
@@ -48,8 +40,8 @@ class WebnovelOptions:
         texts: folder with the published `prompts.json`; null for our own texts.
         criteria: whether writers are told the criteria.
         as_published: read replies as the benchmark's program does: whole numbers only, in or off
-            the scale, from the first block, and no rating of a chapter if one is missing; means
-            are rounded to two decimals, and ties count half.
+            the scale, from the first block, and no rating of a chapter if one is missing,
+            without a second question; means are rounded to two decimals, and ties count half.
     """
 
     books: Path
@@ -71,33 +63,20 @@ class Webnovel(Protocol):
         self._options = options
         self._books = read_books(options.books)
         texts = read_texts(options.texts)
-        self._system = texts[
-            f"generation_system_{'with' if options.criteria else 'without'}_criteria"
-        ]
-        own = load_rubric("webnovel")
-        self.rubric = own
+        with_or_without = "with" if options.criteria else "without"
+        self._system = texts[f"generation_system_{with_or_without}_criteria"]
+        self.rubric = load_rubric("webnovel")
         if options.texts is not None:
-            self.rubric = Rubric(
-                own.name, own.form, own.lowest, own.highest, texts["judge_user"], own.criteria,
-                is_plain=True,
-            )  # fmt: skip
+            self.rubric = replace(self.rubric, text=texts["judge_user"], is_plain=True)
         self._names = [criterion.name for criterion in self.rubric.criteria]
-        self._reference = (
-            None
-            if options.reference is None
-            else ReferenceDistribution.read(options.reference, self._names)
-        )
+        self._reference = None
+        if options.reference is not None:
+            self._reference = ReferenceDistribution.read(options.reference, self._names)
         self.headline = "mean" if self._reference is None else "percentile"
 
     def items(self) -> list[Item]:
         """The books."""
-        return [Item(book.book_id, book.title, book) for book in self._books]
-
-    def files(self) -> dict[str, Path]:
-        """The books, the reference and the published texts."""
-        options = self._options
-        named = {"books": options.books, "reference": options.reference, "texts": options.texts}
-        return {f"options.{name}": path for name, path in named.items() if path is not None}
+        return [Item(book.request_id, book.novel, book) for book in self._books]
 
     def record(self) -> dict[str, Any]:
         """What is not as published, and how messages are sent."""
@@ -117,16 +96,20 @@ class Webnovel(Protocol):
     async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
         """Write the chapters, have them rated, and place the book."""
         book: Book = item.content
+        steps = [f"chapter_{number}" for number in range(1, len(book.novel_info) + 1)]
         written = await at_once(
-            *(self._write(talk, f"chapter_{number}", synopsis)
-              for number, synopsis in enumerate(book.synopses, 1))
-        )  # fmt: skip
-        texts = {f"chapter_{k}": text for k, (text, _) in enumerate(written, 1) if text}
-        flags = [f"chapter_{k} cut" for k, (_, is_cut) in enumerate(written, 1) if is_cut]
-        if without := len(written) - len(texts):
-            flags.append(f"{without} of {len(written)} chapters without text")
+            *(self._write(talk, *one) for one in zip(steps, book.novel_info, strict=True))
+        )
+        texts = {step: text for step, (text, _) in zip(steps, written, strict=True) if text}
+        flags = [f"{step} cut" for step, (_, is_cut) in zip(steps, written, strict=True) if is_cut]
+        if without := len(steps) - len(texts):
+            flags.append(f"{without} of {len(steps)} chapters without text")
         questions = {step: (self.rubric, {"text": text}) for step, text in texts.items()}
-        ratings = await rate_all(talk, judges, questions, as_published=self._options.as_published)
+        as_published = self._options.as_published
+        ratings = await rate_all(
+            talk, judges, questions, as_published=as_published,
+            attempts=1 if as_published else ATTEMPTS,
+        )  # fmt: skip
         piece = Piece(texts, ratings)
         for judge in judges:
             rated = [ratings[judge, step] for step in texts]
@@ -137,26 +120,22 @@ class Webnovel(Protocol):
 
     def grades(self, rated: Sequence[Rated]) -> tuple[dict[str, float | None], list[str]]:
         """Return a book's grades by quantity, and flags: means by criterion, and its place."""
-        ratings = np.array(
-            [[one.ratings[name].rating for name in self._names] for one in rated], np.float64
-        ).reshape(-1, len(self._names))
-        known = np.isfinite(ratings)
-        counts = known.sum(axis=0)
-        means = np.where(known, ratings, 0).sum(axis=0) / np.where(counts, counts, np.nan)
+        known = [
+            [rating for one in rated if (rating := one.ratings[name].rating) is not None]
+            for name in self._names
+        ]
+        means = np.array([np.mean(of) if of else np.nan for of in known])
         if self._options.as_published:
             means = means.round(2)
         grades = {**dict(zip(self._names, means, strict=True)), "mean": means.mean()}
-        flags = []
-        if (least := int(counts.min())) < _CHAPTERS:
-            flags.append(f"means of {least} chapters; the reference's are of {_CHAPTERS}")
         if self._reference is not None:
-            value = self._reference.value(means)
-            place = self._reference.percentile_of_value(value, rank=self._options.as_published)
-            grades |= {
-                "composite": self._reference.composite(means), "value": value, "percentile": place,
-            }  # fmt: skip
-            if place > _CEILING:
-                flags.append(f"above the {_CEILING}th percentile, where the scale saturates")
+            grades["composite"] = self._reference.composite(means)
+            grades["value"] = self._reference.value(means)
+            rank = self._options.as_published
+            grades["percentile"] = self._reference.percentile(means, rank=rank)
+        flags = []
+        if (least := min(map(len, known))) < _CHAPTERS:
+            flags.append(f"means of {least} chapters; the reference's are of {_CHAPTERS}")
         return {
             name: None if np.isnan(grade) else float(grade) for name, grade in grades.items()
         }, flags

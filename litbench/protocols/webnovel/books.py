@@ -3,102 +3,99 @@
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from litbench.config import read_yaml
 from litbench.errors import ConfigError, DataError
 
-TEXTS = (
+# The last two ask about a chapter.
+_PUBLISHED = (
     "generation_system_with_criteria", "generation_system_without_criteria", "extraction_user",
+    "judge_user",
 )  # fmt: skip
-_JUDGE = "judge_user"
 _PARTS = ("主要人物", "主要情节", "重要场景")
-_CRITERIA = 8
 
 
-@dataclass(frozen=True)
-class Book:
-    """A book to be written again, chapter by chapter.
+class Book(BaseModel):
+    """A book to be written again, chapter by chapter, in the benchmark's form.
 
     Attributes:
-        book_id: its identity; titles may repeat.
-        title: its title.
-        synopses: one per chapter; empty strings in a book that is only to be rated.
+        request_id: its identity; titles may repeat.
+        novel: its title.
+        novel_info: one synopsis per chapter; empty strings in a book that is only to be rated.
+        original_score: mean ratings of the human chapters by the eight criteria.
     """
 
-    book_id: str
-    title: str
-    synopses: tuple[str, ...]
+    request_id: Annotated[str, Field(pattern=r"\S")]
+    novel: Annotated[str, Field(pattern=r"\S")]
+    novel_info: Annotated[list[str], Field(min_length=1)]
+    original_score: Annotated[
+        list[float] | None, Field(alias="original score", min_length=8, max_length=8)
+    ] = None
 
 
 def read_books(path: Path) -> list[Book]:
-    """Read books in the benchmark's form, a JSON list or JSON lines; unknown keys are ignored.
+    """Read books from a JSON list or JSON lines; unknown keys are ignored.
 
     Raises:
         DataError: the file cannot be read, or a record lacks what the protocol needs.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        is_list = text.lstrip().startswith("[")
+        text = path.read_text(encoding="utf-8").strip()
         records = (
-            json.loads(text) if is_list else [*map(json.loads, filter(str.strip, text.split("\n")))]
+            json.loads(text)
+            if text.startswith("[")
+            else [json.loads(line) for line in text.split("\n") if line.strip()]
         )
+        books = TypeAdapter(list[Book]).validate_python(records)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        number, *keys = problem["loc"]
+        raise DataError(
+            f"{path}: book {int(number) + 1}: {'.'.join(map(str, keys))} is "
+            f"{problem['input']!r:.60}: {problem['msg']}"
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: cannot read books ({error}): give a JSON list or JSON lines"
         ) from error
-    books = [_book(record, f"{path}: book {number}") for number, record in enumerate(records, 1)]
-    name, times = Counter(book.book_id for book in books).most_common(1)[0] if books else ("", 0)
-    if times != 1:
-        problem = f"request_id '{name}' occurs {times} times" if books else "it has no books"
-        raise DataError(f"{path}: {problem}: give every book an id of its own")
-    return books
-
-
-def _book(record: Any, where: str) -> Book:
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: is a {type(record).__name__}: write one object per book")
-    for key in ("request_id", "novel"):
-        if not (isinstance(record.get(key), str) and record[key].strip()):
-            raise DataError(f"{where}: {key} is {record.get(key)!r:.60}: give it a text")
-    synopses = record.get("novel_info")
-    if not (synopses and isinstance(synopses, list) and all(isinstance(s, str) for s in synopses)):
-        raise DataError(f"{where}: novel_info is {synopses!r:.60}: list one synopsis per chapter")
-    scores = record.get("original score")
-    if scores is not None and len(scores) != _CRITERIA:
+    names = Counter(book.request_id for book in books)
+    if repeated := [name for name, times in names.items() if times > 1]:
         raise DataError(
-            f"{where}: original score has {len(scores)} numbers: give {_CRITERIA}, or none"
+            f"{path}: request_id '{repeated[0]}' is repeated: give every book an id of its own"
         )
-    return Book(record["request_id"], record["novel"], tuple(synopses))
+    if not books:
+        raise DataError(f"{path}: it has no books: give at least one")
+    return books
 
 
 def read_texts(folder: Path | None) -> dict[str, str]:
     """Read the prompts: our own, or `prompts.json` of a folder with the published ones.
 
     Returns:
-        The texts by the names in `TEXTS`, and `judge_user` if they are the published ones.
+        The texts by name; `judge_user` is only among the published ones.
 
     Raises:
         ConfigError: a published text is missing.
     """
     if folder is None:
-        return {name: text.strip() for name, text in
-                read_yaml(Path(__file__).parent / "texts.yaml").items()}  # fmt: skip
+        texts = read_yaml(Path(__file__).parent / "texts.yaml")
+        return {name: text.strip() for name, text in texts.items()}
     path = folder / "prompts.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        texts = {name: str(content[name]) for name in (*TEXTS, _JUDGE)}
+        texts = {name: str(content[name]) for name in _PUBLISHED}
+        texts["judge_user"] = texts["judge_user"].replace("{chapter}", "{text}")
+        if without := [one for one in _PUBLISHED[2:] if "{text}" not in texts[one]]:
+            raise ValueError(f"{without[0]} has no slot {{text}} for the chapter")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"texts: cannot read the published prompts in {path} ({error!r}): give a JSON object "
-            f"with {', '.join((*TEXTS, _JUDGE))}"
+            f"with {', '.join(_PUBLISHED)}"
         ) from error
-    texts[_JUDGE] = texts[_JUDGE].replace("{chapter}", "{text}")
-    for name in ("extraction_user", _JUDGE):
-        if "{text}" not in texts[name]:
-            raise ConfigError(f"texts: {name} in {path} has no slot for the chapter: add {{text}}")
     return texts
 
 
