@@ -269,10 +269,12 @@ class Rubric:
     def _published_tags(self, reply: str) -> dict[str, float]:
         found = {}
         for criterion in self.criteria:
-            tag = re.escape(criterion.name)
-            match = re.search(f"<{tag}>(.{{0,1000}}?)</{tag}>", reply)
+            # The first line with both tags; a regular expression would take quadratic time.
+            start, end = f"<{criterion.name}>", f"</{criterion.name}>"
+            rests = (line.partition(start)[2] for line in reply.split("\n"))
+            texts = (rest.partition(end)[0] for rest in rests if end in rest)
             try:
-                found[criterion.name] = float(int(match[1])) if match else math.nan
+                found[criterion.name] = float(int(next(texts, "")))
             except ValueError:
                 found[criterion.name] = math.nan
         return {} if any(map(math.isnan, found.values())) else found
