@@ -96,13 +96,13 @@ async def rate(
     *,
     step: str,
     as_published: bool = False,
-    attempts: int = ATTEMPTS,
 ) -> Rated:
     """Ask the model of a role to rate a text in a dialogue; `texts` fill the rubric."""
     question, example = rubric.render(texts), rubric.example()
     turns: list[Turn] = []
     read: list[Rated] = []
-    for attempt in range(attempts):
+    # Published programs ask once, whatever the reply lacks.
+    for attempt in range(1 if as_published else ATTEMPTS):
         turns.append(await talk.say(role, question, step=step, example=example, attempt=attempt))
         ratings = read_reply(rubric, turns[-1], as_published=as_published)
         read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))

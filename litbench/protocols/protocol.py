@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
 from litbench.judges.dialogues import Cast, Talk, Turn, UnfinishedError, at_once, without_reasoning
-from litbench.judges.rubric import ATTEMPTS, Rated, rate
+from litbench.judges.rubric import Rated, rate
 from litbench.judges.store import Sampling
 from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
@@ -121,7 +121,6 @@ async def rate_all(
     questions: Mapping[str, tuple[Rubric, Mapping[str, str]]],
     *,
     as_published: bool = False,
-    attempts: int = ATTEMPTS,
 ) -> dict[tuple[str, str], Rated]:
     """Have every judge rate every text, at the same time.
 
@@ -130,7 +129,6 @@ async def rate_all(
         judges: roles.
         questions: by step, the rubric and the texts that fill it.
         as_published: see `Rubric.read`.
-        attempts: how often a judge is asked at most if ratings are missing.
 
     Returns:
         What was said, by judge and step.
@@ -138,13 +136,10 @@ async def rate_all(
     places = [(judge, step) for judge in judges for step in questions]
     rated = await at_once(
         *(
-            rate(
-                talk, judge, *questions[step], step=step, as_published=as_published,
-                attempts=attempts,
-            )
+            rate(talk, judge, *questions[step], step=step, as_published=as_published)
             for judge, step in places
         )
-    )  # fmt: skip
+    )
     return dict(zip(places, rated, strict=True))
 
 

@@ -18,7 +18,6 @@ from litbench.artifact import file_digest
 from litbench.config import read_yaml
 from litbench.errors import ConfigError
 from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, without_reasoning
-from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.store import Sampling
 from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all
 from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
@@ -163,10 +162,7 @@ class Longform(Protocol):
             f"# Chapter {number}\n\n{text}" for number, text in enumerate(chapters.values(), 1)
         )
         questions["final"] = (self.texts.rubrics["final"], {"prompt": item.prompt, "text": whole})
-        published = self._options.as_published
-        # The published program asks once, whatever the reply lacks.
-        attempts = 1 if published else ATTEMPTS
-        ratings = await rate_all(talk, judges, questions, as_published=published, attempts=attempts)
+        ratings = await rate_all(talk, judges, questions, as_published=self._options.as_published)
         piece = Piece(chapters, ratings)
         for judge in judges:
             # On a scale of 0 to 100; the final judgement weighs as much as a chapter.

@@ -302,10 +302,7 @@ class Tow(Protocol):
         questions = {
             leaf: (rubric, filled) for leaf, rubric in self._rubrics.items() if leaf not in skipped
         }
-        return await rate_all(
-            talk, judges, questions, as_published=self._is_released,
-            attempts=1 if self._is_released else ATTEMPTS,
-        )  # fmt: skip
+        return await rate_all(talk, judges, questions, as_published=self._is_released)
 
     # Measuring -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once
-from litbench.judges.rubric import ATTEMPTS, Rated
+from litbench.judges.rubric import Rated
 from litbench.judges.store import Sampling
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all, written_text
@@ -106,10 +106,7 @@ class Webnovel(Protocol):
             flags.append(f"{without} of {len(steps)} chapters without text")
         questions = {step: (self.rubric, {"text": text}) for step, text in texts.items()}
         as_published = self._options.as_published
-        ratings = await rate_all(
-            talk, judges, questions, as_published=as_published,
-            attempts=1 if as_published else ATTEMPTS,
-        )  # fmt: skip
+        ratings = await rate_all(talk, judges, questions, as_published=as_published)
         piece = Piece(texts, ratings)
         for judge in judges:
             rated = [ratings[judge, step] for step in texts]
