@@ -83,12 +83,6 @@ class Narra(Protocol):
         """The personas."""
         return [Item(name, one.emotional_need.strip(), one) for name, one in self._personas.items()]
 
-    def files(self) -> dict[str, Path]:
-        """The folder of personas."""
-        return (
-            {} if self._options.personas is None else {"options.personas": self._options.personas}
-        )
-
     def record(self) -> dict[str, Any]:
         """Profile, part and personas by digest, and what is not as published."""
         options = self._options
