@@ -201,6 +201,11 @@ def main(config: Config) -> None:
     graded, parts = read_runs(folders), VerdictParts(config.out / "parts")
     quantity = config.quantity or graded.headline
     quantities = list(dict.fromkeys(row["quantity"] for row in graded.rows))
+    if not quantities:
+        raise DataError(
+            f"none of {graded.missing:,} grades is known, since no rating could be read: see the "
+            "outcomes in ratings.parquet and the replies in turns.parquet"
+        )
     if quantity not in quantities:
         raise ConfigError(f"no grades of quantity '{quantity}': {nearest(quantity, quantities)}")
     cells = cells_of(graded, quantity)

@@ -129,7 +129,7 @@ def write_run(folder, cells, people=(), protocol="longform", stories=True):
         kind = "person" if cell.judge in people else "model"
         rated = {"story_id": name, "rater": cell.judge, "rater_kind": kind, "rating": cell.grade}
         ratings += [rated, {**rated, "criterion": "plot"}]
-        words = max(round(cell.grade), 1)
+        words = max(round(cell.grade or 1), 1)
         texts[name] = {
             "story_id": name, "prompt_id": cell.prompt, "prompt": f"About {cell.prompt}",
             "text": "word " * words, "n_words": words, "source": cell.writer, "sample": 0,
@@ -213,10 +213,13 @@ def test_invalid_input(compare, tmp_path):
     second = write_run(tmp_path / "b", planted()[:9], protocol="tow", stories=False)
     broken = write_run(tmp_path / "c", planted())
     write_json({}, broken / "grades.parquet")
+    empty = write_run(tmp_path / "d", [cell._replace(grade=None) for cell in planted()[:2]],
+                      stories=False)  # fmt: skip
     cases = [
         ({"runs": [first, first]}, DataError, "two of them have the grade"),
         ({"runs": [first, second]}, ConfigError, "several protocols"),
         ({"runs": broken}, DataError, "does not match manifest.json"),
+        ({"runs": empty}, DataError, "none of 3 grades is known"),
         ({"runs": first, "quantity": "overal"}, ConfigError, "did you mean 'overall'"),
         ({"runs": first, "reference": "asch"}, ConfigError, "did you mean 'ash'"),
         ({"runs": first, "raters": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
