@@ -124,9 +124,7 @@ def read_finished(pairs: Path, ratings: Path, raters: pa.Table) -> Collected:
 
 def main(config: Config) -> None:
     """Compute the figures and write them."""
-    artifact = Artifact(
-        config.out, program=__file__, config=config, inputs=input_paths(config)
-    )  # fmt: skip
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=input_paths(config))
     page_path = (config.out / "human_study.html").resolve()
     if artifact.is_current():
         print((config.out / "human_study.txt").read_text(encoding="utf-8") + f"page: {page_path}")

@@ -37,6 +37,7 @@ class Graded:
         people: raters that are people.
         stories: the stories of all runs; None if there are none.
         text_grades: (judge, story_id) -> the judge's grade of that text.
+        headline: the quantity that the protocol names first.
         notes: why results cannot be compared with published ones.
     """
 

@@ -100,20 +100,20 @@ class GradeAgreement:
 
 def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
     """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
-    columns = []
-    for column in ("writer", "prompt", "judge"):
-        judges, place = np.unique([getattr(cell, column) for cell in cells], return_inverse=True)
-        columns.append(np.eye(len(judges))[place])
-    design = np.hstack(columns)
+    from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
+
+    encoder = OneHotEncoder()
+    # Sparse: a dense matrix of a thousand prompts would take hundreds of megabytes.
+    design = encoder.fit_transform([(cell.writer, cell.prompt, cell.judge) for cell in cells])
+    writers, _, judges = encoder.categories_
     # The normal equations, with two constraints that make prompts and judges sum to 0.
-    normal = design.T @ design
-    n_writers, n_judges = columns[0].shape[1], len(judges)
-    normal[n_writers:-n_judges, n_writers:-n_judges] += 1
-    normal[-n_judges:, -n_judges:] += 1
-    grades = [cell.grade for cell in cells]
+    normal = (design.T @ design).toarray()
+    normal[len(writers) : -len(judges), len(writers) : -len(judges)] += 1
+    normal[-len(judges) :, -len(judges) :] += 1
+    grades = np.array([cell.grade for cell in cells])
     effects, _, rank, _ = np.linalg.lstsq(normal, design.T @ grades, rcond=None)
     is_connected = bool(rank == len(normal))
-    offsets = effects[-n_judges:] if is_connected else np.zeros(n_judges)
+    offsets = effects[-len(judges) :] if is_connected else np.zeros(len(judges))
     return AdditiveFit(dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected)
 
 

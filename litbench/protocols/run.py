@@ -129,7 +129,6 @@ class _Results:
         }  # fmt: skip
         self.cost = 0.0
         self.rejected_rows = RejectedRows()
-        self.flags: Counter[str] = Counter()
         self._logged: list[tuple[Held, Any]] = []
         self._number = 0
         extra = {"sample": pa.int64(), "step": pa.large_string()}
@@ -224,7 +223,6 @@ class _Results:
         return len(names) == 1
 
     def write_log(self) -> None:
-        """Write the log of the last dialogues."""
         """Write the log of the last dialogues."""
         samples = []
         for held, place in self._logged:

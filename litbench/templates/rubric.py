@@ -244,7 +244,8 @@ class Rubric:
                 yield canonical(name), number
 
     def _published_lines(self, reply: str) -> dict[str, float]:
-        # longform-writing-bench, core/scoring.py, described line by line in docs/writers.md.
+        # As longform-writing-bench, core/scoring.py: lines after a marker, until a rule or an end
+        # marker; the name is what stands before the first colon that a number follows.
         ignored = ("overall assessment", "summary", "reasoning", "critique", "feedback", "notes")
         markers = ("[Scores]", "--- Scores ---")
         has_marker = any(marker in reply for marker in markers)
@@ -287,7 +288,7 @@ class Rubric:
 def canonical(name: str) -> str:
     """A criterion's name without case, Markdown, leading numbers, spaces and punctuation."""
     folded = unicodedata.normalize("NFKC", name).casefold()
-    return re.sub(r"^\d+|[\W_]+", "", re.sub(r"[\W_]+", "", folded))
+    return re.sub(r"[\W_]+", "", folded).lstrip("0123456789")
 
 
 def json_objects(reply: str) -> Iterator[Any]:
