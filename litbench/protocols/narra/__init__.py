@@ -156,9 +156,11 @@ class Narra(Protocol):
             values = {name: one.ratings[name].rating for name in CRITERIA}
             is_truncated = episode.end == "truncated"
             graded = dict.fromkeys(GRADES) if is_truncated else grades(values)
-            flags = [*missing_flag([one]), *["truncated"] * is_truncated]
-            known = self._families.get((talk.dialogue.writer, judge))
-            flags += [known] if known else []
+            flags = missing_flag([one])
+            if is_truncated:
+                flags.append("truncated")
+            if (talk.dialogue.writer, judge) in self._families:
+                flags.append(self._families[talk.dialogue.writer, judge])
             piece.grades += [(judge, name, grade, flags) for name, grade in graded.items()]
             reply = read_json(one.reply.text, dict) or {}
             labels = reply.get("failure_modes")
@@ -203,8 +205,11 @@ def _quantities(episode: Episode) -> list[tuple[str | None, str, float | None, l
     """The quantities of an episode, without a judge."""
     own = [m.text for m in episode.history if m.kind in ("text", "notice")]
     turns = episode.turns or None
-    flags = [f"{episode.cut} answers cut"] * bool(episode.cut)
-    flags += [f"{episode.repaired} actions of the reader repaired"] * bool(episode.repaired)
+    flags = [f"{episode.detail} cannot be read"] if episode.detail else []
+    if episode.cut:
+        flags.append(f"{episode.cut} answers cut")
+    if episode.repaired:
+        flags.append(f"{episode.repaired} actions of the reader repaired")
     found = {
         "failed": float(episode.end == "failed"),
         "truncated": float(episode.end == "truncated"),
@@ -213,5 +218,4 @@ def _quantities(episode: Episode) -> list[tuple[str | None, str, float | None, l
         "patches_per_turn": episode.patches / turns if turns else None,
         "signals_per_turn": episode.signals / turns if turns else None,
     }
-    detail = [f"{episode.detail} cannot be read"] if episode.detail else []
-    return [(None, name, value, [*detail, *flags]) for name, value in found.items()]
+    return [(None, name, value, flags) for name, value in found.items()]
