@@ -1,16 +1,19 @@
-"""Build a checked dataclass from a YAML file and the command line.
+"""Build a checked dataclass from a YAML file and the command line: one grammar for all commands.
 
     config = load_config(Config, sys.argv[1:], about=__doc__)
 
 reads `--config file.yaml`; `--key value` and `--key=value` override the file, nested keys as
-`--cleaning.cut_vote_talk false`. `$NAME` and `~` in strings are expanded. A value of the wrong
-type is an error, and so is an unknown key at any depth; the message names the nearest valid key.
+`--cleaning.cut_vote_talk false`. A boolean key may stand alone, and a key that holds a list may be
+repeated. Keys marked `Positional` can be given without their name. `$NAME` and `~` in strings are
+expanded. A value of the wrong type is an error, and so is an unknown key at any depth; the message
+names the nearest valid key. Keys are not abbreviated; `-` and `_` are the same in a key.
 """
 
 import contextlib
 import dataclasses
 import difflib
 import errno
+import importlib
 import inspect
 import math
 import os
@@ -19,7 +22,7 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +37,21 @@ C = TypeVar("C")
 
 # Ten lines of nested aliases can expand to billions of values.
 _MOST_VALUES = 1_000_000
+
+
+class Positional:
+    """Marks a key whose name may be left out: `input: Annotated[str, Positional]`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """Marks a mapping that takes every key unknown to its dataclass.
+
+    Attributes:
+        to: "module:dataclass" with the valid keys of the mapping, imported when it gets one.
+    """
+
+    to: str
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -91,8 +109,10 @@ def build(
 ) -> C:
     """Build a dataclass, with those nested in it, from plain values such as parsed YAML.
 
+    If the dataclass has an attribute `given`, it is set to the names of the given keys.
+
     Raises:
-        ConfigError: an unknown key, a missing key or a value of the wrong type. The message starts
+        ConfigError: an unknown key, missing keys or a value of the wrong type. The message starts
             with `where`, such as the path of the config, or "command line" for a key in
             `overridden`.
     """
@@ -107,25 +127,52 @@ def build(
             filled[field.name] = {**as_plain(default), **inner}
     try:
         built: C = _adapter(hint).validate_python((filled,))[0]
-        return built
     except ValidationError as error:
-        unknown = ("unexpected_keyword_argument", "invalid_key")
-        problem = min(error.errors(), key=lambda problem: problem["type"] not in unknown)
-        path: list[str] = []
-        steps = [str(step) for step in problem["loc"][1:]]
-        if any(steps[: len(keys)] == keys for keys in (key.split(".") for key in overridden)):
-            where = "command line"
-        # After the keys, the location names members of unions.
-        while len(path) < len(steps) and (inner := _type_at(hint, steps[len(path)])) is not None:
-            hint, path = inner, steps[: len(path) + 1]
-        message = f"key '{'.'.join(path)}' is {problem['input']!r:.120}: {problem['msg']}"
-        if problem["type"] == "missing":
-            message = f"key '{'.'.join(path)}' is missing: give it a value"
-        if problem["type"] in unknown:
-            keys = [field.name for part in _parts(hint) for field in _fields(part)]
-            prefix = "".join(f"{step}." for step in path)
-            message = f"unknown key '{prefix}{steps[-1]}': {nearest(steps[-1], keys, prefix)}"
-        raise ConfigError(f"{where}: {message}") from error
+        raise ConfigError(_explain(error, hint, where, overridden)) from error
+    except (TypeError, ImportError) as error:
+        # The checks of other libraries' dataclasses raise these.
+        raise ConfigError(f"{where}: {error}") from error
+    if hasattr(cls, "given"):
+        built.given = list(values)  # type: ignore[attr-defined]
+    return built
+
+
+def _explain(error: ValidationError, hint: Any, where: str, overridden: Collection[str]) -> str:
+    """One line about the first problem, or about all missing keys."""
+    unknown = ("unexpected_keyword_argument", "invalid_key")
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] not in unknown)
+    problem = problems[0]
+    steps = [str(step) for step in problem["loc"][1:]]
+    if any(steps[: len(keys)] == keys for keys in (key.split(".") for key in overridden)):
+        where = "command line"
+    path, inner = _known_steps(hint, steps)
+    if problem["type"] in unknown:
+        keys = [field.name for part in _parts(inner) for field in _fields(part)]
+        prefix = "".join(f"{step}." for step in path)
+        return f"{where}: unknown key '{prefix}{steps[-1]}': {nearest(steps[-1], keys, prefix)}"
+    if problem["type"] == "missing":
+        paths = [_known_steps(hint, map(str, other["loc"][1:]))[0]
+                 for other in problems if other["type"] == "missing"]  # fmt: skip
+        names = [f"'{'.'.join(path)}'" for path in paths]
+        if len(names) == 1:
+            return f"{where}: key {names[0]} is missing: give it a value"
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"{where}: keys {listed} are missing: give them values"
+    if not path:
+        # A check of the whole dataclass.
+        return f"{where}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{where}: key '{'.'.join(path)}' is {problem['input']!r:.120}: {problem['msg']}"
+
+
+def _known_steps(hint: Any, steps: Iterable[str]) -> tuple[list[str], Any]:
+    """The keys at the start of a location, before names of members of unions; and their type."""
+    path: list[str] = []
+    for step in steps:
+        if (inner := _type_at(hint, step)) is None:
+            break
+        hint = inner
+        path.append(step)
+    return path, hint
 
 
 @cache
@@ -175,40 +222,100 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         keys = "\n".join(_describe(cls))
         print(f"{inspect.cleandoc(about or '')}\n\nKeys (set each with --key value):\n\n{keys}")
         raise SystemExit(0)
+    for argument in arguments:
+        check_utf8(argument, "command line")
+    marks = {name: getattr(hint, "__metadata__", ())
+             for name, hint in typing.get_type_hints(cls, include_extras=True).items()}  # fmt: skip
+    positional = [name for name, marked in marks.items() if Positional in marked]
     files: list[str] = []
     values: dict[str, Any] = {}
-    overrides: list[tuple[list[str], str]] = []
+    overrides: list[tuple[list[str], str, Any]] = []
     rest = list(arguments)
-    for argument in rest:
-        check_utf8(argument, "command line")
     while rest:
-        key, equals, text = rest.pop(0).partition("=")
-        if not key.startswith("--") or key == "--":
-            raise ConfigError(f"unexpected argument '{key}': write --config FILE or --key value")
-        if not equals:
-            text = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-        if key == "--config":
-            files.append(text)
-            values |= read_yaml(Path(text))
-        else:
-            overrides.append((key[2:].split("."), text))
-    for path, text in overrides:
-        hint: Any = cls
-        for step in path:
-            hint = _type_at(hint, step)
-        target = values
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            if not positional:
+                raise ConfigError(
+                    f"unexpected argument '{word}': write --config FILE or --key value; a list is "
+                    "--key '[a, b]', or --key a --key b"
+                )
+            name = positional.pop(0)
+            overrides.append(([name], word, _type_at(cls, name)))
+            continue
+        key, equals, text = word[2:].partition("=")
+        if key == "config":
+            files.append(text if equals else _next(rest, key, Path))
+            values |= read_yaml(Path(files[-1]))
+            continue
+        path, hint = _locate(cls, key, marks)
+        positional = [name for name in positional if [name] != path]
+        overrides.append((path, text if equals else _next(rest, key, hint), hint))
+    given: set[str] = set()
+    for path, text, hint in overrides:
+        target, name = values, ".".join(path)
         for step in path[:-1]:
             if not isinstance(target.get(step), dict | None):
-                raise ConfigError(f"--{'.'.join(path)}: '{step}' holds no keys: set --{step}")
+                raise ConfigError(f"--{name}: '{step}' holds no keys: set --{step}")
             # Copied, since other keys may share the mapping through an alias.
             target[step] = dict(target.get(step) or {})
             target = target[step]
-        is_text = hint is not None and set(_parts(hint)) <= {str, Path}
-        target[path[-1]] = _value_of(text, is_text=is_text)
+        kinds = set(_parts(hint))
+        value = _value_of(text, is_text=hint is not None and kinds <= {str, Path})
+        if value is None and kinds <= {str, Path} and type(None) not in typing.get_args(hint):
+            value = text
+        if any(typing.get_origin(kind) is list for kind in kinds):
+            value = [text] if not isinstance(value, list | None) else value
+            value = [*target[path[-1]], *value] if name in given else value
         # Only a check, so that the message does not blame the file.
-        _expand(target[path[-1]], "command line")
+        _expand(value, "command line")
+        target[path[-1]] = value
+        given.add(name)
     where = ", ".join(files) or "command line"
-    return build(cls, _expand(values, where), where, [".".join(path) for path, _ in overrides])
+    return build(cls, _expand(values, where), where, given)
+
+
+def _next(rest: list[str], key: str, hint: Any) -> str:
+    """Take the value of a key from the words after it; a boolean or unknown key may have none."""
+    has_value = bool(rest) and (rest[0] == "--" or not rest[0].startswith("--"))
+    if set(_parts(hint)) == {bool}:
+        has_value = has_value and rest[0].lower() in ("true", "false", "null", "yes", "no")
+    if has_value:
+        return rest.pop(0)
+    if hint not in (None, Any) and set(_parts(hint)) != {bool}:
+        raise ConfigError(f"command line: --{key} has no value: write --{key} VALUE")
+    return "true"
+
+
+def _locate(cls: Any, key: str, marks: Mapping[str, Any]) -> tuple[list[str], Any]:
+    """The steps of a dotted key and the type of its value, None if unknown."""
+    path, hint = _steps(cls, key)
+    if any(field.name == path[0] for field in _fields(cls)):
+        return path, hint
+    for name, marked in marks.items():
+        for mark in marked:
+            if isinstance(mark, Passed):
+                module, _, target = mark.to.partition(":")
+                inner = getattr(importlib.import_module(module), target)
+                path, hint = _steps(inner, key)
+                valid = [field.name for field in (*_fields(cls), *_fields(inner))]
+                if path[0] not in valid:
+                    raise ConfigError(
+                        f"command line: unknown key '{path[0]}': {nearest(path[0], valid)}"
+                    )
+                return [name, *path], hint
+    return path, hint
+
+
+def _steps(cls: Any, key: str) -> tuple[list[str], Any]:
+    """Split a dotted key, with - as _ in the names of fields; return its steps and type."""
+    path: list[str] = []
+    hint = cls
+    for step in key.split("."):
+        name = step.replace("-", "_")
+        is_field = any(field.name == name for part in _parts(hint) for field in _fields(part))
+        path.append(name if is_field else step)
+        hint = None if hint is None else _type_at(hint, path[-1])
+    return path, hint
 
 
 def _value_of(text: str, *, is_text: bool) -> Any:
@@ -254,8 +361,9 @@ def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
         if default is dataclasses.MISSING:
             value = " (required)"
         yield f"  {prefix}{field.name}: {kind}{value}"
-        if field.name in meanings:
-            yield re.sub(r"\n +", "\n      ", f"      {meanings[field.name]}")
+        # trl and transformers keep the meaning in the field's metadata.
+        if meaning := meanings.get(field.name) or field.metadata.get("help"):
+            yield re.sub(r"\n +", "\n      ", f"      {meaning}")
         for part in _parts(hint):
             if dataclasses.is_dataclass(part):
                 inner = f"{prefix}{field.name}."
@@ -298,5 +406,14 @@ def clear_exit() -> Iterator[None]:
 
 def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
     """Run `main` with the config of the command line, inside `clear_exit`."""
-    with clear_exit():
+
+    def work() -> None:
         main(load_config(cls, sys.argv[1:], about))
+
+    with clear_exit():
+        if "TORCHELASTIC_ERROR_FILE" in os.environ:
+            from torch.distributed.elastic.multiprocessing.errors import record  # noqa: PLC0415
+
+            # Lets a multi-process launcher show the error message at the end of its report.
+            work = record(work)
+        work()

@@ -5,14 +5,23 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.config import as_plain, build, load_config, nearest, read_yaml, run_program
+from litbench.config import (
+    Passed,
+    Positional,
+    as_plain,
+    build,
+    load_config,
+    nearest,
+    read_yaml,
+    run_program,
+)
 from litbench.errors import ConfigError, DataError
 from litbench.locations import resolve
 
@@ -247,6 +256,74 @@ def test_command_line_mappings_lists_null_and_flags():
     config = load_config(Config, [*arguments, "--seed", "-5", "--shuffle"])
     assert config == Config(Path("x"), -5, columns={"text": "body"}, drop=["a", "b"], shuffle=True)
     assert load_config(Config, ["--shuffle", "--out", "x"]).shuffle
+
+
+@dataclass
+class Command:
+    """A config with positional keys and keys that are passed on."""
+
+    source: Annotated[str, Positional]
+    target: Annotated[Path, Positional] = Path("out")
+    model: list[str] = field(default_factory=list)
+    dry_run: bool = False
+    training: Annotated[dict[str, Any], Passed(f"{__name__}:Inner")] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["a"], {"source": "a"}),
+        (["a", "b"], {"source": "a", "target": Path("b")}),
+        (["--target", "b", "a"], {"source": "a", "target": Path("b")}),
+        (["--source=a", "b"], {"source": "a", "target": Path("b")}),
+        (["--dry_run", "a"], {"source": "a", "dry_run": True}),
+        (["--dry-run", "false", "a"], {"source": "a"}),
+        (["a", "--dry_run"], {"source": "a", "dry_run": True}),
+        (["--model", "x", "a", "--model=y"], {"source": "a", "model": ["x", "y"]}),
+        (["--model", "[x, y]", "a", "--model=z"], {"source": "a", "model": ["x", "y", "z"]}),
+        (["a", "--epochs", "3"], {"source": "a", "training": {"epochs": 3}}),
+        (["a", "--name", "2024"], {"source": "a", "training": {"name": "2024"}}),
+        (["a", "--training.epochs=3"], {"source": "a", "training": {"epochs": 3}}),
+        (["-", "-5"], {"source": "-", "target": Path("-5")}),
+    ],
+)
+def test_positional_repeated_boolean_and_passed_keys(arguments, expected):
+    assert load_config(Command, arguments) == Command(**expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "b", "c"], "unexpected argument 'c'"),
+        (["a", "--target"], "--target has no value: write --target VALUE"),
+        (["a", "--target", "--dry_run"], "--target has no value"),
+        (["a", "--config"], "--config has no value"),
+        (["a", "--epoch=3"], "unknown key 'epoch': did you mean 'epochs'"),
+        (["a", "--sorce=3"], "unknown key 'sorce': did you mean 'source'"),
+        (["a", "--mod=x"], "unknown key 'mod': did you mean 'model'"),
+        (["a", "--dry_run=maybe"], "key 'dry_run' is 'maybe'"),
+        (["--model=x"], "key 'source' is missing"),
+    ],
+)
+def test_wrong_commands_are_one_line(arguments, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(Command, arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_missing_keys_are_named_at_once():
+    @dataclass
+    class Three:
+        """Three required keys."""
+
+        out: Path
+        pairs: Path
+        inner: Inner
+
+    with pytest.raises(ConfigError, match="keys 'out', 'pairs' and 'inner' are missing: give them"):
+        load_config(Three, [])
+    with pytest.raises(ConfigError, match="command line: key 'pairs' is missing"):
+        load_config(Three, ["--out=x", "--inner.epochs=1"])
 
 
 def test_environment_variables_and_home_are_expanded(tmp_path, monkeypatch):

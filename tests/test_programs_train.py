@@ -23,8 +23,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("trl")
 
-from litbench.config import load_config  # noqa: E402
-from litbench.models.training import TrainingOptions, read_options  # noqa: E402
+from litbench.config import build, load_config  # noqa: E402
+from litbench.models.training import TrainingOptions  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs" / "train").glob("*.yaml"))
@@ -74,7 +74,7 @@ def train(load_program, tiny_model, pairs_file, tmp_path):
             "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, **more, **keys,
         }  # fmt: skip
         module = load_program(f"train/{name}.py")
-        module.main(read_options(module.Config, values))
+        module.main(build(module.Config, values))
         return tmp_path / out
 
     return run
@@ -263,7 +263,7 @@ def test_training_configs_are_valid_and_match_the_paper(path, load_program):
         return
     # A config for a GPU is refused on a machine without one, before any work.
     values = yaml.safe_load(text) | {"use_cpu": True}
-    config = read_options(module.Config, values, str(path))
+    config = build(module.Config, values, str(path))
     if "A.9" in text:
         processes = 4 if "--num_processes 4" in text else 1
         pairs = config.per_device_train_batch_size * config.gradient_accumulation_steps * processes

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from litbench.config import load_config
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.backbone import collate, head_layers, rewards_of
 from litbench.models.reward import RewardModel
@@ -26,7 +27,7 @@ from litbench.models.reward_training import (  # noqa: E402
     train_rater,
     train_reward_model,
 )
-from litbench.models.training import hold_back, read_options  # noqa: E402
+from litbench.models.training import hold_back  # noqa: E402
 
 SAME = 1e-5
 # So small that weights stay what they are in fp32.
@@ -406,7 +407,7 @@ REFUSED = {
     "unknown": ({"learning_rat": 1}, "unknown key 'learning_rat': did you mean 'learning_rate'"),
     "missing": ({"model_name_or_path": None}, "'model_name_or_path' is missing"),
     "choice": ({"lr_scheduler_type": "linnear"}, "linnear"),
-    "number": ({"num_train_epochs": "three"}, "invalid float value: 'three'"),
+    "number": ({"num_train_epochs": "three"}, "'num_train_epochs' is 'three'"),
     "validation": ({"validation": 1.0}, "validation is 1.0"),
     "quantised": ({"load_in_4bit": True}, "use_peft"),
     "of transformers": ({"fp16": True, "bf16": True, "use_cpu": True}, "fp16 and bf16"),
@@ -420,7 +421,7 @@ def test_invalid_keys_are_refused_in_one_line(values, message):
     assert "\n" not in str(refused.value)
 
 
-def test_keys_of_trl_and_transformers_work():
+def test_keys_of_trl_and_transformers_work(tmp_path):
     values = {
         "model_name_or_path": "owner/name", "model_revision": "v2", "use_peft": True, "lora_r": 8,
         "learning_rate": "1e-4", "report_to": ["wandb", "tensorboard"], "push_to_hub": True,
@@ -428,7 +429,9 @@ def test_keys_of_trl_and_transformers_work():
         "lora_target_modules": ["q_proj", "v_proj"],
     }  # fmt: skip
     arguments = ["--num_train_epochs", "3", "--lora-alpha=64", "--activation_checkpointing", "true"]
-    made = read_options(RewardTraining, values, "config", arguments)
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(values))
+    made = load_config(RewardTraining, ["--config", str(config), *arguments])
     assert (made.learning_rate, made.num_train_epochs, made.lora_alpha) == (1e-4, 3, 64)
     assert (made.report_to, made.hub_private_repo) == (["wandb", "tensorboard"], True)
     assert made.activation_checkpointing
@@ -442,13 +445,13 @@ def test_keys_of_trl_and_transformers_work():
 
 @pytest.mark.parametrize("words", [["--model_revision=null"], ["--model_revision", "null"]])
 def test_null_on_the_command_line_is_none(words):
-    given = {"model_name_or_path": "x", "center_rewards_coefficient": 0.1, "run_name": "a"}
-    arguments = ["--center_rewards_coefficient", "null", "--run_name=null", *words]
-    made = read_options(RewardTraining, given, "config", arguments)
+    given = ["--model_name_or_path=x", "--center_rewards_coefficient=0.1", "--run_name=a"]
+    arguments = [*given, "--center_rewards_coefficient", "null", "--run_name=null", *words]
+    made = load_config(RewardTraining, arguments)
     assert (made.center_rewards_coefficient, made.run_name) == (None, None)
     assert made.model_revision == "null", "a key that cannot be None takes the text"
-    with pytest.raises(ConfigError, match="invalid float value: 'null'"):
-        read_options(RewardTraining, given, "config", ["--learning_rate", "null"])
+    with pytest.raises(ConfigError, match=r"'learning_rate' is None: .* valid number"):
+        load_config(RewardTraining, [*given, "--learning_rate", "null"])
 
 
 def test_missing_gpu_is_an_error(monkeypatch):

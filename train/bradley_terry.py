@@ -13,9 +13,10 @@ key of trl's RewardConfig and ModelConfig works under its own name, such as `use
 
 from dataclasses import dataclass
 
+from litbench.config import run_program
 from litbench.models.publishing import train_and_write
 from litbench.models.reward_training import RewardTraining, train_reward_model
-from litbench.models.training import ProgramOptions, run_trainer
+from litbench.models.training import ProgramOptions
 
 
 @dataclass(kw_only=True)
@@ -29,4 +30,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    run_trainer(main, Config, __doc__)
+    run_program(main, Config, __doc__)

@@ -12,9 +12,10 @@ trl's SFTConfig and ModelConfig works under its own name, such as `use_peft`, `l
 
 from dataclasses import dataclass
 
+from litbench.config import run_program
 from litbench.models.generative_training import GenerativeTraining, train_generative_model
 from litbench.models.publishing import train_and_write
-from litbench.models.training import ProgramOptions, run_trainer
+from litbench.models.training import ProgramOptions
 
 
 @dataclass(kw_only=True)
@@ -28,4 +29,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    run_trainer(main, Config, __doc__)
+    run_program(main, Config, __doc__)

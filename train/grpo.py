@@ -32,14 +32,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from litbench.artifact import Artifact, read_part, write_json, write_part
-from litbench.config import run_program
+from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
 from litbench.models.training import (
     checkpoint_folder,
-    read_options,
     show_progress,
     train_from_last_checkpoint,
 )
@@ -221,7 +220,7 @@ def main(config: Config) -> None:
     if pretrained is not None:
         models["model_name_or_path"] = pretrained
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
-    args = read_options(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
+    args = build(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"stories": config.stories},
         models=models, version=2,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from trl import SFTConfig, SFTTrainer
 
+from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.models.generative import GenerativeModel, make_question, require_packing
 from litbench.models.question import VERDICT, Question, tokenize
@@ -23,7 +24,6 @@ from litbench.models.training import (
     hold_back,
     load_to_train,
     option,
-    read_options,
     train,
     train_inside,
 )
@@ -140,5 +140,5 @@ def train_generative_model(
     return GenerativeModel(question=question, **trained, name=name) if trained else None
 
 
-options_of = partial(read_options, GenerativeTraining)
+options_of = partial(build, GenerativeTraining)
 train_rater = partial(train_inside, train_generative_model, GenerativeTraining)

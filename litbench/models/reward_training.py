@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
+from litbench.config import build
 from litbench.models.backbone import is_packed, rewards_of
 from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
@@ -25,7 +26,6 @@ from litbench.models.training import (
     hold_back,
     load_to_train,
     option,
-    read_options,
     train,
     train_inside,
 )
@@ -158,5 +158,5 @@ def train_reward_model(
     return RewardModel(**trained, name=name) if trained else None
 
 
-options_of = partial(read_options, RewardTraining)
+options_of = partial(build, RewardTraining)
 train_rater = partial(train_inside, train_reward_model, RewardTraining)

@@ -16,18 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from torch.distributed.elastic.multiprocessing.errors import record
 from tqdm import tqdm
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
 from litbench.artifact import (
     as_json,
@@ -37,7 +36,7 @@ from litbench.artifact import (
     write_atomically,
     write_digest,
 )
-from litbench.config import clear_exit, nearest, read_yaml
+from litbench.config import build
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
@@ -46,7 +45,6 @@ from litbench.raters import training_prompts_of
 from litbench.records import connected_prompts
 from litbench.text import digest
 
-C = TypeVar("C")
 # Pairs that training did not use, with the reason.
 REJECTED = "rejected.jsonl"
 
@@ -74,7 +72,13 @@ def option(default: Any, about: str) -> Any:
 
 @dataclass(kw_only=True)
 class TrainingOptions(ModelConfig):  # type: ignore[misc]
-    """Keys that both training programs add to trl's, and the paper's defaults (A.9)."""
+    """Keys that both training programs add to trl's, and the paper's defaults (A.9).
+
+    Attributes:
+        given: names of the keys that were set, see `litbench.config.build`.
+    """
+
+    given: ClassVar[Sequence[str]] = ()
 
     learning_rate: float = 1e-5
     num_train_epochs: float = 1.0
@@ -143,7 +147,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
 
     def record(self) -> dict[str, Any]:
         """Main keys and keys set in the config or on the command line, as JSON values."""
-        names = dict.fromkeys([*_MAIN_KEYS, *getattr(self, "given", ())])
+        names = dict.fromkeys([*_MAIN_KEYS, *self.given])
         kept = [name for name in names if not name.startswith(_RUNTIME_PREFIXES)]
         plain = self.to_dict()
         return dict(as_json({name: plain[name] for name in kept if name not in _RUNTIME}))
@@ -168,61 +172,6 @@ class ProgramOptions:
         """Input files, by key."""
         named = {"pairs": self.pairs, "evaluation_pairs": self.evaluation_pairs}
         return {name: path for name, path in named.items() if path is not None}
-
-
-class _Parser(TrlParser):  # type: ignore[misc]
-    def error(self, message: str) -> Any:
-        raise ConfigError(f"command line: {message}")
-
-    def _get_values(self, action: Any, arg_strings: list[str]) -> Any:
-        """Read null as YAML does, where a key may be null."""
-        kinds = get_args(get_type_hints(self.dataclass_types[0]).get(action.dest))
-        if arg_strings == ["null"] and type(None) in kinds:
-            return None
-        return super()._get_values(action, arg_strings)
-
-
-def read_options(
-    cls: type[C],
-    values: Mapping[str, Any],
-    where: str = "config",
-    arguments: Sequence[str] = (),
-    about: str | None = None,
-) -> C:
-    """Parse a trl config from a mapping and command-line arguments, which take precedence."""
-    parser = _Parser([cls], description=about, allow_abbrev=False)
-    known = {name.lstrip("-").replace("-", "_") for name in parser._option_string_actions}
-    words = [word[2:] for word in arguments if word.startswith("--")]
-    named = [word.partition("=")[0].replace("-", "_") for word in words]
-    for place, names in ((where, values), ("command line", named)):
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"{place}: unknown key '{name}': {nearest(name, sorted(known))}")
-    parser.set_defaults_with_config(**values)
-    try:
-        (made,) = parser.parse_args_into_dataclasses(list(arguments), look_for_args_file=False)
-    except (ValueError, TypeError, ImportError) as error:
-        raise ConfigError(f"{where}: {error}") from error
-    made.given = [*values, *named]
-    return made  # type: ignore[no-any-return]
-
-
-def run_trainer(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
-    """Run a program's `main` with its command line, with errors as in `clear_exit`."""
-
-    def work() -> None:
-        arguments, where = sys.argv[1:], "command line"
-        values: dict[str, Any] = {}
-        while "--config" in arguments[:-1]:
-            place = arguments.index("--config")
-            where = arguments[place + 1]
-            values |= read_yaml(Path(where))
-            del arguments[place : place + 2]
-        main(read_options(cls, values, where, arguments, about))
-
-    with clear_exit():
-        # `record` lets a multi-process launcher show the error message at the end of its report.
-        (record(work) if "TORCHELASTIC_ERROR_FILE" in os.environ else work)()
 
 
 # Pairs ----------------------------------------------------------------------------------------
@@ -492,7 +441,7 @@ def train_inside(
     where: str,
 ) -> Any:
     """Train a rater inside cross-validation, with the fold's seed unless `options` sets one."""
-    ready = read_options(cls, {"seed": seed, **options}, where)
+    ready = build(cls, {"seed": seed, **options}, where)
     made = train_model(pairs, ready, folder, name)
     ready.report({})
     return made
