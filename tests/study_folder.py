@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain
+from litbench.store import Artifact, write_json
 from litbench.study.plan import Plan, Study
 from litbench.study.simulation import Crowd, Reader
 from litbench.study.store import Store

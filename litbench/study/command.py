@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from litbench.artifact import Artifact
 from litbench.config import build, clear_exit
 from litbench.errors import DataError, MissingExtraError
 from litbench.metrics.human_study import exclusion_counts, reader_results
+from litbench.store import Artifact
 from litbench.study.export import stories_and_ratings
 from litbench.study.plan import Study
 from litbench.study.simulation import Crowd, visit_study
