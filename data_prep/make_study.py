@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain, run_program
 from litbench.errors import DataError
 from litbench.evaluation_pairs import read_pairs
 from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
 from litbench.metrics.agreement import has_texts
+from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import compare_annotators
@@ -49,6 +48,7 @@ from litbench.metrics.leaderboard import plain
 from litbench.records import VERDICTS, empty_columns
 from litbench.report.human_study_page import write_human_study
 from litbench.sources.ratings import RATINGS, ROUNDING
+from litbench.store import Artifact, write_json
 from litbench.tables import read_table, write_table
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain
 from litbench.human_study.plan import Plan, Study
 from litbench.human_study.simulation import Crowd, Reader
 from litbench.human_study.store import Store
+from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent

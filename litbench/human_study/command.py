@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from litbench.artifact import Artifact
 from litbench.config import build, clear_exit
 from litbench.errors import DataError, MissingExtraError
 from litbench.human_study.export import stories_and_ratings
@@ -18,6 +17,7 @@ from litbench.human_study.plan import Study
 from litbench.human_study.simulation import Crowd, visit_study
 from litbench.human_study.store import Store
 from litbench.metrics.human_study import exclusion_counts, reader_results
+from litbench.store import Artifact
 from litbench.tables import write_table
 
 
