@@ -15,12 +15,12 @@ from typing import Annotated
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from litbench.artifact import Artifact, read_manifest
 from litbench.config import run_program
 from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
 from litbench.curation.near_duplicates import check_rensa
 from litbench.errors import ConfigError
 from litbench.records import PAIRS
+from litbench.store import Artifact, read_manifest
 from litbench.tables import read_table, write_table
 
 

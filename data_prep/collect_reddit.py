@@ -23,7 +23,6 @@ from typing import Any, get_args
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
@@ -47,6 +46,7 @@ from litbench.sources.reddit import (
     search_query,
     text_state,
 )
+from litbench.store import Artifact
 from litbench.tables import RejectedRows, write_sorted_batches
 from litbench.text import count_words, digest
 

@@ -10,9 +10,9 @@ stories except the examples. Writes `data_report.html` and `manifest.json` into 
 from dataclasses import dataclass
 from pathlib import Path
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.report.data_page import PairsFolder
+from litbench.store import Artifact
 
 
 @dataclass

@@ -26,13 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact, fingerprint, read_part, write_part
 from litbench.config import run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.archive import POSTS, latest_posts, read_posts, read_records, read_stories
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
+from litbench.store import Artifact, fingerprint, read_part, write_part
 from litbench.tables import RejectedRows, write_sorted_batches
 
 

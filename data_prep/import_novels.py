@@ -29,7 +29,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import PositiveInt
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
@@ -54,6 +53,7 @@ from litbench.protocols.webnovel.books import read_synopsis, read_texts
 from litbench.raters import estimates_text
 from litbench.records import GRADES, TURNS, Column, Schema
 from litbench.sources.novels import consecutive_chapters, one_per_percentile, split_chapters
+from litbench.store import Artifact
 from litbench.tables import RejectedRows, read_table, stream_table, write_table
 from litbench.templates.delimiters import without_delimiters
 from litbench.templates.rubric import load_rubric

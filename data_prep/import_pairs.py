@@ -25,7 +25,6 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.artifact import Artifact
 from litbench.config import nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
@@ -39,6 +38,7 @@ from litbench.records import (
     pair_id,
     prompt_keys,
 )
+from litbench.store import Artifact
 from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest

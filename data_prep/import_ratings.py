@@ -26,7 +26,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.artifact import Artifact
 from litbench.config import build, nearest, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
@@ -42,6 +41,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
+from litbench.store import Artifact
 from litbench.tables import RejectedRows, read_table, write_table
 
 

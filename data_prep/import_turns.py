@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.records import TURNS
+from litbench.store import Artifact
 from litbench.tables import RejectedRows, read_table, write_table
 
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import PAIRS
+from litbench.store import Artifact
 from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.templates import assign_positions, has_verdict_line, load_template, split_verdict
 

@@ -18,18 +18,18 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain, run_program
 from litbench.errors import DataError
 from litbench.evaluation_pairs import read_pairs
+from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
 from litbench.metrics.agreement import has_texts
-from litbench.study.plan import Plan, Study, check_plan, estimate, estimate_text
+from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
 
 @dataclass(kw_only=True)
 class Config(Plan):
-    """Configuration of `make_study.py`; the other keys are those of litbench.study.plan.Plan.
+    """Configuration of `make_study.py`; the other keys are those of litbench.human_study.plan.Plan.
 
     Attributes:
         pairs: pairs file; the chosen side is the one whose agreement with readers is asked.

@@ -26,13 +26,13 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import yaml
 
-from litbench.artifact import Artifact, read_manifest_of
 from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import parse_name, replace_files
 from litbench.markdown import escape, make_rows, without_folders
 from litbench.records import PAIRS, as_conversations
 from litbench.sources.posts import THING_ID
+from litbench.store import Artifact, read_manifest_of
 from litbench.tables import check_parquet
 
 SIDES = ("chosen", "rejected")

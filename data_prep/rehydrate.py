@@ -26,7 +26,6 @@ from typing import Any
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import DataError
 from litbench.records import PAIRS, Column, Schema, pair_id
@@ -40,6 +39,7 @@ from litbench.sources.posts import (
     text_of,
 )
 from litbench.sources.reddit import BATCH, RedditClient, text_state
+from litbench.store import Artifact
 from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.text import count_words, digest, normalise_prompt
 

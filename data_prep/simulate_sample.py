@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from litbench.artifact import write_atomically
 from litbench.config import run_program
 from litbench.curation.simulation import ReaderSimulation, simulate_votes
 from litbench.sources.sample import sample_path
+from litbench.store import write_atomically
 from litbench.text import count_words, digest
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.simulation import TOKENS_PER_WORD, World, simulate_world, stories_table
+from litbench.store import Artifact
 from litbench.tables import write_table
 
 

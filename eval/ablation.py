@@ -41,15 +41,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from litbench.artifact import (
-    Artifact,
-    fingerprint,
-    read_json_part,
-    read_part,
-    write_json,
-    write_json_part,
-    write_part,
-)
 from litbench.config import as_plain, build, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
@@ -69,6 +60,15 @@ from litbench.metrics.leaderboard import plain
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, prompt_keys
 from litbench.report.pages import write_ablation
+from litbench.store import (
+    Artifact,
+    fingerprint,
+    read_json_part,
+    read_part,
+    write_json,
+    write_json_part,
+    write_part,
+)
 from litbench.tables import read_table, write_table
 from litbench.text import digest
 

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import VerdictParts
@@ -36,6 +35,7 @@ from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
 from litbench.scoring import score_stories
+from litbench.store import Artifact
 from litbench.tables import read_table, write_table
 from litbench.text import digest
 

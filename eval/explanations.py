@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError
 from litbench.finished_evaluation import Judged
@@ -28,6 +27,7 @@ from litbench.metrics.explanations import (
     read_explanations,
 )
 from litbench.report.pages import write_explanations
+from litbench.store import Artifact
 
 
 @dataclass

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import STORIES, Column, Schema, empty_columns
+from litbench.store import Artifact
 from litbench.tables import ROW, RejectedRows, stream_table, write_table
 from litbench.text import count_words, digest, prompt_key
 

@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pydantic import Field
 
-from litbench.artifact import Artifact
 from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
 from litbench.finished_evaluation import Judged
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, GradeCase, grade_plan, measure, plan
 from litbench.records import connected_prompts
+from litbench.store import Artifact
 from litbench.text import aligned, clean_name
 
 

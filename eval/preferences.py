@@ -29,7 +29,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
@@ -69,6 +68,7 @@ from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.records import connected_prompts, pair_weights
 from litbench.report.pages import pairs_to_read, write_preferences
+from litbench.store import Artifact, write_json
 from litbench.text import digest
 
 _LONGER = "the longer story"

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.evaluation import Job, VerdictParts, evaluate, print_errors, print_estimates
 from litbench.evaluation_pairs import read_pairs
@@ -27,6 +26,7 @@ from litbench.metrics.probes import probe_results, probes_text
 from litbench.probes import check_strengths, draw_originals, probe_pairs, select_probes
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.report.pages import write_probes
+from litbench.store import Artifact
 from litbench.tables import write_table
 from litbench.text import digest
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.finished_evaluation import Evaluation, Judged
@@ -40,6 +39,7 @@ from litbench.report.tables import (
     table_3,
     table_3_latex,
 )
+from litbench.store import Artifact, write_json
 
 
 @dataclass

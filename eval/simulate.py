@@ -27,7 +27,6 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from tqdm import tqdm
 
-from litbench.artifact import Artifact, fingerprint, read_json_part, write_json_part
 from litbench.config import build, nearest, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs
@@ -46,6 +45,7 @@ from litbench.metrics.pairing_rules import (
     within_prompts,
 )
 from litbench.report.pages import study_text, write_study
+from litbench.store import Artifact, fingerprint, read_json_part, write_json_part
 
 # Increase it when a change of the code changes the figures of the same config: stored worlds are
 # then discarded.

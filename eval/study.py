@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import compare_annotators
 from litbench.evaluation_pairs import input_files, read_pairs
 from litbench.finished_evaluation import Judged
+from litbench.human_study.plan import Study
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement
 from litbench.metrics.csv_table import write_csv
@@ -48,7 +48,7 @@ from litbench.metrics.leaderboard import plain
 from litbench.records import VERDICTS, empty_columns
 from litbench.report.human_study_page import write_human_study
 from litbench.sources.ratings import RATINGS, ROUNDING
-from litbench.study.plan import Study
+from litbench.store import Artifact, write_json
 from litbench.tables import read_table, write_table
 
 

@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
-from litbench.artifact import Artifact, read_manifest_of, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import VerdictParts
@@ -60,6 +59,7 @@ from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
 from litbench.sources.ratings import overall_ratings
+from litbench.store import Artifact, read_manifest_of, write_json
 from litbench.tables import read_table
 
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
@@ -39,6 +38,7 @@ from litbench.metrics.sets import over_sets, set_rows, sets_markdown
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import prompt_keys
 from litbench.selection import Selection, select_templates, subsample
+from litbench.store import Artifact, write_json
 
 
 @dataclass

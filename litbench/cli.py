@@ -41,7 +41,7 @@ _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 _WITH_CONFIG = {
     "fit": ("litbench.fit:command", "train and evaluate on your own stories"),
     "run": ("litbench.protocols.run:command", "run a published writing benchmark"),
-    "study": ("litbench.study.command:command", "run a study with human readers"),
+    "study": ("litbench.human_study.command:command", "run a study with human readers"),
 }
 # Options of the commands: type and help.
 _JUDGE: dict[str, tuple[Any, str]] = {

@@ -260,12 +260,13 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             target[step] = dict(target.get(step) or {})
             target = target[step]
         kinds = set(_parts(hint))
-        value = _value_of(text, is_text=hint is not None and kinds <= {str, Path})
+        value: Any = _value_of(text, is_text=hint is not None and kinds <= {str, Path})
         if value is None and kinds <= {str, Path} and type(None) not in typing.get_args(hint):
             value = text
         if any(typing.get_origin(kind) is list for kind in kinds):
-            value = [text] if not isinstance(value, list | None) else value
-            value = [*target[path[-1]], *value] if name in given else value
+            value = value if isinstance(value, list | None) else [text]
+            if name in given:
+                value = [*(target[path[-1]] or []), *(value or [])]
         # Only a check, so that the message does not blame the file.
         _expand(value, "command line")
         target[path[-1]] = value

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError
 from litbench.evaluation import (
@@ -28,6 +27,7 @@ from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import connected_prompts
+from litbench.store import Artifact
 
 # Time per pair relative to features, for the progress bar; measured with MiniLM on two cores.
 _COST = {"reward": 500, "generative": 500}

@@ -25,15 +25,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import (
-    Artifact,
-    fingerprint,
-    read_manifest_of,
-    read_part,
-    source_digest,
-    write_json,
-    write_part,
-)
 from litbench.config import as_plain
 from litbench.evaluation_pairs import EvaluationPairs
 from litbench.metrics.agreement import pair_scores
@@ -55,6 +46,15 @@ from litbench.raters import (
 )
 from litbench.records import RATINGS, connected_prompts, prompt_keys
 from litbench.sources.ratings import overall_ratings
+from litbench.store import (
+    Artifact,
+    fingerprint,
+    read_manifest_of,
+    read_part,
+    source_digest,
+    write_json,
+    write_part,
+)
 from litbench.tables import read_table, write_table
 
 # Increase it when a change of the code changes verdicts for the same options and data: stored

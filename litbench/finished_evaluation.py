@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.artifact import is_output, read_manifest, source_digest
 from litbench.errors import DataError
 from litbench.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.metrics.comparisons import Change
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
 from litbench.records import VERDICTS
 from litbench.report.pages import render_report
+from litbench.store import is_output, read_manifest, source_digest
 from litbench.tables import read_table
 
 

@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.artifact import Artifact, read_manifest
 from litbench.config import clear_exit, load_config, nearest
 from litbench.crossvalidation import CrossValidation, crossvalidate
 from litbench.curation.cleaning import Cleaning
@@ -43,6 +42,7 @@ from litbench.metrics.intervals import effective_clusters
 from litbench.raters import RaterSpec, check_options, files_of
 from litbench.records import PAIRS, Schema, connected_prompts
 from litbench.report.data_page import PairsFolder
+from litbench.store import Artifact, read_manifest
 from litbench.tables import RejectedRows, read_table, stream_table
 
 _GUESS = "guess"

@@ -28,16 +28,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import (
-    file_digest,
-    fingerprint,
-    read_json_part,
-    source_digest,
-    versions,
-    write_atomically,
-    write_json,
-    write_json_part,
-)  # fmt: skip
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import VerdictParts
@@ -51,6 +41,16 @@ from litbench.raters import (
     parse_raters,
 )  # fmt: skip
 from litbench.records import Column, Schema
+from litbench.store import (
+    file_digest,
+    fingerprint,
+    read_json_part,
+    source_digest,
+    versions,
+    write_atomically,
+    write_json,
+    write_json_part,
+)  # fmt: skip
 from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
 

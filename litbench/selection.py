@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.artifact import Artifact, write_json
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, evaluate, print_estimates
 from litbench.evaluation_pairs import read_pairs
@@ -15,6 +14,7 @@ from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.metrics.printing import leaderboard_text
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object
 from litbench.records import prompt_keys
+from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 from litbench.templates import family_names
 from litbench.text import clean_name, digest

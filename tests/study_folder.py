@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain
-from litbench.study.plan import Plan, Study
-from litbench.study.simulation import Crowd, Reader
-from litbench.study.store import Store
+from litbench.human_study.plan import Plan, Study
+from litbench.human_study.simulation import Crowd, Reader
+from litbench.human_study.store import Store
+from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,8 +98,8 @@ def wait_for(url: str) -> None:
 @contextlib.contextmanager
 def serving(study: Study, now=time.time):
     """Serve a study from a thread; yields its address and its store."""
+    from litbench.human_study.server import make_app  # noqa: PLC0415
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
-    from litbench.study.server import make_app  # noqa: PLC0415
 
     port, store = free_port(), Store(study, now=now)
     app = make_app(study, store, ["127.0.0.1"])

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import evaluation
-from litbench.artifact import Artifact
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
@@ -24,6 +23,7 @@ from litbench.metrics.ablation import (
 from litbench.raters import RaterSpec
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.pages import draw_ablation, write_ablation
+from litbench.store import Artifact
 from litbench.tables import write_table
 
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}

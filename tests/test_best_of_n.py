@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litbench import scoring
-from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.best_of_n import (
@@ -21,6 +20,7 @@ from litbench.metrics.best_of_n import (
 )
 from litbench.raters import LengthRater
 from litbench.records import PAIRS, STORIES
+from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 
 WORDS = ["lantern", "river", "copper", "moth", "window", "ladder", "winter", "kettle", "salt"]

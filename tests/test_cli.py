@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from litbench.artifact import file_digest
 from litbench.cli import main
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
+from litbench.store import file_digest
 
 COMMAND = Path(sys.executable).parent / "litbench"
 

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import scoring
-from litbench.artifact import Artifact, read_json_part, write_digest
 from litbench.evaluation import Job, VerdictParts, evaluate
 from litbench.judges.store import Answer, AnswerStore
 from litbench.models.embeddings import EmbeddingStore
 from litbench.raters import parse_raters
 from litbench.sources.parts import Parts
+from litbench.store import Artifact, read_json_part, write_digest
 from litbench.tables import write_table
 
 # Resumes the work in a folder and returns its result.

@@ -13,7 +13,6 @@ import pytest
 from test_push_to_hub import list_outputs
 from test_report import ATTACK, Page
 
-from litbench.artifact import file_digest
 from litbench.curation.funnel import Examples
 from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
@@ -21,6 +20,7 @@ from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
 from litbench.report import figures
 from litbench.report.data_page import read_examples, read_splits, render_data_report
+from litbench.store import file_digest
 from litbench.tables import write_table
 from litbench.text import prompt_key
 

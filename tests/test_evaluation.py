@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from litbench import raters, templates
-from litbench.artifact import Artifact, fingerprint
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     Job,
@@ -23,6 +22,7 @@ from litbench.evaluation import (
 from litbench.evaluation_pairs import EvaluationPairs, read_held_out, read_pairs
 from litbench.raters import Judgement, Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS
+from litbench.store import Artifact, fingerprint
 from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.artifact import Artifact, source_digest
 from litbench.errors import DataError
 from litbench.metrics.comparisons import difference_interval
 from litbench.metrics.explanation_text import FEATURES, features_of
@@ -23,6 +22,7 @@ from litbench.metrics.explanations import (
     stratified_difference,
 )
 from litbench.report.pages import draw_effects, write_explanations
+from litbench.store import Artifact, source_digest
 from litbench.tables import write_table
 
 PLOT = list(FEATURES).index("plot")

@@ -7,10 +7,10 @@ import threading
 import pytest
 from fake_openai import KEY, FakeOpenAI
 
-from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.records import STORIES
+from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 
 pytest.importorskip("inspect_ai")

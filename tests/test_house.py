@@ -26,7 +26,7 @@ def test_imports_need_no_heavy_library():
         # Only `litbench serve` imports the server, only `litbench study serve` the study's, only
         # `inspect eval` the next, and only training, whose configs and trainers are subclasses
         # of trl's, the last five.
-        "    if found.name not in ('litbench.server', 'litbench.study.server', "
+        "    if found.name not in ('litbench.server', 'litbench.human_study.server', "
         "'litbench.judges.task', 'litbench.models.packing', 'litbench.models.training', "
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"

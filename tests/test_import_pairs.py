@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from fake_hub import FakeHub, parquet_bytes
 
-from litbench.artifact import read_manifest
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, pair_id
+from litbench.store import read_manifest
 from litbench.tables import read_table
 from litbench.text import count_words_of
 

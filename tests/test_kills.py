@@ -30,7 +30,7 @@ from fake_openai import FakeOpenAI, longer_story
 from fake_reddit import FakeReddit, make_published, make_world
 from test_import_archive import three_months
 
-from litbench.artifact import write_atomically
+from litbench.store import write_atomically
 from litbench.tables import write_table
 from litbench.text import digest
 

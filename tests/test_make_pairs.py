@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.artifact import source_digest
 from litbench.config import build, load_config
 from litbench.curation.engine import Engine
 from litbench.curation.pair_making import digest_of
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, pair_id
+from litbench.store import source_digest
 from litbench.tables import check_parquet, write_table
 
 CONFIGS = Path(__file__).parent.parent / "configs/data"

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from fake_openai import KEY, FakeOpenAI, drawn_manners, longer_story, shown_story
 
-from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.records import PAIRS
+from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 
 pytest.importorskip("inspect_ai")

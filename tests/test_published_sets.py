@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from litbench.artifact import read_manifest
 from litbench.config import load_config
 from litbench.records import PAIRS
+from litbench.store import read_manifest
 from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent

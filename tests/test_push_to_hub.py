@@ -11,9 +11,9 @@ import pytest
 import yaml
 from fake_hub import TOKEN, FakeHub
 
-from litbench.artifact import file_digest, read_manifest, write_json
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
+from litbench.store import file_digest, read_manifest, write_json
 from litbench.tables import write_table
 
 COUNTS = {

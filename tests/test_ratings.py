@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.artifact import read_manifest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.finished_evaluation import Judged
@@ -23,6 +22,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
+from litbench.store import read_manifest
 from litbench.tables import RejectedRows, read_table, write_table
 
 

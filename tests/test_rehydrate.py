@@ -21,9 +21,9 @@ from fake_reddit import (
     run_through_kills,
 )
 
-from litbench.artifact import read_json_part
 from litbench.records import PAIRS, pair_id
 from litbench.sources.posts import hash_author
+from litbench.store import read_json_part
 from litbench.tables import read_table
 from litbench.text import count_words_of
 

@@ -19,11 +19,11 @@ from fake_openai import FakeOpenAI
 from test_dialogues import messages_of
 from test_longform import write_texts
 
-from litbench.artifact import Artifact
 from litbench.cli import main
 from litbench.judges.recorded import RecordedRater
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
 from litbench.sources.ratings import story_digest
+from litbench.store import Artifact
 from litbench.tables import read_table, write_table
 from litbench.templates.rubric import load_rubric
 from litbench.text import count_words, digest

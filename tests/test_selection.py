@@ -11,12 +11,12 @@ import pytest
 
 import litbench.raters
 from litbench import evaluation
-from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, LitBenchError
 from litbench.raters import Estimate, Judgement, Kind, Rater
 from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.selection import Selection, subsample
+from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 from litbench.templates import family_names, template_files
 from litbench.text import digest

@@ -24,6 +24,19 @@ from study_folder import (
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
+from litbench.human_study.command import command
+from litbench.human_study.export import stories_and_ratings
+from litbench.human_study.plan import (
+    ContentQuestion,
+    Plan,
+    Statement,
+    Study,
+    check_plan,
+    estimate,
+    garble,
+)
+from litbench.human_study.simulation import Crowd, visit_study
+from litbench.human_study.store import Store
 from litbench.metrics.human_study import (
     CHOICES,
     Exclusions,
@@ -36,19 +49,6 @@ from litbench.metrics.human_study import (
 from litbench.metrics.intervals import clustered_mean, two_way_interval
 from litbench.records import VERDICTS, empty_columns
 from litbench.sources.ratings import RATINGS
-from litbench.study.command import command
-from litbench.study.export import stories_and_ratings
-from litbench.study.plan import (
-    ContentQuestion,
-    Plan,
-    Statement,
-    Study,
-    check_plan,
-    estimate,
-    garble,
-)
-from litbench.study.simulation import Crowd, visit_study
-from litbench.study.store import Store
 from litbench.tables import check_parquet, write_table
 
 pytest.importorskip("fastapi")
@@ -303,7 +303,7 @@ def test_store_is_private_and_belongs_to_its_pairs(make, pair_table, tmp_path):
 @pytest.fixture
 def client(make):
     """A browser without scripts at a study: `client(4, ...)`; more come from `client.again()`."""
-    from litbench.study.server import make_app  # noqa: PLC0415
+    from litbench.human_study.server import make_app  # noqa: PLC0415
 
     opened = []
 
@@ -745,7 +745,7 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
 
 
 def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, monkeypatch):
-    monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
+    monkeypatch.setattr("litbench.human_study.simulation._PATIENCE", 0)
     pairs = tmp_path / "pairs.parquet"
     write_table(pair_table([{"chosen": "same", "rejected": "same"}, {}]), pairs)
     study, out = make(3, pairs_per_reader=3), tmp_path / "x"

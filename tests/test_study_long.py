@@ -18,10 +18,10 @@ from study_folder import (
     write_study,
 )
 
+from litbench.human_study.simulation import Crowd, Reader, Visitor
+from litbench.human_study.store import Store
 from litbench.metrics.human_study import leave_out, reader_results, study_figures
 from litbench.metrics.intervals import jackknife_interval, two_way_interval
-from litbench.study.simulation import Crowd, Reader, Visitor
-from litbench.study.store import Store
 
 pytestmark = pytest.mark.long
 TRUE = 0.564

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.artifact import Artifact, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.writers import (
@@ -20,6 +19,7 @@ from litbench.metrics.writers import (
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
+from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
 WRITERS = {"ash": 50.0, "birch": 40.0, "cedar": 60.0, "<b>oak</b>": 30.0}

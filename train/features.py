@@ -9,10 +9,10 @@ Runs on any machine, in seconds for thousands of pairs.
 from dataclasses import dataclass
 from pathlib import Path
 
-from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.evaluation_pairs import read_pairs
 from litbench.models.features import FeatureOptions, fit_features
+from litbench.store import Artifact
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,6 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from litbench.artifact import Artifact, read_part, write_json, write_part
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
@@ -47,6 +46,7 @@ from litbench.records import STORIES
 from litbench.report.figures import policy_curves
 from litbench.rewards import PolicyReward, RewardShaping
 from litbench.scoring import finite_rewards, load_scorer
+from litbench.store import Artifact, read_part, write_json, write_part
 from litbench.tables import read_table
 from litbench.text import count_words_of, digest, prompt_key
 

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact, is_output, read_manifest
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.filters import Rule
@@ -33,6 +32,7 @@ from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, STORIES
+from litbench.store import Artifact, is_output, read_manifest
 from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
 from litbench.text import prompt_key
 

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokenizer
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
+from litbench.store import Artifact
 from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import count_words
 

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
 
-from litbench.artifact import file_digest, fingerprint
 from litbench.config import as_plain
 from litbench.errors import DataError
+from litbench.store import file_digest, fingerprint
 from litbench.text import digest
 
 Outcome = Literal["answered", "refused", "cut", "error"]

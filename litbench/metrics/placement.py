@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from litbench.artifact import write_json
 from litbench.errors import DataError
+from litbench.store import write_json
 
 _MIN_WORKS = 10
 

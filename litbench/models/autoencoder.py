@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from litbench.artifact import write_atomically, write_json
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
+from litbench.store import write_atomically, write_json
 
 # A unit that is inactive for 256 steps is dead. Up to 8 dead units per example then reconstruct the
 # residual, with this weight in the loss (Gao et al., 2024).

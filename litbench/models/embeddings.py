@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import fingerprint, read_part, source_digest, write_part
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.locations import locate
 from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import load_backbone, on_device, quiet
 from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
+from litbench.store import fingerprint, read_part, source_digest, write_part
 from litbench.text import digest
 
 # Value of `EmbeddingOptions.model` that names no model.

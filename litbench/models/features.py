@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import versions, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
@@ -31,6 +30,7 @@ from litbench.raters import (
     training_prompts_of,
 )
 from litbench.records import connected_prompts, pair_weights
+from litbench.store import versions, write_json
 from litbench.text import count_words, digest
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from litbench.artifact import versions, write_json
 from litbench.errors import ModelError
 from litbench.hub import fetch_model
 from litbench.locations import locate, resolve
@@ -28,6 +27,7 @@ from litbench.models.backbone import (
     quiet,
 )
 from litbench.raters import Rater, stored_training_prompts
+from litbench.store import versions, write_json
 
 _FILE = "litbench.json"
 _FORMAT = 3

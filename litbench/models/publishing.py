@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_json
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import read_held_out, read_pairs
 from litbench.hub import check_token, parse_name, replace_files
@@ -24,6 +23,7 @@ from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
 from litbench.raters import LengthRater, Rater, ScoreRater, judge_pairs
+from litbench.store import Artifact, write_json
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")

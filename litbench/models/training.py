@@ -28,14 +28,6 @@ from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from litbench.artifact import (
-    as_json,
-    clear_full_disk,
-    fingerprint,
-    read_part,
-    write_atomically,
-    write_digest,
-)
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
@@ -43,6 +35,14 @@ from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters import training_prompts_of
 from litbench.records import connected_prompts
+from litbench.store import (
+    as_json,
+    clear_full_disk,
+    fingerprint,
+    read_part,
+    write_atomically,
+    write_digest,
+)
 from litbench.text import digest
 
 # Pairs that training did not use, with the reason.

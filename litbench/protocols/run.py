@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
 
-from litbench.artifact import Artifact, read_manifest
 from litbench.config import as_plain, build, clear_exit, load_config, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.judges.dialogues import (
@@ -43,6 +42,7 @@ from litbench.protocols.protocol import Item, Piece, Protocol, load_protocol
 from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
 from litbench.sources.ratings import story_digest
+from litbench.store import Artifact, read_manifest
 from litbench.tables import RejectedRows
 from litbench.text import count_words
 

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
-from litbench.artifact import is_output, read_manifest_of
 from litbench.errors import DataError
 from litbench.metrics.intervals import Interval, effective_clusters, jackknife_interval
 from litbench.records import PAIRS, connected_prompts
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, page_links, render
+from litbench.store import is_output, read_manifest_of
 from litbench.tables import check_parquet
 
 SIDES = ("chosen", "rejected")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from litbench.artifact import Artifact
 from litbench.errors import MissingExtraError
 from litbench.metrics.intervals import Interval
 from litbench.metrics.printing import write_dollars
 from litbench.report.figures import Drawing
+from litbench.store import Artifact
 from litbench.text import clean_name
 
 # Descriptions of the labels of a pairs file, by label_source.

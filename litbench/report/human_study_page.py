@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from litbench.artifact import Artifact
 from litbench.metrics.annotators import annotators_json
 from litbench.metrics.human_study import SHARES, StudyFigures, exclusion_counts
 from litbench.report import figures as plots
 from litbench.report.document import Figure, short_name, write_page
 from litbench.report.tables import load_published
+from litbench.store import Artifact
 
 _PUBLISHED = "readers-of-generated-stories"
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import Artifact
 from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
@@ -41,6 +40,7 @@ from litbench.report.document import (
     write_page,
 )
 from litbench.report.figures import Line
+from litbench.store import Artifact
 from litbench.text import aligned, clean_name, digest
 
 # Stories on a page are cut to this many characters.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from litbench.artifact import fingerprint, read_json_part, write_json_part
+from litbench.store import fingerprint, read_json_part, write_json_part
 
 
 class Parts:

@@ -14,12 +14,12 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from litbench.artifact import file_digest
 from litbench.config import read_yaml
 from litbench.errors import ConfigError
 from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, without_reasoning
 from litbench.judges.store import Sampling
 from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all
+from litbench.store import file_digest
 from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
 
 _FOLDER = Path(__file__).parent

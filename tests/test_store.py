@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import litbench.hub
-from litbench.artifact import (
+from litbench.errors import DataError
+from litbench.store import (
     Artifact,
     file_digest,
     read_json_part,
@@ -23,7 +24,6 @@ from litbench.artifact import (
     source_digest,
     write_json_part,
 )
-from litbench.errors import DataError
 
 
 @dataclass
@@ -105,7 +105,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_artifact_is_outdated_after(change, config):
+def test_store_is_outdated_after(change, config):
     make(config)
     assert artifact_of(config).is_current()
     change(config)
@@ -271,7 +271,7 @@ def test_failed_write_keeps_old_output(config, write, name):
 KILLED = """
 import sys, time
 from pathlib import Path
-from litbench.artifact import Artifact
+from litbench.store import Artifact
 
 out = Path(sys.argv[1])
 artifact = Artifact(out, program=sys.argv[0], config={"out": str(out)}, inputs={})

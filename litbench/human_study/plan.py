@@ -18,7 +18,6 @@ import pyarrow as pa
 from pydantic import Field
 
 from litbench import __version__
-from litbench.artifact import fingerprint, read_manifest_of
 from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.metrics.human_study import Exclusions
@@ -26,6 +25,7 @@ from litbench.metrics.intervals import effective_clusters
 from litbench.metrics.power import Case
 from litbench.metrics.power import plan as plan_power
 from litbench.records import PAIRS, connected_prompts
+from litbench.store import fingerprint, read_manifest_of
 from litbench.tables import read_table
 from litbench.text import count_words_of, digest
 

@@ -22,8 +22,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from litbench.errors import DataError
+from litbench.human_study.plan import Study
 from litbench.metrics.human_study import CHOICES
-from litbench.study.plan import Study
 from litbench.text import digest
 
 # Who is waiting came when others held the last pairs.

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from litbench.errors import DataError
-from litbench.study.plan import ID_PARAMETER, Study
+from litbench.human_study.plan import ID_PARAMETER, Study
 from litbench.text import digest
 
 _TIMEOUT, _PATIENCE = 30, 60

@@ -25,9 +25,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
+from litbench.human_study.plan import ID_PARAMETER, PAGES, Study
+from litbench.human_study.store import Page, Store
 from litbench.server import ServerLimits, log_error, read_body
-from litbench.study.plan import ID_PARAMETER, PAGES, Study
-from litbench.study.store import Page, Store
 
 COOKIE = "reader"
 _READER = re.compile(r"[A-Za-z0-9_-]{1,64}")

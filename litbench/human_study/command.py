@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from litbench.artifact import Artifact
 from litbench.config import build, clear_exit
 from litbench.errors import DataError, MissingExtraError
+from litbench.human_study.export import stories_and_ratings
+from litbench.human_study.plan import Study
+from litbench.human_study.simulation import Crowd, visit_study
+from litbench.human_study.store import Store
 from litbench.metrics.human_study import exclusion_counts, reader_results
-from litbench.study.export import stories_and_ratings
-from litbench.study.plan import Study
-from litbench.study.simulation import Crowd, visit_study
-from litbench.study.store import Store
+from litbench.store import Artifact
 from litbench.tables import write_table
 
 
@@ -25,7 +25,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """Show the study to readers until SIGTERM or SIGINT."""
     try:
         from litbench import server  # noqa: PLC0415
-        from litbench.study.server import make_app  # noqa: PLC0415
+        from litbench.human_study.server import make_app  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError(str(error.name), "study") from error
 
