@@ -63,6 +63,8 @@ class FakeOpenAI(Loopback):
         faults: faulty answers by their kind.
         bodies: what the last request of each question said.
         files: the questions of each batch.
+        name: the model's name in its answers.
+        refusal: what it says when it refuses.
         most_at_once: most requests under way at one time.
     """
 
@@ -107,6 +109,8 @@ class FakeOpenAI(Loopback):
         self.faults = Counter()
         self.bodies = {}
         self.files = {}
+        self.name = "judge-1"
+        self.refusal = "I would rather not judge this."
         self.billed = [0, 0]
         self.under_way = 0
         self.most_at_once = 0
@@ -227,7 +231,7 @@ class _Handler(Handler):
         message = {"role": "assistant", "content": text}
         reasons = {"filter": "content_filter", "length": "length", "limit": "length"}
         if manner == "refusal":
-            message |= {"content": None, "refusal": "I would rather not judge this."}
+            message |= {"content": None, "refusal": fake.refusal}
         elif manner == "filter":
             message["content"] = ""
         elif manner == "length":
@@ -245,15 +249,14 @@ class _Handler(Handler):
             fake.billed[1] += content["usage"]["completion_tokens"]
         self._send(200, content)
 
-    @staticmethod
-    def _completion(question, choices):
+    def _completion(self, question, choices):
         read = len(question.split())
         written = sum(len((message["content"] or "").split()) for message, _ in choices)
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1_760_000_000,
-            "model": "judge-1",
+            "model": self.server.fake.name,
             "choices": [
                 {"index": place, "message": message, "finish_reason": reason}
                 for place, (message, reason) in enumerate(choices)
