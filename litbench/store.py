@@ -18,6 +18,7 @@ Files and folders are written to a temporary path, synced and renamed. Unfinishe
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -118,6 +119,29 @@ def clear_full_disk(path: Path) -> Iterator[None]:
         raise DataError(
             f"cannot write {path}: {error}; free space or choose another folder"
         ) from error
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Create a folder and lock it; DataError if another program has locked it.
+
+    The lock is released at the end of the block, or of a killed program.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}; choose another folder") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise DataError(
+            f"cannot write {folder}: another program is writing it: wait for it, or choose "
+            "another folder"
+        ) from error
+    finally:
+        os.close(handle)
 
 
 def write_atomically(

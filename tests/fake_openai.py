@@ -88,9 +88,10 @@ class FakeOpenAI(Loopback):
         """A server that is not started yet.
 
         `others` are further models by name. `faults` gives the fault of a request, one of `FAULTS`
-        or "400", by its number (from 1) and "chat"; `manners` that of a question, one of `MANNERS`
-        or "limit": whole, and as long as it may be. `on_request` is called with a request's number
-        before and after its answer. `complaint` and `code` are said at "400", "500" and "503".
+        or "400", by its number (from 1) and "chat"; `manners` that of a question: one of `MANNERS`,
+        "limit" (whole, and as long as it may be) or "filter later" (whole, and filtered at the
+        end). `on_request` is called with a request's number before and after its answer.
+        `complaint` and `code` are said at "400", "500" and "503".
         `question_of` gives the text of a request's messages, which is answered and counted.
         """
         self.answers = {"judge": answer, **(others or {})}
@@ -229,7 +230,10 @@ class _Handler(Handler):
         manner = fake.manners(question)
         text = fake.answers[body["model"]](question)
         message = {"role": "assistant", "content": text}
-        reasons = {"filter": "content_filter", "length": "length", "limit": "length"}
+        reasons = {
+            "filter": "content_filter", "filter later": "content_filter", "length": "length",
+            "limit": "length",
+        }  # fmt: skip
         if manner == "refusal":
             message |= {"content": None, "refusal": fake.refusal}
         elif manner == "filter":
