@@ -32,20 +32,19 @@ from pydantic import PositiveInt
 from litbench.config import run_program
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
-from litbench.judges.dialogues import (
+from litbench.judges.prices import load_prices
+from litbench.judges.rubric import ATTEMPTS
+from litbench.judges.session import (
     WRITER,
-    Cast,
-    Dialogue,
-    Held,
+    Mock,
+    Models,
     Role,
-    Talk,
+    Session,
     UnfinishedError,
     at_once,
     estimate,
-    hold,
+    run_sessions,
 )
-from litbench.judges.prices import load_prices
-from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.store import AnswerStore, local_folder
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.protocol import written_text
@@ -94,7 +93,7 @@ class Config:
         min_works: fewest works of an author; novels without author are kept.
         seed: seed of the chapters' places and of the subset.
         grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
-        extractor: model that writes the synopses: the keys of litbench.judges.dialogues.Role; null
+        extractor: model that writes the synopses: the keys of litbench.judges.session.Role; null
             for books that are only to be rated.
         texts: folder with the published `prompts.json`; null for our own prompt.
         prices: file of prices that override the packaged ones.
@@ -217,24 +216,24 @@ def place(
     }
 
 
-def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Dialogue:
-    """A dialogue that has the extractor write a synopsis of every chapter."""
+def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Session:
+    """A session that has the extractor write a synopsis of every chapter."""
 
-    async def synopsis(talk: Talk, number: int, chapter: str) -> str:
+    async def synopsis(session: Session, number: int, chapter: str) -> str:
         # Texts go into published prompts unchanged.
         text = prompt.replace("{text}", without_delimiters(chapter) if is_own else chapter)
         question, step = [("user", text)], f"chapter_{number}"
         for attempt in range(ATTEMPTS):
-            turn = await talk.say(EXTRACTOR, question, step=step, example=EXAMPLE, attempt=attempt)
+            turn = await session.ask(EXTRACTOR, question, step=step, attempt=attempt)
             if (found := read_synopsis(written_text(turn))) is not None:
                 return found
         raise UnfinishedError(f"{step}: {ATTEMPTS} replies without a synopsis")
 
-    async def script(talk: Talk) -> list[str]:
+    async def script(session: Session) -> list[str]:
         chapters = enumerate(novel.chapters, 1)
-        return await at_once(*(synopsis(talk, *chapter) for chapter in chapters))
+        return await at_once(*(synopsis(session, *chapter) for chapter in chapters))
 
-    return Dialogue("", novel.novel_id, 0, script)
+    return Session("", novel.novel_id, 0, script)
 
 
 def turns_of(novels: list[Novel]) -> pa.Table:
@@ -278,25 +277,26 @@ def main(config: Config) -> None:
         by_id = {novel.novel_id: novel for novel in novels}
         chosen = [by_id[name] for name in one_per_percentile(percentiles, config.seed)]
     synopses = {novel.novel_id: [""] * CHAPTERS for novel in chosen}
-    dialogues, roles = [], {}
+    sessions, roles = [], {}
     if config.extractor is not None:
         prompt = read_texts(config.texts)["extraction_user"]
-        dialogues = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in chosen]
+        sessions = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in chosen]
         roles = {EXTRACTOR: config.extractor}
-    cast = Cast({}, roles, load_prices(config.prices))
+    models = Models({}, roles, load_prices(config.prices))
     if config.dry_run:
         with AnswerStore(config.out / "answers", read_only=True) as store:
             print("dry run: no request is sent")
-            print(estimates_text(estimate(dialogues, cast, store)))
+            mock = Mock({EXTRACTOR: {"chapter": EXAMPLE}})
+            print(estimates_text(estimate(sessions, len(sessions), models, store, mock)))
         return
-    if dialogues:
-        held: list[Held] = []
+    if sessions:
+        ended: list[Session] = []
         with AnswerStore(config.out / "answers") as store:
-            hold(dialogues, cast, store, held.append, "synopses")
-        synopses = {one.dialogue.prompt_id: one.result for one in held if one.reason is None}
-        for one in held:
+            run_sessions(sessions, len(sessions), models, store, ended.append, "synopses")
+        synopses = {one.prompt_id: one.result for one in ended if one.reason is None}
+        for one in ended:
             if one.reason is not None:
-                about = f"{one.dialogue.prompt_id}: {one.reason}"
+                about = f"{one.prompt_id}: {one.reason}"
                 rejected.add(str(config.input), 0, "text", "no synopsis", about)
     books = [
         {"request_id": novel.novel_id, "novel": novel.title,

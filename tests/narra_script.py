@@ -5,11 +5,22 @@ import re
 
 from litbench.protocols.narra.episode import PROMPTS
 from litbench.protocols.narra.quantities import CRITERIA
+from litbench.protocols.protocol import load_protocol, mock_of
 from litbench.text import digest
 
 _CONSTRUCTION = ("foundation", "setting", "characters", "acts", "critic", "refiner", "opening")
+_EXAMPLES = mock_of("narra", load_protocol("narra", {})).texts["writer"]
+# Steps with another name than their prompt.
+_STEPS = {
+    "summary": "dialogue_summary",
+    "memory": "structured_memory",
+    "journey": "journey_summary",
+}
 _PROMPTS = {
-    name: PROMPTS["construction"][name] if name in _CONSTRUCTION else PROMPTS[name]
+    name: {
+        "text": (PROMPTS["construction"][name] if name in _CONSTRUCTION else PROMPTS[name])["text"],
+        "example": _EXAMPLES[_STEPS.get(name, name)].replace("SESSION_NAME", "DIALOGUE_NAME"),
+    }
     for name in (
         *_CONSTRUCTION, "questions", "keywords", "profile_keywords", "turn", "choices", "summary",
         "memory", "journey", "progress", "plan", "artifact",

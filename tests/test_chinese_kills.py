@@ -14,7 +14,7 @@ from conftest import ROOT
 from fake_openai import KEY, FakeOpenAI
 from fake_reddit import Killer, run_through_kills
 
-from litbench.judges import dialogues
+from litbench.judges import session
 from litbench.judges.store import AnswerStore
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.run import Run, run
@@ -84,16 +84,16 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         return reply
 
     others = {name: answers(name) for name in ("first", "second")}
-    questions, key_of = {}, dialogues._Asked.key
+    questions, key_of = {}, session._key
 
-    def noted_key(self, question, sample):
-        key = key_of(self, question, sample)
-        questions[key] = (self.client.name, question[-1][1])
+    def noted_key(client, request):
+        key = key_of(client, request)
+        questions[key] = (client.name, request.messages[-1][1])
         return key
 
     judge = answers("judge")
     with monkeypatch.context() as p, served(p, judge, others=others, manners=manners) as server:
-        p.setattr(dialogues._Asked, "key", noted_key)
+        p.setattr(session, "_key", noted_key)
         run(Run(out=tmp_path / "calm", **config))
         calm_requests = server.requests
     needed = Counter(questions.values())

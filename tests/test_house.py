@@ -35,7 +35,7 @@ def test_imports_need_no_heavy_library():
         # Programs import what they need.
         "    if not found.name.startswith('litbench.programs.') and found.name not in ("
         "'litbench.server', 'litbench.human_study.server', "
-        "'litbench.judges.task', 'litbench.models.packing', 'litbench.models.training', "
+        "'litbench.tasks', 'litbench.models.packing', 'litbench.models.training', "
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"
         "        importlib.import_module(found.name)\n"

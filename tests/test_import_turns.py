@@ -7,7 +7,7 @@ import pytest
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.judges.dialogues import recorded_names
+from litbench.judges.session import recorded_names
 from litbench.records import TURNS
 from litbench.tables import read_table, write_table
 

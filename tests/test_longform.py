@@ -1,9 +1,8 @@
-"""The protocol longform: prompts, dialogues and grades; with GOLDEN as the benchmark's program.
+"""The protocol longform: prompts, sessions and grades; with GOLDEN as the benchmark's program.
 
 GOLDEN is the folder with longform/, and LONGFORM_BENCH has the published texts.
 """
 
-import asyncio
 import hashlib
 import json
 import os
@@ -11,9 +10,10 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from scripted import Scripted, results_of
 
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Dialogue, Talk, UnfinishedError
+from litbench.judges.session import UnfinishedError
 from litbench.judges.store import Answer
 from litbench.protocols.longform import Longform, LongformOptions, published_texts
 from litbench.protocols.protocol import load_protocol
@@ -64,28 +64,23 @@ def write_texts(folder):
     return folder
 
 
-class Scripted:
-    """A model that answers by (step, attempt); `asked` has its questions by step."""
-
-    price = None
+class ByStep(Scripted):
+    """A model that answers by (step, attempt)."""
 
     def __init__(self, answers):
-        self.answers = answers
-        self.asked = {}
+        super().__init__(lambda request: answers(request.step))
 
-    async def answer(self, _talk, _role, step, question, _sample, _example):
-        self.asked[step] = question
-        answer = self.answers(step)
-        return answer if isinstance(answer, Answer) else Answer("answered", answer)
+    @property
+    def asked(self):
+        """Its questions by step."""
+        return {request.step: request.messages for request in self.requests}
 
 
-def held(protocol, write, judge):
-    """Hold one dialogue; the piece and both models."""
-    item = protocol.items()[0]
-    roles = {"writer": Scripted(write), "j": Scripted(judge)}
-    talk = Talk(Dialogue("w", item.prompt_id, 0, lambda talk: protocol.hold(talk, item, ["j"])),
-                roles)  # fmt: skip
-    return asyncio.run(talk.dialogue.script(talk)), roles["writer"], roles["j"]
+def run_one(protocol, write, judge):
+    """Run one session; its results and both models."""
+    roles = {"writer": ByStep(write), "j": ByStep(judge)}
+    results = results_of(protocol, protocol.items()[0], roles, ["j"])
+    return results, roles["writer"], roles["j"]
 
 
 def long_text(step):
@@ -96,19 +91,19 @@ def scores(pacing=12, dialogue=4, poetry=6):
     return f"Pacing: {pacing}\nWeak Dialogue: {dialogue}\nForced Poetry or Metaphor: {poetry}"
 
 
-# Prompts and dialogues ------------------------------------------------------------------------
+# Prompts and sessions -------------------------------------------------------------------------
 
 
 def test_messages_are_the_whole_history(tmp_path):
     protocol = Longform(LongformOptions(texts=write_texts(tmp_path / "texts"), chapters=3))
-    piece, writer, judge = held(protocol, long_text, lambda _: scores())
+    results, writer, judge = run_one(protocol, long_text, lambda _: scores())
     history = writer.asked["chapter_3"]
     assert [role for role, _ in history] == ["user", "assistant"] * 7 + ["user"]
     assert history[0] == ("user", "plan 1 A {n_chapters} tale 3"), "the prompt is not filled again"
     assert history[1] == ("assistant", long_text("plan_1").strip())
     users = [text for role, text in history if role == "user"]
     assert users[5:] == ["first 1 of 3", "intermediate 2 of 3", "last 3 of 3"]
-    assert list(piece.texts) == ["chapter_1", "chapter_2", "chapter_3"]
+    assert list(results.texts) == ["chapter_1", "chapter_2", "chapter_3"]
     ((role, question),) = judge.asked["chapter_2"]
     parts = question.split("|")
     assert (role, parts[0], parts[4]) == ("user", "A {n_chapters} tale", "2")
@@ -125,13 +120,13 @@ def test_messages_are_the_whole_history(tmp_path):
 def test_grades(tmp_path):
     protocol = Longform(LongformOptions(texts=write_texts(tmp_path / "texts"), chapters=2))
     replies = {"chapter_1": scores(), "chapter_2": scores(20, 0, 0), "final": scores(pacing="-")}
-    piece, _, judge = held(protocol, long_text, lambda step: replies[step.partition("/")[0]])
+    results, _, judge = run_one(protocol, long_text, lambda step: replies[step.partition("/")[0]])
     poetry = 20 * (14 / 20) ** 1.7
     expected = [(12 + 16 + 5 * poetry) / 7, 20.0, (16 + 5 * poetry) / 6]
-    found = {quantity: grade for _, quantity, grade, _ in piece.grades}
+    found = {quantity: grade for _, quantity, grade, _ in results.grades}
     assert list(found) == ["chapter_1", "chapter_2", "final", "overall"]
     assert list(found.values()) == pytest.approx([*(5 * x for x in expected), 5 * fmean(expected)])
-    assert [flags for *_, flags in piece.grades] == [
+    assert [flags for *_, flags in results.grades] == [
         [], [], ["1 of 3 ratings missing"], ["1 of 9 ratings missing"],
     ]  # fmt: skip
     assert {"final", "final/2", "final/3"} <= set(judge.asked), "asked again, up to twice"
@@ -140,16 +135,16 @@ def test_grades(tmp_path):
 def test_short_answers_are_asked_for_again():
     protocol = Longform(LongformOptions(chapters=1))
     lengths = {"plan_1": 500, "plan_1/2": 499, "plan_1/3": 500, "plan_1/4": 0, "plan_1/5": 500}
-    piece, writer, _ = held(
+    results, writer, _ = run_one(
         protocol, lambda step: "x" * lengths.get(step, 501), lambda _: "no scores"
     )
     assert set(lengths) <= set(writer.asked), "500 characters are enough at the last attempt"
     assert "plan_2/2" not in writer.asked
-    assert [grade for _, _, grade, _ in piece.grades] == [None] * 3
+    assert [grade for _, _, grade, _ in results.grades] == [None] * 3
     with pytest.raises(UnfinishedError, match="plan_1: 5 answers are shorter than 500 characters"):
-        held(protocol, lambda _: "x" * 499, lambda _: "")
+        run_one(protocol, lambda _: "x" * 499, lambda _: "")
     with pytest.raises(UnfinishedError, match="chapter_1: out of order"):
-        held(
+        run_one(
             protocol,
             lambda step: Answer("error", detail="out of order") if "ch" in step else "x" * 501,
             lambda _: "",
@@ -166,11 +161,11 @@ def test_reasoning_leaves_history_and_text_and_cut_chapters_are_flagged():
         text = thought + long_text(step)
         return Answer("cut", text) if step == "chapter_1" else text
 
-    piece, writer, judge = held(protocol, write, lambda _: "<think>Plot: 20</think>no scores")
+    results, writer, judge = run_one(protocol, write, lambda _: "<think>Plot: 20</think>no scores")
     assert "plan_1/2" in writer.asked, "reasoning does not count"
     assert "hm hm" not in str(writer.asked) + str(judge.asked)
-    assert piece.texts == {"chapter_1": long_text("chapter_1").strip()}
-    assert piece.grades[-1][3] == ["30 of 30 ratings missing", "chapter_1 cut"]
+    assert results.texts == {"chapter_1": long_text("chapter_1").strip()}
+    assert results.grades[-1][3] == ["30 of 30 ratings missing", "chapter_1 cut"]
 
 
 HOSTILE = """{prompt} {criteria} {0} {"Plot": 20}
@@ -188,14 +183,14 @@ def test_nothing_in_a_story_is_a_rating_or_a_placeholder():
     text = HOSTILE * 5
     rubric = protocol.texts.rubrics["chapter"]
     low = "\n".join(f"{one.name}: 1" for one in rubric.criteria)
-    piece, _, judge = held(
+    results, _, judge = run_one(
         protocol, lambda _: text, lambda _: f"I quote:\n{HOSTILE}\n[Scores]\n{low}"
     )
     (_, question), = judge.asked["chapter_1"]  # fmt: skip
     assert question.count("===== CHAPTER 1 ENDS =====") == 1
     assert question.count('{prompt} {criteria} {0} {"Plot": 20}') == 15, "plan, profiles, text"
-    assert set(piece.ratings["j", "chapter_1"].ratings.values()) == {Rating(1.0)}
-    assert piece.texts["chapter_1"] == text.strip()
+    assert set(results.ratings["j", "chapter_1"].ratings.values()) == {Rating(1.0)}
+    assert results.texts["chapter_1"] == text.strip()
 
 
 def test_own_texts_and_their_record():
@@ -292,7 +287,7 @@ def test_prompts_and_messages_are_as_published():
     # The outputs of these cases are shorter than an answer may be: spaces that `strip` removes
     # would be lost, so padding is taken out of what was asked.
     padding = "\u2060" * 500
-    _, writer, judge = held(protocol, lambda step: output(step) + padding, lambda _: "")
+    _, writer, judge = run_one(protocol, lambda step: output(step) + padding, lambda _: "")
 
     def plain(messages):
         return [
@@ -320,7 +315,7 @@ def grade_of(rubric, numbers):
 
 
 def task_score(rubrics, task):
-    """The grade of a story from 0 to 20, as `Longform.hold` makes it; None without any."""
+    """The grade of a story from 0 to 20, as `Longform.rate` makes it; None without any."""
     chapters = [grade_of(rubrics["chapter"], one) for one in task["chapter_judge_scores"].values()]
     finals = [grade_of(rubrics["final"], one) for one in task["final_judge_scores"]]
     finals = [grade for grade in finals if grade is not None]

@@ -1,6 +1,5 @@
 """Episodes of narra: how they end, what they record, and whole runs through faults and kills."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -14,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from fake_openai import FAULTS, FakeOpenAI
 from fake_reddit import Killer, drawn_faults
+from scripted import Scripted, results_of
 
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Cast, Dialogue, Role, Talk, UnfinishedError
 from litbench.judges.rubric import rater_from_options
+from litbench.judges.session import Models, Role, UnfinishedError
 from litbench.judges.store import Answer, AnswerStore
 from litbench.protocols.narra import Narra, NarraOptions, family
 from litbench.protocols.narra.episode import PROMPTS
@@ -32,42 +32,41 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("turns.parquet", "stories.parquet", "ratings.parquet", "grades.parquet", "events.jsonl")
 
 
-class Scripted:
-    """Answers by a function of the question; keeps what was asked."""
-
-    price = None
+class ByQuestion(Scripted):
+    """Answers by a function of the question."""
 
     def __init__(self, answer):
-        self.reply = answer
-        self.asked = []
+        super().__init__(lambda request: answer(request.messages[-1][1]))
 
-    async def answer(self, talk, role, step, question, sample, example):
-        del talk, role, sample, example
-        self.asked.append((step, question[-1][1]))
-        found = self.reply(question[-1][1])
-        return found if isinstance(found, Answer) else Answer("answered", found)
+    @property
+    def asked(self):
+        """Steps and questions."""
+        return [(request.step, request.messages[-1][1]) for request in self.requests]
 
 
-def held(writer=script.writer, reader=script.reader, judges=None, persona=0, turns=None, **options):
-    """Hold one episode without a server; returns the piece and who was asked what."""
+def played(
+    writer=script.writer, reader=script.reader, judges=None, persona=0, turns=None, **options
+):
+    """Run one episode without a server; returns its results and who was asked what."""
     protocol = Narra(NarraOptions(**options))
     item = protocol.items()[persona]
     if turns is not None:
         end = EndCondition(max_user_turns=turns)
         item = replace(item, content=replace(item.content, end_condition=end))
     judges = {"alpha": script.judge} if judges is None else judges
-    scripted = {name: Scripted(answer) for name, answer in
+    scripted = {name: ByQuestion(answer) for name, answer in
                 {"writer": writer, "reader": reader, **judges}.items()}  # fmt: skip
-    talk = Talk(Dialogue("quill", item.prompt_id, 0, None), scripted)
-    return asyncio.run(protocol.hold(talk, item, list(judges))), scripted
+    return results_of(protocol, item, scripted, list(judges), "quill"), scripted
 
 
-def events(piece, kind):
-    return [event for event in piece.events if event["event"] == kind]
+def events(results, kind):
+    return [event for event in results.events if event["event"] == kind]
 
 
-def quantity(piece, name):
-    return next(grade for rater, known, grade, _ in piece.grades if known == name and rater is None)
+def quantity(results, name):
+    return next(
+        grade for rater, known, grade, _ in results.grades if known == name and rater is None
+    )
 
 
 def saying(**actions):
@@ -91,8 +90,8 @@ def broken(stage, text="I cannot do that."):
 ])  # fmt: skip
 def test_every_episode_twice(writer, options):
     for persona in range(8):
-        first, _ = held(writer, persona=persona, **options)
-        second, _ = held(writer, persona=persona, **options)
+        first, _ = played(writer, persona=persona, **options)
+        second, _ = played(writer, persona=persona, **options)
         assert first == second
         (end,) = events(first, "end")
         assert end["reason"] in ("turns", "completed", "asked", "left")
@@ -101,24 +100,24 @@ def test_every_episode_twice(writer, options):
 
 
 def test_signal_and_guard_fire_for_a_writer_who_repeats_himself():
-    piece, _ = held(script.repeating_writer)
-    signals = {event["signal"] for event in events(piece, "stagnation")}
+    results, _ = played(script.repeating_writer)
+    signals = {event["signal"] for event in events(results, "stagnation")}
     assert {"generic_words", "equal_summaries"} <= signals
-    forced = {event["turn"] for event in events(piece, "pacing") if event["forced"]}
-    patched = {event["turn"] for event in events(piece, "guard_patch")}
+    forced = {event["turn"] for event in events(results, "pacing") if event["forced"]}
+    patched = {event["turn"] for event in events(results, "guard_patch")}
     early = [turn for turn in forced if turn < 6]
     assert early
     # The flag lives until the guard reads it, whatever the count.
     assert forced <= patched
-    assert quantity(piece, "signals_per_turn") == len(events(piece, "stagnation")) / 12
-    assert quantity(piece, "patches_per_turn") == len(events(piece, "guard_patch")) / 12
+    assert quantity(results, "signals_per_turn") == len(events(results, "stagnation")) / 12
+    assert quantity(results, "patches_per_turn") == len(events(results, "guard_patch")) / 12
 
 
 def test_the_flag_is_cleared_by_the_guard():
     first = {"action": "select_choice", "choice_id": "1"}
-    piece, _ = held(reader=saying(t2=first, t3=first), turns=12)
+    results, _ = played(reader=saying(t2=first, t3=first), turns=12)
     is_pending, seen = False, []
-    for event in piece.events:
+    for event in results.events:
         if event["event"] == "pacing":
             assert event["forced"] == is_pending
             seen.append(is_pending)
@@ -127,9 +126,9 @@ def test_the_flag_is_cleared_by_the_guard():
 
 
 def test_signals_do_not_force_in_the_released_profile():
-    piece, _ = held(script.repeating_writer, profile="released")
-    assert events(piece, "stagnation")
-    assert not any(event["forced"] for event in events(piece, "pacing"))
+    results, _ = played(script.repeating_writer, profile="released")
+    assert events(results, "stagnation")
+    assert not any(event["forced"] for event in events(results, "pacing"))
 
 
 @pytest.mark.parametrize(
@@ -138,52 +137,52 @@ def test_signals_do_not_force_in_the_released_profile():
      ("characters", '[{"id": "a", "role": "protagonist"}]'), ("acts", "[1]"), ("opening", "{}")],
 )  # fmt: skip
 def test_an_unreadable_stage_fails_the_episode_and_gives_no_grade(stage, text):
-    piece, scripted = held(broken(stage, text))
-    assert events(piece, "end")[0]["reason"] == "failed"
-    assert quantity(piece, "failed") == 1
-    assert (None, "failed", 1.0, [f"{stage} cannot be read"]) in piece.grades
-    assert not piece.ratings
-    assert not piece.texts
+    results, scripted = played(broken(stage, text))
+    assert events(results, "end")[0]["reason"] == "failed"
+    assert quantity(results, "failed") == 1
+    assert (None, "failed", 1.0, [f"{stage} cannot be read"]) in results.grades
+    assert not results.ratings
+    assert not results.texts
     assert not scripted["alpha"].asked
 
 
 def test_questions_are_collected_one_by_one():
     text = PROMPTS["questions"]["example"].replace("[{", "{", 1).replace('"Nobody",', '"Nobody"')
-    piece, _ = held(broken("questions", text))
-    assert events(piece, "stage")[0]["questions"] == 9
+    results, _ = played(broken("questions", text))
+    assert events(results, "stage")[0]["questions"] == 9
 
 
 def test_a_long_opening_is_summarised_once():
     opening = json.loads(PROMPTS["construction"]["opening"]["example"])
     opening["initial_dialogue"] *= 6
-    piece, scripted = held(broken("opening", json.dumps(opening)), turns=2)
+    results, scripted = played(broken("opening", json.dumps(opening)), turns=2)
     steps = [step for step, _ in scripted["writer"].asked if "summary" in step]
     assert steps[0] == "dialogue_summary_6"
     assert "dialogue_summary_3" not in steps
-    assert not [event for event in events(piece, "stagnation") if event["messages"] == 6]
+    assert not [event for event in events(results, "stagnation") if event["messages"] == 6]
 
 
 def test_critic_and_refiner_keep_the_draft():
     for stage in ("critic", "refiner"):
-        piece, _ = held(broken(stage), part="full")
-        states = {event["name"]: event["state"] for event in events(piece, "stage")}
+        results, _ = played(broken(stage), part="full")
+        states = {event["name"]: event["state"] for event in events(results, "stage")}
         assert states[stage] == "kept"
-    piece, scripted = held(part="full", critic_threshold=1.0)
+    results, scripted = played(part="full", critic_threshold=1.0)
     assert "refiner" not in [step for step, _ in scripted["writer"].asked]
-    _, scripted = held(part="full", critic_threshold=1.0, profile="released")
+    _, scripted = played(part="full", critic_threshold=1.0, profile="released")
     assert "refiner" in [step for step, _ in scripted["writer"].asked]
 
 
 @pytest.mark.parametrize("answer", ["", Answer("refused", "I would rather not.")])
 def test_two_turns_without_a_reply_truncate_the_episode(answer):
-    piece, _ = held(broken("turn", answer))
-    assert quantity(piece, "truncated") == 1
-    assert quantity(piece, "safe_turns") == 1
-    assert events(piece, "end")[0]["turns"] == 2
-    assert PROMPTS["safe_text"] in piece.texts["story"]
+    results, _ = played(broken("turn", answer))
+    assert quantity(results, "truncated") == 1
+    assert quantity(results, "safe_turns") == 1
+    assert events(results, "end")[0]["turns"] == 2
+    assert PROMPTS["safe_text"] in results.texts["story"]
     # Rated, but kept out of the means.
-    assert piece.ratings["alpha", "story"].outcome == "rated"
-    graded = [(grade, flags) for judge, name, grade, flags in piece.grades if name == "storyq"]
+    assert results.ratings["alpha", "story"].outcome == "rated"
+    graded = [(grade, flags) for judge, name, grade, flags in results.grades if name == "storyq"]
     assert graded == [(None, ["truncated"])]
 
 
@@ -194,24 +193,24 @@ def test_one_safe_turn_is_counted():
         is_third = script.asked_for(question) == "turn" and next(turns) == 2
         return "" if is_third else script.writer(question)
 
-    piece, _ = held(writer)
-    assert quantity(piece, "safe_turns") == 1 / 12
-    assert quantity(piece, "truncated") == 0
+    results, _ = played(writer)
+    assert quantity(results, "safe_turns") == 1 / 12
+    assert quantity(results, "truncated") == 0
 
 
 def test_failed_requests_leave_the_episode_unfinished():
     failure = Answer("error", detail="no connection")
     with pytest.raises(UnfinishedError, match="acts: no connection"):
-        held(broken("acts", failure))
+        played(broken("acts", failure))
     with pytest.raises(UnfinishedError, match="need: no connection"):
-        held(reader=lambda _: failure)
+        played(reader=lambda _: failure)
 
 
 def test_failed_memory_calls_are_counted():
-    piece, _ = held(broken("memory"))
-    failed = [event for event in events(piece, "memory") if event["failed"]]
+    results, _ = played(broken("memory"))
+    failed = [event for event in events(results, "memory") if event["failed"]]
     assert {event["call"] for event in failed} == {"structured_memory"}
-    assert events(piece, "end")[0]["failed_memory_calls"] == len(failed) > 4
+    assert events(results, "end")[0]["failed_memory_calls"] == len(failed) > 4
 
 
 @pytest.mark.parametrize(
@@ -220,8 +219,8 @@ def test_failed_memory_calls_are_counted():
      ({"action": "send_message", "text": "Let's end it here."}, "asked")],
 )  # fmt: skip
 def test_the_reader_ends_the_story(action, reason):
-    piece, _ = held(reader=saying(t3=action))
-    assert (events(piece, "end")[0]["reason"], events(piece, "end")[0]["turns"]) == (reason, 2)
+    results, _ = played(reader=saying(t3=action))
+    assert (events(results, "end")[0]["reason"], events(results, "end")[0]["turns"]) == (reason, 2)
 
 
 def moving_writer(question):
@@ -233,36 +232,36 @@ def moving_writer(question):
 
 
 def test_countdown_completes_the_story_and_offers_its_end_before():
-    piece, _ = held(moving_writer, saying(), turns=30)
-    assert events(piece, "end")[0]["reason"] == "completed"
-    assert events(piece, "countdown")[0]["turns"] == 3
-    offered = [event["turn"] for event in events(piece, "action") if event["ending_offered"]]
+    results, _ = played(moving_writer, saying(), turns=30)
+    assert events(results, "end")[0]["reason"] == "completed"
+    assert events(results, "countdown")[0]["turns"] == 3
+    offered = [event["turn"] for event in events(results, "action") if event["ending_offered"]]
     assert len(offered) == 3
-    assert offered[-1] == events(piece, "end")[0]["turns"]
-    shown = [event["choices"] for event in events(piece, "turn")]
+    assert offered[-1] == events(results, "end")[0]["turns"]
+    shown = [event["choices"] for event in events(results, "turn")]
     assert [END_CHOICE in choices for choices in shown[-4:-1]] == [True, True, True]
     assert not any(END_CHOICE in choices for choices in shown[:-4])
     choose = {"action": "select_choice", "choice_id": "3"}
-    piece, _ = held(moving_writer, saying(**{f"t{offered[0]}": choose}), turns=30)
-    assert events(piece, "end")[0]["reason"] == "asked"
+    results, _ = played(moving_writer, saying(**{f"t{offered[0]}": choose}), turns=30)
+    assert events(results, "end")[0]["reason"] == "asked"
     # Without a change of scene there is no countdown in the benchmark.
-    still, _ = held(reader=saying(), turns=30, profile="released")
+    still, _ = played(reader=saying(), turns=30, profile="released")
     assert events(still, "end")[0]["reason"] == "turns"
 
 
 def test_actions_are_repaired():
     actions = {"t1": "nothing", "t2": {"action": "select_choice", "choice_id": "77"}, "t3": {}}
-    piece, _ = held(reader=saying(**actions))
-    assert [event["step"] for event in events(piece, "repaired")] == ["turn_1", "turn_3"]
-    lines = [line for line in piece.texts["story"].split("\n") if line.startswith("[user|")]
+    results, _ = played(reader=saying(**actions))
+    assert [event["step"] for event in events(results, "repaired")] == ["turn_1", "turn_3"]
+    lines = [line for line in results.texts["story"].split("\n") if line.startswith("[user|")]
     chosen = "Ask what the right green was."
     assert [line.partition("] ")[2] for line in lines[:3]] == ["ok", chosen, "ok"]
 
 
 def test_planner_and_artifacts_in_the_full_part():
-    piece, scripted = held(part="full")
-    made = [event for event in events(piece, "artifact") if not event["failed"]]
-    assert len(made) == len(events(piece, "plan")) == 12
+    results, scripted = played(part="full")
+    made = [event for event in events(results, "artifact") if not event["failed"]]
+    assert len(made) == len(events(results, "plan")) == 12
     # The script makes the same ledger again and again: a retry, and a violation on record.
     assert not made[0]["violation"]
     assert all(event["violation"] and event["retried"] for event in made[1:])
@@ -270,15 +269,15 @@ def test_planner_and_artifacts_in_the_full_part():
     assert "artifact_1/2" not in steps
     retry = next(question for step, question in scripted["writer"].asked if step == "artifact_2/2")
     assert "too close (1.00) to this one: A ledger aesthetic" in retry
-    piece, _ = held(broken("plan"), part="full")
-    assert all(event["is_default"] for event in events(piece, "plan"))
-    assert not events(piece, "artifact")
+    results, _ = played(broken("plan"), part="full")
+    assert all(event["is_default"] for event in events(results, "plan"))
+    assert not events(results, "artifact")
 
 
 def test_a_progress_check_forces_a_change():
     stuck = '{"has_progressed": false, "reasoning": "r", "suggested_development": "He lied."}'
-    piece, _ = held(broken("progress", stuck), part="full")
-    assert "no_progress" in {event["signal"] for event in events(piece, "stagnation")}
+    results, _ = played(broken("progress", stuck), part="full")
+    assert "no_progress" in {event["signal"] for event in events(results, "stagnation")}
 
 
 def test_missing_ratings():
@@ -287,13 +286,13 @@ def test_missing_ratings():
         del content["scores"]["story_surprise"]
         return json.dumps(content)
 
-    piece, scripted = held(judges={"lazy": lazy, "silent": lambda _: "Nice story!"})
+    results, scripted = played(judges={"lazy": lazy, "silent": lambda _: "Nice story!"})
     assert len(scripted["lazy"].asked) == 3
-    by = {(judge, name): (grade, flags) for judge, name, grade, flags in piece.grades}
+    by = {(judge, name): (grade, flags) for judge, name, grade, flags in results.grades}
     assert by["lazy", "storyq"][1] == ["1 of 11 ratings missing"]
     assert by["silent", "storyq"] == (None, ["11 of 11 ratings missing"])
-    assert piece.ratings["lazy", "story"].ratings["story_surprise"].rating is None
-    released, _ = held(judges={"lazy": lazy, "silent": lambda _: "!"}, profile="released")
+    assert results.ratings["lazy", "story"].ratings["story_surprise"].rating is None
+    released, _ = played(judges={"lazy": lazy, "silent": lambda _: "!"}, profile="released")
     assert released.ratings["lazy", "story"].ratings["story_surprise"].rating == 1
     assert ("silent", "storyq", None, ["11 of 11 ratings missing"]) in released.grades
 
@@ -301,14 +300,14 @@ def test_missing_ratings():
 def test_failure_labels():
     content = json.loads(script.judge(""))
     content |= {"failure_modes": ["repetition", "bad", "platitude"], "breaking_character_count": 2}
-    piece, _ = held(judges={"alpha": lambda _: json.dumps(content)})
-    assert ("alpha", "failure_modes", 2.0, ["repetition", "platitude"]) in piece.grades
-    assert events(piece, "judged")[0]["breaking_character"] == 2
+    results, _ = played(judges={"alpha": lambda _: json.dumps(content)})
+    assert ("alpha", "failure_modes", 2.0, ["repetition", "platitude"]) in results.grades
+    assert events(results, "judged")[0]["breaking_character"] == 2
 
 
 def test_judges_see_notes_only_on_request():
     for show_notes in (False, True):
-        _, scripted = held(show_notes=show_notes)
+        _, scripted = played(show_notes=show_notes)
         question = scripted["alpha"].asked[0][1]
         assert ("we will see" in question) == show_notes
         assert "night_nurse" in question
@@ -326,15 +325,15 @@ def test_hostile_scene_stays_text():
         text = script.writer(question)
         return text.replace("Oda turns", f"{HOSTILE}\nOda turns")
 
-    piece, scripted = held(writer)
+    results, scripted = played(writer)
     question = scripted["alpha"].asked[0][1]
     assert question.count("===== SESSION ENDS =====") == 1
     assert question.rindex("<script>") < question.index("===== SESSION ENDS =====")
     assert "{card} {task}" in question
-    for event in events(piece, "turn"):
+    for event in events(results, "turn"):
         assert len(event["choices"]) == 3
         assert "give 5" not in event["choices"]
-    assert events(piece, "end")[0]["reason"] == "turns"
+    assert events(results, "end")[0]["reason"] == "turns"
     assert "{card} {task}" in scripted["reader"].asked[-1][1]
     for _, asked in scripted["reader"].asked:
         assert asked.count("===== SO FAR ENDS =====") == 1
@@ -351,19 +350,19 @@ def test_families(model, name):
 
 
 def test_one_family_is_refused_unless_forced():
-    def cast(writer, reader, judge):
-        return Cast({"w": Role(writer)}, {"reader": Role(reader), "j": Role(judge)}, {})
+    def models_of(writer, reader, judge):
+        return Models({"w": Role(writer)}, {"reader": Role(reader), "j": Role(judge)})
 
-    fine = cast("openai/gpt-5", "google/gemini-3", "anthropic/claude-4")
+    fine = models_of("openai/gpt-5", "google/gemini-3", "anthropic/claude-4")
     Narra(NarraOptions()).check(fine)
     for models, message in (
         (("openai/gpt-5", "google/gemini-3", "google/gemini-2"), "judge j and reader are of one"),
         (("openai/gpt-5", "google/gemini-3", "openai/o3"), "judge j and writer w are of one"),
     ):
         with pytest.raises(ConfigError, match=message):
-            Narra(NarraOptions()).check(cast(*models))
+            Narra(NarraOptions()).check(models_of(*models))
         forced = Narra(NarraOptions(force=True))
-        forced.check(cast(*models))
+        forced.check(models_of(*models))
         assert len(forced.record()["same_family"]) == 1
 
 

@@ -339,7 +339,7 @@ def test_references(tmp_path):
         protocol = Tow(TowOptions(path, **options))
         task = protocol.items()[0].content
         filled = {"prompt": task.question, "text": "文", "reference": task.reference or ""}
-        asked = {leaf: rubric.render(filled)[0][1] for leaf, rubric in protocol._rubrics.items()}
+        asked = {leaf: rubric.render(filled)[0][1] for leaf, rubric in protocol.rubrics.items()}
         return protocol, asked
 
     _, of_item = questions()

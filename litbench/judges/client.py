@@ -396,7 +396,7 @@ class Client:
             message = _short(getattr(inner, "provider_message", None) or str(inner))
             answer = Answer("error", detail=f"{type(inner).__name__}: {message}")
             return answer, isinstance(error, RetryError) or not rejected, not rejected
-        answer = replace(_read_output(output), batched=self.batch is not None)
+        answer = replace(read_output(output), batched=self.batch is not None)
         is_whole = (answer.output_tokens or 0) < (self.sampling.max_tokens or math.inf)
         if self.name.startswith("hf/") and answer.outcome == "answered" and not is_whole:
             # For `hf` models inspect-ai does not report that an answer was truncated.
@@ -425,7 +425,7 @@ async def run_workers(workers: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _read_output(output: Any) -> Answer:
+def read_output(output: Any) -> Answer:
     """Convert inspect-ai's ModelOutput."""
     usage = output.usage
     cached = usage and (usage.input_tokens_cache_read or 0)

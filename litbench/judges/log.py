@@ -1,4 +1,4 @@
-"""Logs of judged pairs and held dialogues for `inspect view`, written after all answers arrived."""
+"""Logs of judged pairs and sessions for `inspect view`, written after all answers arrived."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

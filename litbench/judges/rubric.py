@@ -11,7 +11,7 @@ takes the mean of the grades as shares of their scales; with several `samples` i
 as many answers (self-consistency). Every call of `judge` writes one log for `inspect view --log-dir
 FOLDER`.
 
-In a dialogue, `rate` asks the model of a role. A reply without all ratings is asked for again, up
+In a session, `rate` asks the model of a role. A reply without all ratings is asked for again, up
 to twice; of several replies the one with the most ratings counts.
 """
 
@@ -24,20 +24,19 @@ from pydantic import PositiveInt
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import (
-    Cast,
-    Dialogue,
-    Held,
-    Role,
-    Talk,
-    Turn,
-    estimate,
-    hold,
-    without_reasoning,
-)
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
 from litbench.judges.prices import dollars_of, load_prices
+from litbench.judges.session import (
+    Mock,
+    Models,
+    Role,
+    Session,
+    Turn,
+    estimate,
+    run_sessions,
+    without_reasoning,
+)
 from litbench.judges.store import Sampling
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
 from litbench.sources.ratings import ROUNDING
@@ -89,7 +88,7 @@ def read_reply(rubric: Rubric, reply: Turn, *, as_published: bool = False) -> di
 
 
 async def rate(
-    talk: Talk,
+    session: Session,
     role: str,
     rubric: Rubric,
     texts: Mapping[str, str],
@@ -97,13 +96,13 @@ async def rate(
     step: str,
     as_published: bool = False,
 ) -> Rated:
-    """Ask the model of a role to rate a text in a dialogue; `texts` fill the rubric."""
-    question, example = rubric.render(texts), rubric.example()
+    """Ask the model of a role to rate a text; `texts` fill the rubric."""
+    question = rubric.render(texts)
     turns: list[Turn] = []
     read: list[Rated] = []
     # Published programs ask once, whatever the reply lacks.
     for attempt in range(1 if as_published else ATTEMPTS):
-        turns.append(await talk.say(role, question, step=step, example=example, attempt=attempt))
+        turns.append(await session.ask(role, question, step=step, attempt=attempt))
         ratings = read_reply(rubric, turns[-1], as_published=as_published)
         read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))
         if not read[-1].missing or turns[-1].outcome == "error":
@@ -140,7 +139,7 @@ class RubricOptions(ModelOptions):
 
 
 class RubricRater(ModelRater):
-    """A rubric judge as a rater; see the module. Each story is rated in a dialogue of its own."""
+    """A rubric judge as a rater; see the module. Each story is rated in a session of its own."""
 
     kind = "rubric"
     options: RubricOptions
@@ -148,7 +147,7 @@ class RubricRater(ModelRater):
     def __init__(self, name: str, options: RubricOptions, where: str) -> None:
         self.name = name
         self.options = options
-        self._cast = Cast(
+        self._models = Models(
             {},
             {_JUDGE: Role(options.model, options.sampling, options.traffic)},
             load_prices(options.prices),
@@ -176,9 +175,10 @@ class RubricRater(ModelRater):
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost of the first replies without sending requests."""
-        dialogues = list(self._dialogues(pairs).values())
+        sessions = self._sessions(pairs).values()
+        mock = Mock(rubrics={rubric.name: rubric for rubric in self._rubrics})
         with self.answer_store(read_only=True) as store:
-            estimates = estimate(dialogues, self._cast, store)
+            estimates = estimate(sessions, len(sessions), self._models, store, mock)
         return [replace(found, rater=self.name) for found in estimates]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
@@ -188,32 +188,33 @@ class RubricRater(ModelRater):
             ConfigError: a limit of `traffic` is reached.
             ModelError: the model failed `give_up_after` times in a row.
         """
-        held: list[Held] = []
-        dialogues = self._dialogues(pairs)
+        ended: list[Session] = []
+        by_story: dict[tuple[str, str], list[Session]] = {}
+        sessions = self._sessions(pairs)
         with self.answer_store() as store:
-            hold(list(dialogues.values()), self._cast, store, held.append, f"rater {self.name}")
-        if unfinished := [one.reason for one in held if one.reason is not None]:
+            run_sessions(sessions.values(), len(sessions), self._models, store, ended.append,
+                         f"rater {self.name}")  # fmt: skip
+        if unfinished := [one.reason for one in ended if one.reason is not None]:
             raise ConfigError(
-                f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(held)} stories are "
-                "not rated: raise the limit, or run the same command again"
+                f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(ended)} stories "
+                "are not rated: raise the limit, or run the same command again"
             )
-        by_story: dict[tuple[str, str], list[Held]] = {}
-        for (*story, _), one in zip(dialogues, held, strict=True):
+        for (*story, _), one in zip(sessions, ended, strict=True):
             by_story.setdefault((story[0], story[1]), []).append(one)
             for rated in one.result:
                 self._counts.update(rating.outcome for rating in rated.ratings.values())
-        self._write_log(held)
+        self._write_log(ended)
         return [
             [self._judgement(*(by_story[pair.prompt, text] for text in (pair.first, pair.second)))]
             for pair in pairs
         ]
 
-    def _dialogues(self, pairs: Sequence[BlindPair]) -> dict[tuple[str, str, int], Dialogue]:
-        """A dialogue per distinct prompt, story and sample."""
+    def _sessions(self, pairs: Sequence[BlindPair]) -> dict[tuple[str, str, int], Session]:
+        """A session per distinct prompt, story and sample."""
 
-        def about(prompt: str, text: str, sample: int) -> Dialogue:
+        def about(prompt: str, text: str, sample: int) -> Session:
             texts = {"prompt": prompt, "text": text}
-            return Dialogue("", "", sample, lambda talk: self._rate(talk, texts))
+            return Session("", "", sample, lambda session: self._rate(session, texts))
 
         stories = [(pair.prompt, text) for pair in pairs for text in (pair.first, pair.second)]
         return {
@@ -222,40 +223,40 @@ class RubricRater(ModelRater):
             for sample in range(self.options.samples)
         }
 
-    async def _rate(self, talk: Talk, texts: Mapping[str, str]) -> list[Rated]:
+    async def _rate(self, session: Session, texts: Mapping[str, str]) -> list[Rated]:
         published = self.options.as_published
         return [
-            await rate(talk, _JUDGE, rubric, texts, step=rubric.name, as_published=published)
+            await rate(session, _JUDGE, rubric, texts, step=rubric.name, as_published=published)
             for rubric in self._rubrics
         ]
 
-    def _grade(self, held: Sequence[Held]) -> float | None:
+    def _grade(self, sessions: Sequence[Session]) -> float | None:
         """The mean grade of a story over samples and rubrics; None without any."""
         known = [
             # With one rubric, on its scale.
             rated.grade if len(self._rubrics) == 1
             else (rated.grade - rubric.lowest) / (rubric.highest - rubric.lowest)
-            for one in held
+            for one in sessions
             for rubric, rated in zip(self._rubrics, one.result, strict=True)
             if rated.grade is not None
         ]  # fmt: skip
         return sum(known) / len(known) if known else None
 
-    def _write_log(self, held: Sequence[Held]) -> None:
+    def _write_log(self, sessions: Sequence[Session]) -> None:
         """Write an inspect-ai log with one sample per story."""
         samples = []
-        for number, one in enumerate(held, 1):
+        for number, one in enumerate(sessions, 1):
             names = [name for rated in one.result for name in rated.missing]
             grade = self._grade([one])
             explanation = f"missing: {', '.join(names) or 'nothing'}"
             scores = {} if grade is None else {"grade": (grade, explanation)}
             samples.append(LogSample(number, one.messages(), scores))
-        questions = [one.turns[0].question for one in held]
+        questions = [next(iter(one.transcript.values())).question for one in sessions]
         metadata = {"rubric": [rubric.name for rubric in self._rubrics]}
         self.write_samples(samples, questions, metadata, "mean")
 
-    def _judgement(self, first: Sequence[Held], second: Sequence[Held]) -> Judgement:
-        grades = [self._grade(held) for held in (first, second)]
+    def _judgement(self, first: Sequence[Session], second: Sequence[Session]) -> Judgement:
+        grades = [self._grade(sessions) for sessions in (first, second)]
         rated: list[Rated] = [rated for one in (*first, *second) for rated in one.result]
         prefers: Preference
         if grades[0] is None or grades[1] is None:
@@ -264,7 +265,7 @@ class RubricRater(ModelRater):
             prefers = "tie"
         else:
             prefers = "first" if grades[0] > grades[1] else "second"
-        turns = [turn for one in (*first, *second) for turn in one.turns]
+        turns = [turn for one in (*first, *second) for turn in one.transcript.values()]
         answers = [turn.answer for turn in turns]
         seconds = sum(answer.seconds or 0 for answer in answers)
         return Judgement(

@@ -1,18 +1,27 @@
-"""What a protocol is: its items, the dialogue about one item, and the rows that come of it.
+"""What a protocol is: its items, what is written about one, and how it is rated.
 
-A protocol is a subclass of `Protocol` in `PROTOCOLS`; `litbench.protocols.run` holds its dialogues
-and writes the tables.
+A protocol is a subclass of `Protocol` in `PROTOCOLS`. `litbench.protocols.run` runs it and writes
+tables; `litbench.tasks` makes it a task of inspect-ai.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from litbench.config import build, nearest
+from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Cast, Talk, Turn, UnfinishedError, at_once, without_reasoning
 from litbench.judges.rubric import Rated, rate
+from litbench.judges.session import (
+    Mock,
+    Models,
+    Session,
+    Turn,
+    UnfinishedError,
+    at_once,
+    without_reasoning,
+)
 from litbench.judges.store import Sampling
 from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
@@ -35,20 +44,35 @@ class Item:
     content: Any = None
 
 
+# Rater (None: no judge), quantity, grade (None: missing) and flags.
+Grade = tuple[str | None, str, float | None, list[str]]
+
+
 @dataclass
-class Piece:
-    """The rows that one dialogue adds to the tables.
+class Written:
+    """What was written about an item: plain values, so that a log can hold them.
 
     Attributes:
         texts: the pieces of writing, by step.
-        ratings: by judge and step, what the judge said about the text of that step.
-        grades: (judge or None, quantity, grade or None, flags).
+        flags: what is unusual, for grades.
+        grades: quantities without a judge.
         events: rows of `events.jsonl`, for protocols that write it.
+        facts: what else the protocol needs to have the texts rated.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
-    ratings: dict[tuple[str, str], Rated] = field(default_factory=dict)
-    grades: list[tuple[str | None, str, float | None, list[str]]] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    grades: list[Grade] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Judged:
+    """What one judge said about an item: ratings by step of the text, grades, and events."""
+
+    ratings: dict[str, Rated] = field(default_factory=dict)
+    grades: list[Grade] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -74,6 +98,7 @@ class Protocol:
         writer: default sampling of writers.
         judge: default sampling of judges.
         roles: roles besides the writer and the judges.
+        rubrics: the judges' rubrics, by kind of step.
     """
 
     options: ClassVar[type]
@@ -81,17 +106,22 @@ class Protocol:
     writer: ClassVar[Sampling]
     judge: ClassVar[Sampling]
     roles: ClassVar[Mapping[str, RoleDefault]] = {}
+    rubrics: Mapping[str, Rubric]
     _options: Any
 
     def items(self) -> list[Item]:
         """Return all items, in a fixed order."""
         raise NotImplementedError
 
-    def check(self, cast: Cast) -> None:
+    def check(self, models: Models) -> None:
         """Refuse models that make results invalid; raises a ConfigError."""
 
-    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
-        """Hold the dialogue about one item; raises UnfinishedError if it cannot go on."""
+    async def write(self, session: Session, item: Item) -> Written:
+        """Have the writer write about an item; raises UnfinishedError if it cannot go on."""
+        raise NotImplementedError
+
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+        """Have one judge rate what was written; raises UnfinishedError if it cannot go on."""
         raise NotImplementedError
 
     def files(self) -> dict[str, Path]:
@@ -115,32 +145,41 @@ def load_protocol(name: str, options: Mapping[str, Any]) -> Protocol:
     return loaded
 
 
-async def rate_all(
-    talk: Talk,
-    judges: Sequence[str],
+@cache
+def _mock_texts() -> dict[str, dict[str, Any]]:
+    return read_yaml(Path(__file__).with_name("dry_run.yaml"))
+
+
+def mock_of(name: str, protocol: Protocol) -> Mock:
+    """The answers of a dry run of a protocol."""
+    return Mock(_mock_texts()[name], protocol.rubrics)
+
+
+async def rate_texts(
+    session: Session,
+    judge: str,
     questions: Mapping[str, tuple[Rubric, Mapping[str, str]]],
     *,
     as_published: bool = False,
-) -> dict[tuple[str, str], Rated]:
-    """Have every judge rate every text, at the same time.
+) -> dict[str, Rated]:
+    """Have a judge rate every text, at the same time.
 
     Args:
-        talk: the dialogue.
-        judges: roles.
+        session: the session.
+        judge: the judge's role.
         questions: by step, the rubric and the texts that fill it.
         as_published: see `Rubric.read`.
 
     Returns:
-        What was said, by judge and step.
+        What was said, by step.
     """
-    places = [(judge, step) for judge in judges for step in questions]
     rated = await at_once(
         *(
-            rate(talk, judge, *questions[step], step=step, as_published=as_published)
-            for judge, step in places
+            rate(session, judge, *asked, step=step, as_published=as_published)
+            for step, asked in questions.items()
         )
     )
-    return dict(zip(places, rated, strict=True))
+    return dict(zip(questions, rated, strict=True))
 
 
 def written_text(turn: Turn) -> str:

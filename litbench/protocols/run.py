@@ -1,4 +1,4 @@
-"""Run a protocol: hold its dialogues and write turns, stories, ratings, grades, log and manifest.
+"""Run a protocol: hold its sessions and write turns, stories, ratings, grades, log and manifest.
 
     run(Run("longform", Path("out"), writers={"gpt": {"model": "openai/gpt-4.1"}}, judges=...))
 
@@ -23,32 +23,49 @@ from pydantic import PositiveInt
 
 from litbench.config import as_plain, build, clear_exit, load_config, nearest
 from litbench.errors import ConfigError, DataError
-from litbench.judges.dialogues import (
-    RECORDED,
-    WRITER,
-    Cast,
-    Dialogue,
-    Held,
-    Role,
-    estimate,
-    hold,
-    recorded_names,
-)
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
+from litbench.judges.session import (
+    RECORDED,
+    WRITER,
+    Models,
+    Role,
+    Session,
+    at_once,
+    estimate,
+    recorded_names,
+    run_sessions,
+)
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
 from litbench.metrics.printing import write_dollars
-from litbench.protocols.protocol import Item, Piece, Protocol, load_protocol
+from litbench.protocols.protocol import (
+    Grade,
+    Item,
+    Judged,
+    Protocol,
+    Written,
+    load_protocol,
+    mock_of,
+)
 from litbench.raters import Estimate, estimates_text
-from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
+from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
 from litbench.tables import RejectedRows
 from litbench.text import count_words
 
-# Rows of a table that are held in memory, and dialogues in one log.
+# Rows of a table that are held in memory, and sessions in one log.
 _ROWS_AT_ONCE = 500
 _LOGGED_AT_ONCE = 100
+_SCHEMAS = {
+    schema.name: pa.schema({
+        **{name: column.type for name, column in empty_columns(schema, 0).items()}, **extra,
+    })
+    for schema, extra in (
+        (TURNS, {}), (STORIES, {"sample": pa.int64(), "step": pa.large_string()}), (RATINGS, {}),
+        (GRADES, {}),
+    )
+}  # fmt: skip
 
 
 @dataclass
@@ -58,7 +75,7 @@ class Run:
     Attributes:
         protocol: name of the protocol.
         out: output folder.
-        writers: writers by name: a model, or the keys of litbench.judges.dialogues.Role; a model
+        writers: writers by name: a model, or the keys of litbench.judges.session.Role; a model
             recorded/FILE answers from a table of turns.
         judges: judges by name, in the same form.
         roles: models of the protocol's further roles.
@@ -83,108 +100,55 @@ class Run:
     dry_run: bool = False
 
 
-class _Table:
-    """A table that is written as its rows arrive."""
+@dataclass(frozen=True)
+class ItemResult:
+    """What a session returns: what was written, and what each judge said about it."""
 
-    def __init__(self, schema: Schema, path: Path, extra: Mapping[str, pa.DataType] = {}) -> None:
-        types = {name: column.type for name, column in empty_columns(schema, 0).items()}
-        self._schema = pa.schema({**types, **extra})
-        self.rows = 0
-        self._rows: list[dict[str, Any]] = []
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+    written: Written
+    judged: Mapping[str, Judged]
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.rows += len(rows)
-        self._rows += map(dict, rows)
-        if len(self._rows) >= _ROWS_AT_ONCE:
-            self._write()
-
-    def close(self) -> None:
-        if self._rows:
-            self._write()
-        self._writer.close()
-
-    def _write(self) -> None:
-        table = pa.Table.from_pylist(self._rows, self._schema)
-        if "n_words" in table.column_names:
-            index = table.column_names.index("n_words")
-            words = count_words(table["text"].combine_chunks())
-            table = table.set_column(index, "n_words", words)
-        self._writer.write_table(table)
-        self._rows = []
+    def grades(self) -> list[Grade]:
+        """All grades; those that judges share, such as a plan's weights, once."""
+        found: dict[tuple[str | None, str], Grade] = {}
+        for grades in (self.written.grades, *(one.grades for one in self.judged.values())):
+            for rater, quantity, grade, flags in grades:
+                found.setdefault((rater, quantity), (rater, quantity, grade, flags))
+        return list(found.values())
 
 
-@dataclass
-class _Results:
-    """Collects ended dialogues into tables, logs and counts."""
-
-    name: str
-    protocol: Protocol
-    items: Mapping[str, Item]
-    cast: Cast
-    out: Path
-    scratch: Path
-
-    def __post_init__(self) -> None:
-        self.counts: dict[str, Counter[str]] = {
-            "turns": Counter(), "ratings": Counter(), "dialogues": Counter(),
-        }  # fmt: skip
-        self.cost = 0.0
-        self.rejected_rows = RejectedRows()
-        self._logged: list[tuple[Held, Any]] = []
-        self._number = 0
-        extra = {"sample": pa.int64(), "step": pa.large_string()}
-        self.tables = {
-            schema.name: _Table(schema, self.scratch / f"{schema.name}.parquet", columns)
-            for schema, columns in ((TURNS, {}), (STORIES, extra), (RATINGS, {}), (GRADES, {}))
+def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables, and the events, that a session adds."""
+    place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
+    turns = sorted(session.transcript.values(), key=lambda one: (one.role, _natural(one.step)))
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*_SCHEMAS, "events")}
+    rows["turns"] = [
+        {
+            **place, "role": turn.role, "step": turn.step, "text": turn.answer.text,
+            "outcome": turn.outcome, "model": turn.answer.model,
+            "cost_usd": models.cost(session.writer, turn),
+            "input_tokens": turn.answer.input_tokens,
+            "output_tokens": turn.answer.output_tokens, "seconds": turn.answer.seconds,
         }
-        self.events = (self.scratch / "events.jsonl").open("w", encoding="utf-8")
-        self.has_events = False
-
-    def take(self, held: Held) -> None:
-        """Add an ended dialogue."""
-        self._number += 1
-        dialogue = held.dialogue
-        place = {name: getattr(dialogue, name) for name in ("writer", "prompt_id", "sample")}
-        self.tables["turns"].add([
-            {
-                **place, "role": turn.role, "step": turn.step, "text": turn.answer.text,
-                "outcome": turn.outcome, "model": turn.answer.model, "cost_usd": turn.cost_usd,
-                "input_tokens": turn.answer.input_tokens,
-                "output_tokens": turn.answer.output_tokens, "seconds": turn.answer.seconds,
-            }
-            for turn in sorted(held.turns, key=lambda turn: (turn.role, _natural(turn.step)))
-        ])  # fmt: skip
-        self.counts["turns"].update(turn.outcome for turn in held.turns)
-        self.cost += sum(turn.cost_usd or 0 for turn in held.turns)
-        self.counts["dialogues"]["unfinished" if held.result is None else "finished"] += 1
-        if held.result is None:
-            self.rejected_rows.add(
-                dialogue.writer, self._number, "dialogue", held.reason or "",
-                f"{dialogue.prompt_id}, sample {dialogue.sample}",
-            )  # fmt: skip
-        else:
-            self._add_piece(held.result, place)
-        self._logged.append((held, place))
-        if len(self._logged) == _LOGGED_AT_ONCE:
-            self.write_log()
-
-    def _add_piece(self, piece: Piece, place: Mapping[str, Any]) -> None:
-        item = self.items[place["prompt_id"]]
-        story = f"{place['writer']}/{place['prompt_id']}/{place['sample']}/"
-        self.tables["stories"].add([
-            {
-                "story_id": story + step, "prompt_id": item.prompt_id, "prompt": item.prompt,
-                "text": text, "source": place["writer"], "sample": place["sample"], "step": step,
-            }
-            for step, text in piece.texts.items()
-        ])  # fmt: skip
-        for (judge, step), rated in piece.ratings.items():
-            is_recorded = self.cast.roles[judge].is_recorded
-            text = piece.texts.get(step)
+        for turn in turns
+    ]  # fmt: skip
+    if session.result is None:
+        return rows
+    result: ItemResult = session.result
+    story = f"{session.writer}/{item.prompt_id}/{session.sample}/"
+    rows["stories"] = [
+        {
+            "story_id": story + step, "prompt_id": item.prompt_id, "prompt": item.prompt,
+            "text": text, "source": session.writer, "sample": session.sample, "step": step,
+        }
+        for step, text in result.written.texts.items()
+    ]  # fmt: skip
+    for judge, judged in result.judged.items():
+        for step, rated in judged.ratings.items():
+            text = result.written.texts.get(step)
             common = {
                 "story_id": story + step, "rater": judge,
-                "rater_kind": "recorded" if is_recorded else "model", "sample": place["sample"],
+                "rater_kind": "recorded" if models.roles[judge].is_recorded else "model",
+                "sample": session.sample,
                 "story_digest": None if text is None else story_digest(item.prompt, text),
             }  # fmt: skip
             answers = [turn.answer for turn in rated.turns]
@@ -194,98 +158,155 @@ class _Results:
                 "explanation": rated.reply.answer.text or None,
                 "input_tokens": _sum(answer.input_tokens for answer in answers),
                 "output_tokens": _sum(answer.output_tokens for answer in answers),
-                "cost_usd": _sum(turn.cost_usd for turn in rated.turns),
+                "cost_usd": _sum(models.cost(session.writer, turn) for turn in rated.turns),
                 "seconds": _sum(answer.seconds for answer in answers),
             }
-            of_criteria = [
+            rows["ratings"].append({**common, **whole})
+            rows["ratings"] += [
                 {**common, "criterion": name, "rating": rating, "outcome": outcome}
                 for name, (rating, outcome) in rated.ratings.items()
             ]
-            self.tables["ratings"].add([{**common, **whole}, *of_criteria])
-            self.counts["ratings"].update(row["outcome"] for row in of_criteria)
-        grades = []
-        for rater, quantity, grade, flags in piece.grades:
-            known = list(flags)
-            if rater is not None and self._is_own_judge(place["writer"], rater):
-                known.append("judged by its writer")
-            grades.append({**place, "rater": rater, "quantity": quantity, "grade": grade,
-                           "flags": "; ".join(known) or None})  # fmt: skip
-        self.tables["grades"].add(grades)
-        for event in piece.events:
-            self.has_events = True
-            self.events.write(json.dumps({**place, **event}, ensure_ascii=False) + "\n")
+    for rater, quantity, grade, given in result.grades():
+        own = rater is not None and _is_own_judge(session.writer, rater, models)
+        flags = [*given, *["judged by its writer"] * own]
+        rows["grades"].append({**place, "rater": rater, "quantity": quantity, "grade": grade,
+                               "flags": "; ".join(flags) or None})  # fmt: skip
+    events = [result.written.events, *(judged.events for judged in result.judged.values())]
+    rows["events"] = [{**place, **event} for of_part in events for event in of_part]
+    return rows
 
-    def _is_own_judge(self, writer: str, judge: str) -> bool:
-        """Whether a judge is the writer itself."""
-        names = set()
-        for name, role in ((writer, self.cast.writers[writer]), (judge, self.cast.roles[judge])):
-            # The same model may be reached through several providers.
-            model = name if role.is_recorded else identity(role.model)
-            names.add(model.rpartition("/")[2].lower())
-        return len(names) == 1
 
-    def write_log(self) -> None:
-        """Write the log of the last dialogues."""
-        samples = []
-        for held, place in self._logged:
-            scores = {
-                f"{quantity} by {judge}": (grade, "; ".join(flags))
-                for judge, quantity, grade, flags in (held.result or Piece()).grades
-                if quantity == self.protocol.headline and grade is not None
-            }
-            name = f"{place['writer']}, {place['prompt_id']}, sample {place['sample']}"
-            samples.append(LogSample(name, held.messages() or [("user", name)], scores))
-        first = self._number - len(self._logged) + 1
-        path = self.out / "logs" / f"{file_name(self.name)}_{first:06}.eval"
-        if samples:
-            write_log(path, samples, task=self.name, model=self.name, metadata={}, metric="mean")
-        self._logged = []
+def _is_own_judge(writer: str, judge: str, models: Models) -> bool:
+    """Whether a judge is the writer itself."""
+    names = set()
+    for name, role in ((writer, models.writers[writer]), (judge, models.roles[judge])):
+        # The same model may be reached through several providers.
+        model = name if role.is_recorded else identity(role.model)
+        names.add(model.rpartition("/")[2].lower())
+    return len(names) == 1
+
+
+class _Tables:
+    """Writes the rows of sessions as they arrive, and their logs."""
+
+    def __init__(self, config: Run, headline: str, items: Mapping[str, Item], models: Models):
+        self._config, self._headline, self._items, self._models = config, headline, items, models
+        self._scratch = config.out / "scratch"
+        for folder in (self._scratch, config.out / "logs"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._scratch.mkdir()
+        self._writers = {
+            name: pq.ParquetWriter(self._scratch / f"{name}.parquet", schema, compression="zstd")
+            for name, schema in _SCHEMAS.items()
+        }
+        self._waiting: dict[str, list[dict[str, Any]]] = {name: [] for name in _SCHEMAS}
+        self._logged: list[LogSample] = []
+        self.rows = Counter[str]()
+        self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
+        self.cost = 0.0
+        self.rejected_rows = RejectedRows()
+
+    def add(self, session: Session) -> None:
+        """Add a session that has ended."""
+        rows = rows_of(session, self._items[session.prompt_id], self._models)
+        events = rows.pop("events")
+        if events:
+            with (self._scratch / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
+        for name, added in rows.items():
+            self.rows[name] += len(added)
+            self._waiting[name] += added
+            if len(self._waiting[name]) >= _ROWS_AT_ONCE:
+                self._write(name)
+        self.counts["turns"].update(row["outcome"] for row in rows["turns"])
+        self.counts["ratings"].update(row["outcome"] for row in rows["ratings"]
+                                      if row.get("criterion") is not None)  # fmt: skip
+        self.cost += sum(row["cost_usd"] or 0 for row in rows["turns"])
+        is_finished = session.result is not None
+        self.counts["dialogues"]["finished" if is_finished else "unfinished"] += 1
+        number = self.counts["dialogues"].total()
+        if not is_finished:
+            self.rejected_rows.add(
+                session.writer, number, "dialogue", session.reason or "",
+                f"{session.prompt_id}, sample {session.sample}",
+            )  # fmt: skip
+        name = f"{session.writer}, {session.prompt_id}, sample {session.sample}"
+        scores = {
+            f"{quantity} by {judge}": (grade, "; ".join(flags))
+            for judge, quantity, grade, flags in (session.result.grades() if is_finished else ())
+            if quantity == self._headline and grade is not None
+        }
+        self._logged.append(LogSample(name, session.messages() or [("user", name)], scores))
+        if len(self._logged) == _LOGGED_AT_ONCE:
+            self._write_log()
 
     def write(self, artifact: Artifact) -> None:
-        """Write what was collected; DataError if a table has lost rows."""
-        self.write_log()
-        self.events.close()
-        for name, table in self.tables.items():
-            path = self.scratch / f"{name}.parquet"
-            table.close()
-            if (found := pq.read_metadata(path).num_rows) != table.rows:
+        """Move the tables to their places; DataError if one has lost rows."""
+        self._write_log()
+        for name, writer in self._writers.items():
+            self._write(name)
+            writer.close()
+            path = self._scratch / f"{name}.parquet"
+            if (found := pq.read_metadata(path).num_rows) != self.rows[name]:
                 raise DataError(
-                    f"{path} has {found:,} rows, but {table.rows:,} were written: another program "
-                    "changed it: run the same command again"
+                    f"{path} has {found:,} rows, but {self.rows[name]:,} were written: another "
+                    "program changed it: run the same command again"
                 )
+        for path in sorted(self._scratch.iterdir()):
             artifact.write(path.name, partial(shutil.move, path))
-        if self.has_events:
-            artifact.write("events.jsonl", partial(shutil.move, self.scratch / "events.jsonl"))
-        shutil.rmtree(self.scratch)
+        self._scratch.rmdir()
         artifact.write("rejected.jsonl", self.rejected_rows.write)
+
+    def _write(self, name: str) -> None:
+        if self._waiting[name]:
+            table = pa.Table.from_pylist(self._waiting[name], _SCHEMAS[name])
+            if "n_words" in table.column_names:
+                index = table.column_names.index("n_words")
+                words = count_words(table["text"].combine_chunks())
+                table = table.set_column(index, "n_words", words)
+            self._writers[name].write_table(table)
+            self._waiting[name] = []
+
+    def _write_log(self) -> None:
+        if self._logged:
+            name = self._config.protocol
+            first = self.counts["dialogues"].total() - len(self._logged) + 1
+            path = self._config.out / "logs" / f"{file_name(name)}_{first:06}.eval"
+            write_log(path, self._logged, task=name, model=name, metadata={}, metric="mean")
+            self._logged = []
 
 
 def run(config: Run) -> None:
-    """Hold the dialogues of a protocol and write the results."""
+    """Run the sessions of a protocol and write the results."""
     protocol = load_protocol(config.protocol, config.options)
     items = _chosen(protocol.items(), config.items)
-    cast = _cast(config, protocol)
-    protocol.check(cast)
-    judges = list(config.judges)
+    models = _models(config, protocol)
+    protocol.check(models)
 
-    def dialogue(writer: str, item: Item, sample: int) -> Dialogue:
-        return Dialogue(
-            writer, item.prompt_id, sample, lambda talk: protocol.hold(talk, item, judges)
-        )
+    def session(writer: str, item: Item, sample: int) -> Session:
+        async def script(session: Session) -> ItemResult:
+            written = await protocol.write(session, item)
+            rated = (protocol.rate(session, item, written, judge) for judge in config.judges)
+            return ItemResult(written, dict(zip(config.judges, await at_once(*rated), strict=True)))
 
-    dialogues = [
-        dialogue(writer, item, sample)
-        for writer in cast.writers
+        recorded = models.recorded(writer, item.prompt_id, sample)
+        return Session(writer, item.prompt_id, sample, script, recorded)
+
+    sessions = (
+        session(writer, item, sample)
+        for writer in models.writers
         for item in items
         for sample in range(config.samples)
-    ]
+    )
+    total = len(models.writers) * len(items) * config.samples
     answers = config.answers or config.out / "answers"
     if config.dry_run:
         with AnswerStore(answers, read_only=True) as store:
-            estimates = estimate(dialogues, cast, store)
-        _print_estimates(config, estimates, len(dialogues))
+            mock = mock_of(config.protocol, protocol)
+            estimates = estimate(sessions, total, models, store, mock)
+        _print_estimates(config, estimates, total)
         return
-    roles = [*cast.writers.values(), *cast.roles.values()]
+    roles = [*models.writers.values(), *models.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
     if config.prices is not None:
         inputs["prices"] = config.prices
@@ -293,13 +314,12 @@ def run(config: Run) -> None:
         if role.is_recorded:
             name = role.model.removeprefix(RECORDED)
             inputs[f"recorded.{name}"] = Path(name)
-    folders = {one.model: folder for one in roles if (folder := local_folder(one.model))}
     artifact = Artifact(
         config.out,
         program="litbench run",
         config=config,
         inputs=inputs,
-        models=folders,
+        models={one.model: folder for one in roles if (folder := local_folder(one.model))},
         runtime_keys=("answers", "dry_run"),
     )
     # Recorded models fail again in the same way.
@@ -309,25 +329,19 @@ def run(config: Run) -> None:
             return
         _check_extends(artifact, protocol)
         with AnswerStore(answers) as store:
-            scratch = config.out / "scratch"
-            shutil.rmtree(scratch, ignore_errors=True)
-            shutil.rmtree(config.out / "logs", ignore_errors=True)
-            scratch.mkdir()
-            results = _Results(
-                config.protocol, protocol, {item.prompt_id: item for item in items}, cast,
-                config.out, scratch,
-            )  # fmt: skip
-            hold(dialogues, cast, store, results.take, config.protocol)
-        results.write(artifact)
+            by_id = {item.prompt_id: item for item in items}
+            tables = _Tables(config, protocol.headline, by_id, models)
+            run_sessions(sessions, total, models, store, tables.add, config.protocol)
+        tables.write(artifact)
         artifact.counts = {
             "protocol": config.protocol,
             "headline": protocol.headline,
             **protocol.record(),
-            **results.counts,
-            "cost_usd": round(results.cost, 6),
+            **tables.counts,
+            "cost_usd": round(tables.cost, 6),
         }
         artifact.finish()
-    _print_summary(config, results, may_go_on=not is_recorded)
+    _print_summary(config, tables, may_go_on=not is_recorded)
 
 
 def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
@@ -374,24 +388,24 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
     return {"protocol": config["protocol"], "prices": None, **found, **digests}
 
 
-def _print_estimates(config: Run, estimates: Sequence[Estimate], dialogues: int) -> None:
+def _print_estimates(config: Run, estimates: Sequence[Estimate], total: int) -> None:
     print("dry run: no request is sent")
-    print(f"{dialogues:,} dialogues of {config.protocol}; estimate:")
+    print(f"{total:,} dialogues of {config.protocol}; estimate:")
     print(estimates_text(estimates))
-    calls = sum(one.calls + one.known for one in estimates) / max(dialogues, 1)
+    calls = sum(one.calls + one.known for one in estimates) / max(total, 1)
     costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
-    dollars = sum(costs) / max(dialogues, 1) if len(costs) == len(estimates) else None
+    dollars = sum(costs) / max(total, 1) if len(costs) == len(estimates) else None
     print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
 
 
-def _print_summary(config: Run, results: _Results, *, may_go_on: bool) -> None:
-    counts = results.counts
+def _print_summary(config: Run, tables: _Tables, *, may_go_on: bool) -> None:
+    counts = tables.counts
     print(
         f"{config.out}: {counts['dialogues']['finished']:,} of "
         f"{counts['dialogues'].total():,} dialogues finished, {counts['ratings']['rated']:,} of "
-        f"{counts['ratings'].total():,} ratings read, ${results.cost:.2f}"
+        f"{counts['ratings'].total():,} ratings read, ${tables.cost:.2f}"
     )
-    print(results.rejected_rows.summary(), end="")
+    print(tables.rejected_rows.summary(), end="")
     if counts["dialogues"]["unfinished"] and may_go_on:
         print("run the same command again to go on with the unfinished dialogues")
     print("leaderboard of writers: python eval/writers.py --runs", config.out)
@@ -416,7 +430,7 @@ def _chosen(items: Sequence[Item], names: Sequence[str | int] | None) -> list[It
     return [item for item in items if item.prompt_id in chosen]
 
 
-def _cast(config: Run, protocol: Protocol) -> Cast:
+def _models(config: Run, protocol: Protocol) -> Models:
     """The models of a run."""
     if not config.writers:
         raise ConfigError("writers is empty: name at least one, such as --writer openai/gpt-4.1")
@@ -442,7 +456,7 @@ def _cast(config: Run, protocol: Protocol) -> Cast:
         if entry is None:
             raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")
         others[name] = _role(entry, default.sampling, f"roles.{name}")
-    return Cast(writers, {**others, **judges}, load_prices(config.prices))
+    return Models(writers, {**others, **judges}, load_prices(config.prices))
 
 
 def _role(entry: Any, default: Sampling, where: str) -> Role:

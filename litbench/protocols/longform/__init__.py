@@ -16,9 +16,17 @@ from pydantic import PositiveInt
 
 from litbench.config import read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, without_reasoning
+from litbench.judges.session import WRITER, Session, UnfinishedError, without_reasoning
 from litbench.judges.store import Sampling
-from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all
+from litbench.protocols.protocol import (
+    Grade,
+    Item,
+    Judged,
+    Protocol,
+    Written,
+    missing_flag,
+    rate_texts,
+)
 from litbench.store import file_digest
 from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
 
@@ -27,7 +35,6 @@ PLANS = 5
 # Answers up to this length, in characters, are asked for again.
 _SHORT = 500
 _ATTEMPTS = 5
-_EXAMPLE = "A sentence of the usual length in a story of several chapters. " * 80
 _POWER = 1.7
 _POWER_CRITERION = "forced poetry or metaphor"
 _JUDGED = ("chapter", "final")
@@ -108,6 +115,7 @@ class Longform(Protocol):
         self._options = options
         self.texts = _own_texts() if options.texts is None else published_texts(options.texts)
         self.prompts = self.texts.prompts(options.chapters)
+        self.rubrics = self.texts.rubrics
 
     def items(self) -> list[Item]:
         """The writing prompts."""
@@ -138,52 +146,52 @@ class Longform(Protocol):
         filled = {"writing_prompt": item.prompt, "n_chapters": str(self._options.chapters)}
         return PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), self.prompts[step])
 
-    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
-        """Write plans and chapters, then have all judges rate the chapters and the story."""
+    async def write(self, session: Session, item: Item) -> Written:
+        """Write plans and chapters, each with the whole history."""
         history: list[tuple[str, str]] = []
-        texts: dict[str, str] = {}
-        flags = []
+        written = Written()
         for step in self.prompts:
             history.append(("user", self.message(step, item)))
-            texts[step], is_cut = await self._write(talk, history, step)
-            history.append(("assistant", texts[step]))
+            text, is_cut = await self._write(session, history, step)
+            history.append(("assistant", text))
+            (written.texts if step.startswith("chapter_") else written.facts)[step] = text
             if is_cut:
-                flags.append(f"{step} cut")
-        chapters = {step: text for step, text in texts.items() if step.startswith("chapter_")}
-        plan, profiles = (texts.get(f"plan_{number}", "") for number in (PLANS - 1, PLANS))
+                written.flags.append(f"{step} cut")
+        return written
+
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+        """Rate every chapter and the whole story."""
+        plan, profiles = (written.facts.get(f"plan_{n}", "") for n in (PLANS - 1, PLANS))
         questions: dict[str, tuple[Rubric, Mapping[str, str]]] = {
-            step: (self.texts.rubrics["chapter"], {
+            step: (self.rubrics["chapter"], {
                 "prompt": item.prompt, "plan": plan, "profiles": profiles, "text": text,
                 "number": step.removeprefix("chapter_"),
             })
-            for step, text in chapters.items()
+            for step, text in written.texts.items()
         }  # fmt: skip
         whole = "\n\n---\n\n".join(
-            f"# Chapter {number}\n\n{text}" for number, text in enumerate(chapters.values(), 1)
+            f"# Chapter {number}\n\n{text}" for number, text in enumerate(written.texts.values(), 1)
         )
-        questions["final"] = (self.texts.rubrics["final"], {"prompt": item.prompt, "text": whole})
-        ratings = await rate_all(talk, judges, questions, as_published=self._options.as_published)
-        piece = Piece(chapters, ratings)
-        for judge in judges:
-            # On a scale of 0 to 100; the final judgement weighs as much as a chapter.
-            parts = {step: ratings[judge, step] for step in questions}
-            for step, rated in parts.items():
-                percent = None if rated.grade is None else 5 * rated.grade
-                piece.grades.append((judge, step, percent, missing_flag([rated])))
-            known = [rated.grade for rated in parts.values() if rated.grade is not None]
-            overall = 5 * sum(known) / len(known) if known else None
-            missing = missing_flag(list(parts.values()))
-            piece.grades.append((judge, "overall", overall, missing + flags))
-        return piece
+        questions["final"] = (self.rubrics["final"], {"prompt": item.prompt, "text": whole})
+        as_published = self._options.as_published
+        rated = await rate_texts(session, judge, questions, as_published=as_published)
+        # On a scale of 0 to 100; the final judgement weighs as much as a chapter.
+        grades: list[Grade] = [
+            (judge, step, None if one.grade is None else 5 * one.grade, missing_flag([one]))
+            for step, one in rated.items()
+        ]
+        known = [one.grade for one in rated.values() if one.grade is not None]
+        overall = 5 * sum(known) / len(known) if known else None
+        missing = missing_flag(list(rated.values()))
+        grades.append((judge, "overall", overall, missing + written.flags))
+        return Judged(rated, grades)
 
     async def _write(
-        self, talk: Talk, history: Sequence[tuple[str, str]], step: str
+        self, session: Session, history: Sequence[tuple[str, str]], step: str
     ) -> tuple[str, bool]:
         """Return the writer's text of a step, and whether it was truncated."""
         for attempt in range(_ATTEMPTS):
-            turn = await talk.say(
-                WRITER, list(history), step=step, example=_EXAMPLE, attempt=attempt
-            )
+            turn = await session.ask(WRITER, list(history), step=step, attempt=attempt)
             if turn.outcome == "error":
                 raise UnfinishedError(f"{step}: {turn.answer.detail}")
             text = without_reasoning(turn.text)

@@ -7,14 +7,14 @@ docs/writers.md says what differs.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import RECORDED, Cast, Talk
 from litbench.judges.rubric import Rated
+from litbench.judges.session import RECORDED, Models, Session
 from litbench.judges.store import Sampling
 from litbench.protocols.narra.episode import READER, Episode, EpisodeOptions
 from litbench.protocols.narra.history import render_transcript
@@ -29,12 +29,14 @@ from litbench.protocols.narra.quantities import (
 )
 from litbench.protocols.narra.reading import read_json
 from litbench.protocols.protocol import (
+    Grade,
     Item,
-    Piece,
+    Judged,
     Protocol,
     RoleDefault,
+    Written,
     missing_flag,
-    rate_all,
+    rate_texts,
 )
 from litbench.templates import without_delimiters
 from litbench.templates.rubric import Rating, load_rubric
@@ -76,7 +78,7 @@ class Narra(Protocol):
     def __init__(self, options: NarraOptions) -> None:
         self._options = options
         self._personas = load_personas(options.personas or CARDS)
-        self._rubric = load_rubric("narra")
+        self.rubrics = {_STEP: load_rubric("narra")}
         self._families: dict[tuple[str, str], str] = {}
 
     def items(self) -> list[Item]:
@@ -108,17 +110,17 @@ class Narra(Protocol):
             "same_family": sorted(set(self._families.values())),
         }
 
-    def check(self, cast: Cast) -> None:
+    def check(self, models: Models) -> None:
         """Refuse a reader or a writer of a judge's family, unless forced."""
-        reader = family(READER, cast.roles[READER].model)
-        for judge, role in cast.roles.items():
+        reader = family(READER, models.roles[READER].model)
+        for judge, role in models.roles.items():
             if judge == READER:
                 continue
             of_judge = family(judge, role.model)
             if of_judge == reader:
-                for writer in cast.writers:
+                for writer in models.writers:
                     self._families[writer, judge] = "judged by the reader's family"
-            for writer, one in cast.writers.items():
+            for writer, one in models.writers.items():
                 if family(writer, one.model) == of_judge:
                     self._families[writer, judge] = "judged by the writer's family"
         if self._families and not self._options.force:
@@ -129,46 +131,54 @@ class Narra(Protocol):
                 "options.force to flag the grades"
             )
 
-    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
-        """Hold the episode and have all judges rate it."""
-        episode = Episode(talk, item.content, self._options)
-        await episode.hold()
-        piece = Piece(grades=_quantities(episode), events=episode.events)
-        if episode.end == "failed":
-            return piece
-        lines = episode.lines()
-        piece.texts[_STEP] = render_transcript(lines, cut=False)
+    async def write(self, session: Session, item: Item) -> Written:
+        """Run the episode."""
+        episode = Episode(session, item.content, self._options)
+        await episode.run()
+        written = Written(grades=_quantities(episode), events=episode.events)
+        if episode.end != "failed":
+            lines = episode.lines()
+            written.texts[_STEP] = render_transcript(lines, cut=False)
+            written.facts = {"lines": lines, "notes": episode.notes, "end": episode.end}
+        return written
+
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+        """Rate the whole episode, unless it failed."""
+        if not written.texts:
+            return Judged()
         # Cleaned before they are joined in lines: a marker in a message stays one at its beginning.
-        cleaned = [(role, speaker, without_delimiters(text)) for role, speaker, text in lines]
-        notes = "\n".join(f"{n}. {note}" for n, note in enumerate(episode.notes, 1))
+        lines = [(role, speaker, without_delimiters(text))
+                 for role, speaker, text in written.facts["lines"]]  # fmt: skip
+        notes = "\n".join(f"{n}. {note}" for n, note in enumerate(written.facts["notes"], 1))
         profile = load_profile(self._options.profile, self._options.part)
         texts = {
             "persona": item.content.card,
             "notes": notes if self._options.show_notes and notes else "(not shown)",
-            "text": render_transcript(cleaned, cut=profile.cuts_transcript),
+            "text": render_transcript(lines, cut=profile.cuts_transcript),
         }
-        rated = await rate_all(talk, judges, {_STEP: (self._rubric, texts)})
-        for judge in judges:
-            one = rated[judge, _STEP]
-            if profile.missing_rating is not None:
-                one = _as_released(one)
-            piece.ratings[judge, _STEP] = one
-            values = {name: one.ratings[name].rating for name in CRITERIA}
-            is_truncated = episode.end == "truncated"
-            graded = dict.fromkeys(GRADES) if is_truncated else grades(values)
-            flags = missing_flag([one])
-            if is_truncated:
-                flags.append("truncated")
-            if (talk.dialogue.writer, judge) in self._families:
-                flags.append(self._families[talk.dialogue.writer, judge])
-            piece.grades += [(judge, name, grade, flags) for name, grade in graded.items()]
-            reply = read_json(one.reply.text, dict) or {}
-            labels = reply.get("failure_modes")
-            named = [label for label in _FAILURES if isinstance(labels, list) and label in labels]
-            piece.grades.append((judge, "failure_modes", float(len(named)), named))
-            piece.events.append({"event": "judged", "judge": judge, "failure_modes": named,
-                                 "breaking_character": _count(reply)})  # fmt: skip
-        return piece
+        rated = (await rate_texts(session, judge, {_STEP: (self.rubrics[_STEP], texts)}))[_STEP]
+        if profile.missing_rating is not None:
+            rated = _as_released(rated)
+        is_truncated = written.facts["end"] == "truncated"
+        values = {name: rated.ratings[name].rating for name in CRITERIA}
+        flags = missing_flag([rated])
+        if is_truncated:
+            flags.append("truncated")
+        if (session.writer, judge) in self._families:
+            flags.append(self._families[session.writer, judge])
+        graded = dict.fromkeys(GRADES) if is_truncated else grades(values)
+        reply = read_json(rated.reply.text, dict) or {}
+        labels = reply.get("failure_modes")
+        named = [label for label in _FAILURES if isinstance(labels, list) and label in labels]
+        return Judged(
+            {_STEP: rated},
+            [
+                *((judge, name, grade, flags) for name, grade in graded.items()),
+                (judge, "failure_modes", float(len(named)), named),
+            ],
+            [{"event": "judged", "judge": judge, "failure_modes": named,
+              "breaking_character": _count(reply)}],
+        )  # fmt: skip
 
 
 def family(name: str, model: str) -> str:
@@ -201,7 +211,7 @@ def _count(reply: Mapping[str, Any]) -> int:
     return max(0, round(value)) if isinstance(value, int | float) and abs(value) < 1e6 else 0
 
 
-def _quantities(episode: Episode) -> list[tuple[str | None, str, float | None, list[str]]]:
+def _quantities(episode: Episode) -> list[Grade]:
     """The quantities of an episode, without a judge."""
     own = [m.text for m in episode.history if m.kind in ("text", "notice")]
     turns = episode.turns or None

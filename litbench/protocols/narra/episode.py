@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from litbench.config import read_yaml
 from litbench.errors import LitBenchError
-from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once, without_reasoning
+from litbench.judges.session import WRITER, Session, UnfinishedError, at_once, without_reasoning
 from litbench.protocols.narra import artifacts, memory
 from litbench.protocols.narra.history import (
     Message,
@@ -107,10 +107,10 @@ class _Action:
 
 @dataclass
 class Episode:
-    """The state of one episode, and the coroutine that holds it.
+    """The state of one episode, and the coroutine that runs it.
 
     Attributes:
-        talk: asks the writer and the reader.
+        session: asks the writer and the reader.
         persona: whom the reader plays.
         options: see `EpisodeOptions`.
         end: how the episode ended.
@@ -126,7 +126,7 @@ class Episode:
         notes: the reader's hidden notes.
     """
 
-    talk: Talk
+    session: Session
     persona: Persona
     options: EpisodeOptions
     end: End = "turns"
@@ -159,8 +159,8 @@ class Episode:
         self._is_forced = False
         self._carried = ""
 
-    async def hold(self) -> None:
-        """Hold the episode; raises UnfinishedError if a request fails."""
+    async def run(self) -> None:
+        """Run the episode; raises UnfinishedError if a request fails."""
         try:
             await self._start()
             await self._construct()
@@ -186,17 +186,12 @@ class Episode:
     def _note_event(self, event: str, **facts: Any) -> None:
         self.events.append({"event": event, **facts})
 
-    async def _ask(
-        self, step: str, prompt: Mapping[str, str], texts: Mapping[str, str], attempt: int = 0
-    ) -> str:
+    async def _ask(self, step: str, prompt: str, texts: Mapping[str, str], attempt: int = 0) -> str:
         """The writer's answer; empty if it refused."""
-        conversation = [
-            ("system", PROMPTS["system"]["writer"].strip()),
-            ("user", _filled(prompt["text"], texts)),
-        ]
-        turn = await self.talk.say(
-            WRITER, conversation, step=step, example=prompt["example"], attempt=attempt
-        )
+        messages = [
+            ("system", PROMPTS["system"]["writer"].strip()), ("user", _filled(prompt, texts)),
+        ]  # fmt: skip
+        turn = await self.session.ask(WRITER, messages, step=step, attempt=attempt)
         if turn.outcome == "error":
             raise UnfinishedError(f"{step}: {turn.answer.detail}")
         self.cut += turn.outcome == "cut"
@@ -205,10 +200,7 @@ class Episode:
     async def _act_as_reader(
         self, step: str, task: str, texts: Mapping[str, str], instead: str
     ) -> _Action:
-        """The reader's action; `instead` where none can be read.
-
-        The example of the need is the persona's own, so that a dry run has an episode for each.
-        """
+        """The reader's action; `instead` where none can be read."""
         prompts = PROMPTS["reader"]
         framed = {
             "card": self.persona.card,
@@ -216,14 +208,11 @@ class Episode:
             "note": self.notes[-1] if self.notes else "(none)",
             "task": _filled(prompts[task], texts),
         }
-        conversation = [
+        messages = [
             ("system", PROMPTS["system"]["reader"].strip()),
             ("user", _filled(prompts["frame"], framed)),
         ]
-        example = prompts["example"]
-        if task == "need":
-            example = _compact({"action": "submit_emotional_need", "text": instead})
-        turn = await self.talk.say(READER, conversation, step=step, example=example)
+        turn = await self.session.ask(READER, messages, step=step)
         if turn.outcome == "error":
             raise UnfinishedError(f"{step}: {turn.answer.detail}")
         value = read_json(without_reasoning(turn.text), dict)
@@ -250,7 +239,7 @@ class Episode:
         self._need = need.text
         texts = {"need": self._need}
         names = ("questions", "keywords", "profile_keywords")
-        asked = await at_once(*(self._ask(name, PROMPTS[name], texts) for name in names))
+        asked = await at_once(*(self._ask(name, PROMPTS[name]["text"], texts) for name in names))
         questions = _questions(asked[0])
         if len(questions) < _LEAST_QUESTIONS:
             raise _StageError("questions")
@@ -321,10 +310,10 @@ class Episode:
         self._note_event("stage", name=stage, state="done")
         return value
 
-    def _of_stage(self, stage: str, **texts: str) -> tuple[dict[str, str], dict[str, str]]:
+    def _of_stage(self, stage: str, **texts: str) -> tuple[str, dict[str, str]]:
         """The prompt of a stage in the frame of all, and the texts that fill it."""
-        frame, own = PROMPTS["construction"]["frame"], PROMPTS["construction"][stage]
-        prompt = {"text": frame.replace("{task}", own["text"]), "example": own["example"]}
+        prompts = PROMPTS["construction"]
+        prompt = prompts["frame"].replace("{task}", prompts[stage]["text"])
         return prompt, {"profile": self._about, "story": _compact(self._story), **texts}
 
     async def _criticise(self) -> None:
@@ -425,7 +414,7 @@ class Episode:
             "protagonist": self._names[self._protagonist], "speaker": responder,
             "cast": ", ".join(name for name in self._names if name != self._protagonist),
         }  # fmt: skip
-        text = await self._ask(f"turn_{turn}", PROMPTS["turn"], texts)
+        text = await self._ask(f"turn_{turn}", PROMPTS["turn"]["text"], texts)
         beat = read_beat(
             text, list(self._names), responder,
             choices_from_prose=self._profile.choices_from_prose,
@@ -516,7 +505,7 @@ class Episode:
         choices, only_fallback = resolve_choices(suggested, fallback, most, allow_end=ending)
         if only_fallback:
             texts = {"beat": beat.text, "most": str(most)}
-            text = await self._ask(f"choices_{turn}", PROMPTS["choices"], texts)
+            text = await self._ask(f"choices_{turn}", PROMPTS["choices"]["text"], texts)
             again = read_beat(text, [], "", choices_from_prose=False).choices
             choices, _ = resolve_choices(again, fallback, most, allow_end=ending)
         return limit_choices([*choices, END_CHOICE], most) if ending else choices
@@ -563,7 +552,8 @@ class Episode:
         async def ask(call: memory.Call, number: int) -> str:
             if call == "summary_comparison":
                 return ""
-            return await self._ask(f"{call}_{number}", PROMPTS[_MEMORY_PROMPTS[call]], texts)
+            prompt = PROMPTS[_MEMORY_PROMPTS[call]]["text"]
+            return await self._ask(f"{call}_{number}", prompt, texts)
 
         answers = await at_once(*(ask(*one) for one in due.items()))
         return [(*one, answer) for one, answer in zip(due.items(), answers, strict=True)]
@@ -603,7 +593,7 @@ class Episode:
         if len(spoken(self.history)) < _PROGRESS_FROM:
             return {}
         texts = {"recent": self._recent(), "count": str(len(self.history))}
-        text = await self._ask(f"progress_{turn}", PROMPTS["progress"], texts)
+        text = await self._ask(f"progress_{turn}", PROMPTS["progress"]["text"], texts)
         progress = read_json(text, dict) or {}
         if progress.get("has_progressed") is False:
             self._signal("no_progress")
@@ -616,7 +606,7 @@ class Episode:
             "theme": text_of(self._story, "cinematic_theme"), "objective": self._objective,
             "count": str(len(spoken(self.history))), "recent": self._recent(), "action": action,
         }  # fmt: skip
-        plan = read_json(await self._ask(f"plan_{turn}", PROMPTS["plan"], texts), dict)
+        plan = read_json(await self._ask(f"plan_{turn}", PROMPTS["plan"]["text"], texts), dict)
         strategy = (plan or {}).get("story_advancement_strategy")
         given = strategy.get("plot_suggestions") if isinstance(strategy, dict) else None
         suggestions = [str(one) for one in given] if isinstance(given, list) else []
@@ -636,7 +626,7 @@ class Episode:
 
         async def make(retry: str, attempt: int) -> artifacts.Element | None:
             texts = {**described, "retry": retry}
-            prompt = PROMPTS["artifact"]
+            prompt = PROMPTS["artifact"]["text"]
             text = await self._ask(f"artifact_{turn}", prompt, texts, attempt)
             html = artifacts.extract_html(text)
             return artifacts.Element(html=html, **described) if "<" in html else None

@@ -10,7 +10,7 @@ prompts are our own in both. docs/writers.md says what is whose.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -19,15 +19,15 @@ from pydantic import NonNegativeFloat
 
 from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import (
+from litbench.judges.rubric import ATTEMPTS, Rated
+from litbench.judges.session import (
     WRITER,
-    Talk,
+    Session,
     Turn,
     UnfinishedError,
     at_once,
     without_reasoning,
 )
-from litbench.judges.rubric import ATTEMPTS, Rated
 from litbench.judges.store import Question, Sampling
 from litbench.metrics.overlap import bleu1, ngram_precision, rouge_l, rouge_n, tokenize
 from litbench.protocols.headings import (
@@ -35,7 +35,16 @@ from litbench.protocols.headings import (
     paragraph_statistics,
     released_formatting_score,
 )
-from litbench.protocols.protocol import Item, Piece, Protocol, RoleDefault, rate_all, written_text
+from litbench.protocols.protocol import (
+    Grade,
+    Item,
+    Judged,
+    Protocol,
+    RoleDefault,
+    Written,
+    rate_texts,
+    written_text,
+)
 from litbench.protocols.tow.plans import (
     Plan,
     broken_rule,
@@ -78,11 +87,7 @@ _FORMAT_RATED = ("plots_structure", "paragraphing")
 # Leaves that are rated without a reference.
 _ALONE = ("paragraphing",)
 _GAP = re.compile(r"\[\s*fill[\s_]*in[\s_]*the[\s_]*blank\s*\]", re.I)
-# Step and example of what the roles are asked.
-_ASKED = {
-    WRITER: ("text", "秋天的早晨，街上的人还不多，卖豆浆的已经把炉子生起来了。" * 40),
-    PLANNER: ("plan", '{"weights": [0.2, 0.3, 0.3, 0.2], "explanation": "议论文，重在说理。"}'),
-}
+_STEPS = {WRITER: "text", PLANNER: "plan"}
 
 
 @dataclass
@@ -162,7 +167,7 @@ class Tow(Protocol):
                 "of its turns as reference_turns"
             )
         leaves = (*self._content, *_FORMAT_RATED, IMPRESSION)
-        self._rubrics = {leaf: self._rubric(leaf) for leaf in leaves}
+        self.rubrics = {leaf: self._rubric(leaf) for leaf in leaves}
         self._facts = {
             "mode": options.mode, "scheme": self._scheme_name, "reference": options.reference,
         }  # fmt: skip
@@ -182,10 +187,10 @@ class Tow(Protocol):
             ],
         }
 
-    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
-        """Have the text written, planned and rated, and grade it."""
+    async def write(self, session: Session, item: Item) -> Written:
+        """Have the text written, and measure it."""
         task: Task = item.content
-        turn, text = await self._write(talk, task)
+        turn, text = await self._write(session, task)
         flags = [f"{name} {value}" for name, value in self._facts.items()]
         if task.task == "completion" and not _GAP.search(task.information):
             flags.append("no gap marker")
@@ -195,41 +200,44 @@ class Tow(Protocol):
             flags.append("cut")
         # With reasoning, which is not part of the text.
         measures = self._measures(task, text, len(turn.text) if text else 0)
-        piece = Piece({"text": text} if text else {})
-        piece.grades = [(None, *one, flags) for one in measures.items()]
-        if talk.dialogue.writer == self._model or not judges:
-            return piece
-        if task.reference is None and self._options.reference != "none":
-            flags = [*flags, "no reference"]
-        if not text or "no reference" in flags:
-            piece.grades += [(judge, "overall", None, flags) for judge in judges]
-            return piece
-        plan, ratings = await at_once(self._plan(talk, task), self._rate(talk, task, text, judges))
+        grades: list[Grade] = [(None, *one, flags) for one in measures.items()]
+        return Written({"text": text} if text else {}, flags, grades)
+
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+        """Have the text planned and rated, and grade it."""
+        task: Task = item.content
+        if session.writer == self._model:
+            return Judged()
+        has_reference = task.reference is not None or self._options.reference == "none"
+        flags = [*written.flags, *(() if has_reference else ("no reference",))]
+        if not written.texts or not has_reference:
+            return Judged(grades=[(judge, "overall", None, flags)])
+        plan, rated = await at_once(
+            self._plan(session, task), self._rate(session, task, written.texts["text"], judge)
+        )
         flags = [*flags, *plan.flags]
-        for quantity, weights in (("weight", plan.weights), ("raw weight", plan.raw)):
-            piece.grades += [
-                (PLANNER, f"{quantity} {leaf}", weight, flags) for leaf, weight in weights.items()
-            ]
-        for judge in judges:
-            rated = {leaf: one for (name, leaf), one in ratings.items() if name == judge}
-            leaves = {
-                leaf: leaf_score(leaf, one.ratings[leaf].rating, self._options.mode)
-                for leaf, one in rated.items()
-            }
-            if "formatting" in measures:
-                leaves["formatting"] = measures["formatting"]
-            tree = self._tree(leaves, plan.weights)
-            equal = self._tree(leaves, dict.fromkeys(self._content, 1 / len(self._content)))
-            grades = {**leaves, **tree.nodes, "overall": tree.overall}
-            grades["overall with equal weights"] = equal.overall
-            missing = [f"{leaf} missing" for leaf, one in rated.items() if one.missing]
-            every = [*flags, *tree.flags, *missing]
-            piece.grades += [(judge, name, grade, every) for name, grade in grades.items()]
-            piece.ratings[judge, "text"] = Rated(
-                {leaf: one.ratings[leaf] for leaf, one in rated.items()}, tree.overall,
-                rated[IMPRESSION].reply, [turn for one in rated.values() for turn in one.turns],
-            )  # fmt: skip
-        return piece
+        grades: list[Grade] = [
+            (PLANNER, f"{quantity} {leaf}", weight, flags)
+            for quantity, weights in (("weight", plan.weights), ("raw weight", plan.raw))
+            for leaf, weight in weights.items()
+        ]
+        leaves = {
+            leaf: leaf_score(leaf, one.ratings[leaf].rating, self._options.mode)
+            for leaf, one in rated.items()
+        }
+        leaves |= {name: grade for _, name, grade, _ in written.grades if name == "formatting"}
+        tree = self._tree(leaves, plan.weights)
+        equal = self._tree(leaves, dict.fromkeys(self._content, 1 / len(self._content)))
+        found = {**leaves, **tree.nodes, "overall": tree.overall}
+        found["overall with equal weights"] = equal.overall
+        missing = [f"{leaf} missing" for leaf, one in rated.items() if one.missing]
+        every = [*flags, *tree.flags, *missing]
+        grades += [(judge, name, grade, every) for name, grade in found.items()]
+        whole = Rated(
+            {leaf: one.ratings[leaf] for leaf, one in rated.items()}, tree.overall,
+            rated[IMPRESSION].reply, [turn for one in rated.values() for turn in one.turns],
+        )  # fmt: skip
+        return Judged({"text": whole}, grades)
 
     def _tree(self, leaves: Mapping[str, float | None], weights: Mapping[str, float]) -> Tree:
         is_normalised = self._scheme_name != "table7"
@@ -241,29 +249,28 @@ class Tow(Protocol):
     # Asking --------------------------------------------------------------------------------------
 
     async def _ask(
-        self, talk: Talk, role: str, conversation: Question, attempt: int
+        self, session: Session, role: str, messages: Question, attempt: int
     ) -> tuple[Turn, str]:
         """Ask writer or planner; the reply is empty if there is none.
 
         Raises:
             UnfinishedError: the request failed.
         """
-        step, example = _ASKED[role]
-        turn = await talk.say(role, conversation, step=step, example=example, attempt=attempt)
+        turn = await session.ask(role, messages, step=_STEPS[role], attempt=attempt)
         # A recorded role may have fewer attempts.
-        if attempt and turn.outcome == "error" and talk.is_recorded(role):
+        if attempt and turn.outcome == "error" and session.is_recorded(role):
             return turn, ""
         return turn, written_text(turn)
 
-    async def _write(self, talk: Talk, task: Task) -> tuple[Turn, str]:
+    async def _write(self, session: Session, task: Task) -> tuple[Turn, str]:
         """Ask the writer until there is a text; it is empty if there is none."""
         for attempt in range(ATTEMPTS):
-            turn, text = await self._ask(talk, WRITER, [("user", task.question)], attempt)
+            turn, text = await self._ask(session, WRITER, [("user", task.question)], attempt)
             if text:
                 break
         return turn, text
 
-    async def _plan(self, talk: Talk, task: Task) -> Plan:
+    async def _plan(self, session: Session, task: Task) -> Plan:
         """Ask the planner for the weights of the content leaves."""
         planned, asked = self._content, task.instruction
         if self._is_released:
@@ -275,10 +282,10 @@ class Tow(Protocol):
             "leaves": "\n".join(f"- {leaf}（{names[leaf]}）" for leaf in planned),
             "count": str(len(planned)),
         }
-        conversation = [("user", _filled(self._texts["plan"], texts))]
+        messages = [("user", _filled(self._texts["plan"], texts))]
         stated = None
         for attempt in range(ATTEMPTS):
-            _, reply = await self._ask(talk, PLANNER, list(conversation), attempt)
+            _, reply = await self._ask(session, PLANNER, list(messages), attempt)
             if self._is_released:
                 try:
                     return released_plan(reply, self._content)
@@ -290,19 +297,17 @@ class Tow(Protocol):
             if (broken := broken_rule(newest)) is None:
                 break
             again = _filled(self._texts["plan_again"], {**texts, "broken": broken})
-            conversation += [("assistant", reply or "……"), ("user", again)]
+            messages += [("assistant", reply or "……"), ("user", again)]
         return final_plan(stated, planned, attempt + 1)
 
-    async def _rate(
-        self, talk: Talk, task: Task, text: str, judges: Sequence[str]
-    ) -> dict[tuple[str, str], Rated]:
-        """Have every judge rate the leaves of a text."""
+    async def _rate(self, session: Session, task: Task, text: str, judge: str) -> dict[str, Rated]:
+        """Have a judge rate the leaves of a text."""
         filled = {"prompt": task.question, "text": text, "reference": task.reference or ""}
         skipped = _FORMAT_RATED if task.task == "completion" else ()
         questions = {
-            leaf: (rubric, filled) for leaf, rubric in self._rubrics.items() if leaf not in skipped
+            leaf: (rubric, filled) for leaf, rubric in self.rubrics.items() if leaf not in skipped
         }
-        return await rate_all(talk, judges, questions, as_published=self._is_released)
+        return await rate_texts(session, judge, questions, as_published=self._is_released)
 
     # Measuring -----------------------------------------------------------------------------------
 

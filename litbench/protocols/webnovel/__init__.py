@@ -15,15 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once
 from litbench.judges.rubric import Rated
+from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
 from litbench.judges.store import Sampling
 from litbench.metrics.placement import ReferenceDistribution
-from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all, written_text
+from litbench.protocols.protocol import (
+    Item,
+    Judged,
+    Protocol,
+    Written,
+    missing_flag,
+    rate_texts,
+    written_text,
+)
 from litbench.protocols.webnovel.books import Book, read_books, read_texts
 from litbench.templates.rubric import load_rubric
 
-_EXAMPLE = "他推开门，院子里落了一地的槐花，没有人说话。" * 60
 _WRITTEN = re.compile(r"<text>(.*?)(?:</text>|\Z)", re.DOTALL)
 # The reference consists of means of this many chapters.
 _CHAPTERS = 10
@@ -68,6 +75,7 @@ class Webnovel(Protocol):
         self.rubric = load_rubric("webnovel")
         if options.texts is not None:
             self.rubric = replace(self.rubric, text=texts["judge_user"], is_plain=True)
+        self.rubrics = {"chapter": self.rubric}
         self._names = [criterion.name for criterion in self.rubric.criteria]
         self._reference = None
         if options.reference is not None:
@@ -93,27 +101,29 @@ class Webnovel(Protocol):
             "messages": "writing: system and user message; rating: one user message",
         }
 
-    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
-        """Write the chapters, have them rated, and place the book."""
+    async def write(self, session: Session, item: Item) -> Written:
+        """Write the chapters, each from its synopsis."""
         book: Book = item.content
         steps = [f"chapter_{number}" for number in range(1, len(book.novel_info) + 1)]
-        written = await at_once(
-            *(self._write(talk, *one) for one in zip(steps, book.novel_info, strict=True))
+        texts = await at_once(
+            *(self._write(session, *one) for one in zip(steps, book.novel_info, strict=True))
         )
-        texts = {step: text for step, (text, _) in zip(steps, written, strict=True) if text}
-        flags = [f"{step} cut" for step, (_, is_cut) in zip(steps, written, strict=True) if is_cut]
-        if without := len(steps) - len(texts):
+        named = list(zip(steps, texts, strict=True))
+        flags = [f"{step} cut" for step, (_, is_cut) in named if is_cut]
+        written = Written({step: text for step, (text, _) in named if text}, flags)
+        if without := len(steps) - len(written.texts):
             flags.append(f"{without} of {len(steps)} chapters without text")
-        questions = {step: (self.rubric, {"text": text}) for step, text in texts.items()}
+        return written
+
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+        """Rate the chapters, and place the book."""
+        del item
+        questions = {step: (self.rubric, {"text": text}) for step, text in written.texts.items()}
         as_published = self._options.as_published
-        ratings = await rate_all(talk, judges, questions, as_published=as_published)
-        piece = Piece(texts, ratings)
-        for judge in judges:
-            rated = [ratings[judge, step] for step in texts]
-            grades, unusual = self.grades(rated)
-            every = [*missing_flag(rated), *flags, *unusual]
-            piece.grades += [(judge, name, grade, every) for name, grade in grades.items()]
-        return piece
+        rated = await rate_texts(session, judge, questions, as_published=as_published)
+        grades, unusual = self.grades(list(rated.values()))
+        flags = [*missing_flag(list(rated.values())), *written.flags, *unusual]
+        return Judged(rated, [(judge, name, grade, flags) for name, grade in grades.items()])
 
     def grades(self, rated: Sequence[Rated]) -> tuple[dict[str, float | None], list[str]]:
         """Return a book's grades by quantity, and flags: means by criterion, and its place."""
@@ -137,12 +147,12 @@ class Webnovel(Protocol):
             name: None if np.isnan(grade) else float(grade) for name, grade in grades.items()
         }, flags
 
-    async def _write(self, talk: Talk, step: str, synopsis: str) -> tuple[str, bool]:
+    async def _write(self, session: Session, step: str, synopsis: str) -> tuple[str, bool]:
         """Return the text of a chapter, empty if there is none, and whether it was truncated."""
-        if not synopsis.strip() and not talk.is_recorded(WRITER):
+        if not synopsis.strip() and not session.is_recorded(WRITER):
             raise UnfinishedError(f"{step}: no synopsis: set extractor in import_novels.py")
-        conversation = [("system", self._system), ("user", synopsis)]
-        turn = await talk.say(WRITER, conversation, step=step, example=_EXAMPLE)
+        messages = [("system", self._system), ("user", synopsis)]
+        turn = await session.ask(WRITER, messages, step=step)
         text = written_text(turn)
         found = _WRITTEN.search(text)
         return (found[1] if found else text).strip(), turn.outcome == "cut"

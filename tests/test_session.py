@@ -1,4 +1,4 @@
-"""Dialogues: what is asked, stored and asked again, limits, estimates and recorded models."""
+"""Sessions: what is asked, stored and asked again, limits, estimates and recorded models."""
 
 import sys
 from collections import Counter
@@ -10,17 +10,18 @@ from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError, ModelError
 from litbench.judges.client import Traffic
-from litbench.judges.dialogues import (
-    Cast,
-    Dialogue,
+from litbench.judges.prices import Price
+from litbench.judges.session import (
+    Mock,
+    Models,
     Role,
+    Session,
     UnfinishedError,
     estimate,
-    hold,
     recorded_names,
+    run_sessions,
     without_reasoning,
 )
-from litbench.judges.prices import Price
 from litbench.judges.store import AnswerStore, Sampling
 from litbench.records import TURNS, empty_columns
 from litbench.tables import write_table
@@ -57,54 +58,66 @@ def serve(monkeypatch):
     return make
 
 
-async def script(talk):
+async def script(session):
     """Two turns of the writer, then one of the judge."""
-    history = [("system", "Be brief."), ("user", f"Write about {talk.dialogue.prompt_id}.")]
-    first = await talk.say("writer", history, step="first", example="words " * 10)
+    history = [("system", "Be brief."), ("user", f"Write about {session.prompt_id}.")]
+    first = await session.ask("writer", history, step="first")
     history += [("assistant", first.text), ("user", "Go on.")]
-    second = await talk.say("writer", history, step="second", example="words " * 10)
-    rated = await talk.say("judge", second.text, step="rating", example="rated 0")
+    second = await session.ask("writer", history, step="second")
+    rated = await session.ask("judge", second.text, step="rating")
     if "error" in (first.outcome, second.outcome, rated.outcome):
         raise UnfinishedError("an answer is missing")
     return rated.text
 
 
-async def same(talk):
-    return (await talk.say("writer", "Write.", step="one", example="")).text
+async def same(session):
+    return (await session.ask("writer", "Write.", step="one")).text
 
 
-def dialogues(number, writers=("w",), samples=1, held=script):
+WORDS = ["words ", 10]
+MOCK = Mock({"writer": {"first": WORDS, "second": WORDS}, "judge": {"rating": "rated 0"}})
+
+
+def sessions(number, writers=("w",), samples=1, script=script):
     return [
-        Dialogue(writer, f"item {item}", sample, held)
+        Session(writer, f"item {item}", sample, script)
         for writer in writers
         for item in range(number)
         for sample in range(samples)
     ]
 
 
-def cast_of(writers=("w",), writer=QUICK, judge=QUICK, prices=None):
-    return Cast(
+def models_of(writers=("w",), writer=QUICK, judge=QUICK, prices=None):
+    return Models(
         {name: Role(WRITER, Sampling(temperature=0.7, max_tokens=50), writer) for name in writers},
         {"judge": Role(JUDGE, Sampling(max_tokens=50), judge)},
         prices or {},
     )
 
 
-def held_by(folder, asked, cast=None):
+def run_in(folder, planned, models=None):
+    """Run sessions with the answers in a folder; returns them in the order in which they ended."""
     found = []
+    models = models or models_of()
+    fresh = [
+        replace(one, models={}, transcript={}, result=None, reason=None,
+                recorded=models.recorded(one.writer, one.prompt_id, one.sample))
+        for one in planned
+    ]  # fmt: skip
     with AnswerStore(folder) as store:
-        hold(asked, cast or cast_of(), store, found.append, "test")
+        run_sessions(fresh, len(fresh), models, store, found.append, "test")
     return found
 
 
 def test_turns_and_resume(serve, tmp_path, monkeypatch):
-    asked = dialogues(9, samples=2)
+    asked = sessions(9, samples=2)
     with serve() as server:
-        found = held_by(tmp_path, asked)
-        assert [one.dialogue for one in found] == asked, "in order"
+        found = run_in(tmp_path, asked)
+        places = [(one.writer, one.prompt_id, one.sample) for one in asked]
+        assert [(one.writer, one.prompt_id, one.sample) for one in found] == places, "in order"
         assert server.requests == 18 * 3
         first = found[0]
-        assert [(turn.role, turn.step) for turn in first.turns] == [
+        assert [(turn.role, turn.step) for turn in first.transcript.values()] == [
             ("writer", "first"), ("writer", "second"), ("judge", "rating"),
         ]  # fmt: skip
         history = "Be brief.\nWrite about item 0."
@@ -120,35 +133,38 @@ def test_turns_and_resume(serve, tmp_path, monkeypatch):
     # Without server, key and inspect-ai.
     monkeypatch.delenv("FAKE_API_KEY")
     monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
-    assert held_by(tmp_path, asked) == found
+    again = run_in(tmp_path, asked)
+    assert [(one.transcript, one.result) for one in again] == [
+        (one.transcript, one.result) for one in found
+    ]
 
 
 def test_later_attempts_get_another_answer(serve, tmp_path):
-    async def again(talk):
+    async def again(session):
         for attempt in range(3):
-            await talk.say("judge", "Which?", step="rating", example="", attempt=attempt)
+            await session.ask("judge", "Which?", step="rating", attempt=attempt)
         return True
 
     with serve() as server:
-        (found,) = held_by(tmp_path, dialogues(1, held=again))
+        (found,) = run_in(tmp_path, sessions(1, script=again))
         assert server.asked["Which?"] == 3
-    assert [turn.step for turn in found.turns] == ["rating", "rating/2", "rating/3"]
+    assert [turn.step for turn in found.transcript.values()] == ["rating", "rating/2", "rating/3"]
 
 
 def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
     """Two writers with one model, and a writer whose items have the same text."""
-    asked = dialogues(3, ("w", "v"), samples=2, held=same)
+    asked = sessions(3, ("w", "v"), samples=2, script=same)
     with serve(seconds=0.2) as server:
-        found = held_by(tmp_path, asked, cast_of(("w", "v")))
+        found = run_in(tmp_path, asked, models_of(("w", "v")))
         assert server.asked["Write."] == 2
     assert {one.result for one in found} == {f"wrote {digest('Write.')}"}
 
 
 def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path):
     with serve() as server:
-        cast = cast_of(("w", "v"))
-        cast.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
-        none, one = held_by(tmp_path, dialogues(1, ("w", "v"), held=same), cast)
+        models = models_of(("w", "v"))
+        models.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
+        none, one = run_in(tmp_path, sessions(1, ("w", "v"), script=same), models)
         assert server.requests == 1
     assert none.reason == "max_calls of 0 is reached"
     assert one.result == f"wrote {digest('Write.')}"
@@ -157,26 +173,26 @@ def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path
 def test_unfinished_dialogues_are_reported_and_others_go_on(serve, tmp_path):
     once = replace(QUICK, max_retries=0)
     with serve(faults=lambda number, _: "400" if number in (1, 7) else None) as server:
-        found = held_by(tmp_path, dialogues(6), cast_of(writer=once, judge=once))
+        found = run_in(tmp_path, sessions(6), models_of(writer=once, judge=once))
         reasons = Counter(one.reason for one in found)
         assert reasons[None] >= 4
         assert reasons["an answer is missing"] >= 1
         before = server.requests
-        again = held_by(tmp_path, dialogues(6))
+        again = run_in(tmp_path, sessions(6))
         assert [one.reason for one in again] == [None] * 6
         assert server.requests - before <= 3 * reasons["an answer is missing"]
 
 
 def test_errors_end_the_run(serve, tmp_path):
-    async def broken(talk):
-        await talk.say("judge", "Which?", step="rating", example="")
+    async def broken(session):
+        await session.ask("judge", "Which?", step="rating")
         raise ValueError("a fault of the script")
 
     with serve(), pytest.raises(ValueError, match="a fault of the script"):
-        held_by(tmp_path, dialogues(3, held=broken))
+        run_in(tmp_path, sessions(3, script=broken))
     few = replace(QUICK, max_retries=0, give_up_after=2)
     with serve(faults=lambda *_: "500"), pytest.raises(ModelError, match="2 consecutive errors"):
-        held_by(tmp_path / "other", dialogues(8), cast_of(writer=few))
+        run_in(tmp_path / "other", sessions(8), models_of(writer=few))
 
 
 # Limits and estimates -------------------------------------------------------------------------
@@ -186,33 +202,33 @@ PRICES = {WRITER: Price(1_000.0, 1_000.0, 1_000.0), JUDGE: Price(0.0, 0.0)}
 
 def test_call_limit_of_one_role(serve, tmp_path):
     with serve() as server:
-        limited = cast_of(judge=replace(QUICK, max_calls=2))
-        found = held_by(tmp_path, dialogues(6), limited)
+        limited = models_of(judge=replace(QUICK, max_calls=2))
+        found = run_in(tmp_path, sessions(6), limited)
         reasons = Counter(one.reason for one in found)
         assert reasons == {None: 2, "max_calls of 2 is reached": 4}
         assert server.requests == 12 + 2, "the writer goes on"
-        assert all(len(one.turns) >= 2 for one in found)
-        assert [one.reason for one in held_by(tmp_path, dialogues(6))] == [None] * 6
+        assert all(len(one.transcript) >= 2 for one in found)
+        assert [one.reason for one in run_in(tmp_path, sessions(6))] == [None] * 6
         assert server.requests == 18
 
 
 def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
     """Half of the answers are empty but billed; calls under way reserve three times their cost."""
 
-    async def twice(talk):
+    async def twice(session):
         for number in range(2):
-            text = f"Write {number} about {talk.dialogue.prompt_id}."
-            if not (await talk.say("writer", text, step=f"{number}", example="")).text:
+            text = f"Write {number} about {session.prompt_id}."
+            if not (await session.ask("writer", text, step=f"{number}")).text:
                 raise UnfinishedError("an answer is missing")
         return True
 
-    asked = dialogues(40, held=twice)
+    asked = sessions(40, script=twice)
     with serve(faults=lambda number, _: "empty" if number % 2 else None) as server:
         for limit in (0.9, 0.9, 1.2, 100.0):
-            cast = cast_of(writer=replace(QUICK, max_cost_usd=limit), prices=PRICES)
-            found = held_by(tmp_path, asked, cast)
+            models = models_of(writer=replace(QUICK, max_cost_usd=limit), prices=PRICES)
+            found = run_in(tmp_path, asked, models)
             dollars = server.dollars(PRICES[WRITER])
-            assert cast.budgets["writer", "w"].dollars == pytest.approx(dollars)
+            assert models.budgets["writer", "w"].dollars == pytest.approx(dollars)
             assert dollars <= limit
             stopped = [one.reason for one in found if "max_cost_usd" in str(one.reason)]
             if limit < 100:
@@ -223,41 +239,41 @@ def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
 
 
 def test_a_cast_counts_each_answer_once(serve, tmp_path):
-    cast = cast_of(writer=replace(QUICK, max_cost_usd=100.0), prices=PRICES)
-    budget = cast.budgets["writer", "w"]
+    models = models_of(writer=replace(QUICK, max_cost_usd=100.0), prices=PRICES)
+    budget = models.budgets["writer", "w"]
     with serve():
-        held_by(tmp_path, dialogues(3), cast)
+        run_in(tmp_path, sessions(3), models)
         dollars = budget.dollars
         assert dollars > 0
-        held_by(tmp_path, dialogues(3), cast)
+        run_in(tmp_path, sessions(3), models)
         assert budget.dollars == dollars
-        held_by(tmp_path, dialogues(4), cast)
+        run_in(tmp_path, sessions(4), models)
         assert dollars * 1.2 < budget.dollars < dollars * 1.5
 
 
 def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path):
-    async def both(talk):
-        return [await talk.say("writer", about, step=about, example="") for about in ("1", "2")]
+    async def both(session):
+        return [await session.ask("writer", about, step=about) for about in ("1", "2")]
 
     traffic = replace(QUICK, max_cost_usd=100.0, max_retries=0)
     with serve(faults=lambda number, _: "400" if number == 1 else None) as server:
         for _ in range(2):
-            cast = cast_of(writer=traffic, prices=PRICES)
-            held_by(tmp_path, dialogues(1, held=both), cast)
+            models = models_of(writer=traffic, prices=PRICES)
+            run_in(tmp_path, sessions(1, script=both), models)
             dollars = server.dollars(PRICES[WRITER])
-            assert cast.budgets["writer", "w"].dollars == pytest.approx(dollars)
+            assert models.budgets["writer", "w"].dollars == pytest.approx(dollars)
         assert server.requests == 3
 
 
 def test_limit_without_a_price(tmp_path):
     with pytest.raises(ConfigError, match="the model has no price"):
-        held_by(tmp_path, dialogues(1), cast_of(writer=Traffic(max_cost_usd=1.0)))
+        run_in(tmp_path, sessions(1), models_of(writer=Traffic(max_cost_usd=1.0)))
 
 
 def test_dry_run_tells_what_is_left(serve, tmp_path):
     def told():
         with AnswerStore(tmp_path, read_only=True) as store:
-            return estimate(dialogues(6), cast_of(prices=PRICES), store)
+            return estimate(sessions(6), 6, models_of(prices=PRICES), store, MOCK)
 
     with serve() as server:
         writer, judge = told()
@@ -269,7 +285,7 @@ def test_dry_run_tells_what_is_left(serve, tmp_path):
         assert writer.seconds == pytest.approx(12 * (1 + 15 / 60) / 4)
         assert server.requests == 0
         assert not list(tmp_path.iterdir())
-        held_by(tmp_path, dialogues(2), cast_of())
+        run_in(tmp_path, sessions(2), models_of())
         writer, judge = told()
         assert (writer.calls, writer.known, judge.known) == (8, 4, 2)
 
@@ -296,15 +312,15 @@ def test_recorded_model_answers_from_a_table(tmp_path):
         ],
     )
     assert recorded_names(model) == (["w"], ["judge"])
-    cast = Cast({"w": Role(model)}, {"judge": Role(model)}, {})
-    first, second = held_by(tmp_path / "answers", dialogues(2), cast)
+    models = Models({"w": Role(model)}, {"judge": Role(model)}, {})
+    first, second = run_in(tmp_path / "answers", sessions(2), models)
     assert first.result == "three"
-    assert first.turns[0].answer.input_tokens == 7
-    assert first.turns[0].cost_usd is None
-    assert (second.result, len(second.turns)) == (None, 1), "what was not recorded is no turn"
+    assert next(iter(first.transcript.values())).answer.input_tokens == 7
+    assert models.cost("w", next(iter(first.transcript.values()))) is None
+    assert (second.result, len(second.transcript)) == (None, 1), "what was not recorded is no turn"
     with AnswerStore(tmp_path / "answers") as store:
         assert len(store) == 0
-        assert estimate(dialogues(2), cast, store) == []
+        assert estimate(sessions(2), 2, models, store, MOCK) == []
 
 
 def test_without_reasoning():

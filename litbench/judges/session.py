@@ -1,0 +1,431 @@
+"""Sessions: conversations of several turns with models in roles; a killed run resumes.
+
+A session runs a coroutine that asks models through `Session.ask`:
+
+    async def script(session: Session) -> str:
+        turn = await session.ask("writer", [("user", "Write a story.")], step="story")
+        if not turn.text:
+            raise UnfinishedError("the writer wrote no story")
+        return turn.text
+
+Only answers are stored. A restarted run starts every session anew and gets the stored answers at
+once, so it continues where it stopped. A script must therefore not depend on a clock or on unseeded
+chance. The model `recorded/FILE` stands for the turns of a table (`litbench.records.TURNS`).
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from litbench.errors import LitBenchError
+from litbench.judges.client import Budget, Client, Traffic, estimate_tokens, run_workers
+from litbench.judges.prices import Price, price_of
+from litbench.judges.store import (
+    Answer,
+    AnswerStore,
+    Question,
+    Sampling,
+    keys_of,
+    shown_text,
+    text_of,
+)
+from litbench.raters import Estimate
+from litbench.records import TURNS
+from litbench.tables import read_table
+from litbench.templates.rubric import Rubric
+
+RECORDED = "recorded/"
+WRITER = "writer"
+# Sample numbers of stored answers: one block per sample of a session, one number per attempt.
+_ATTEMPTS = 100
+# Sessions under way at the same time, per connection: enough to keep all connections busy.
+_SESSIONS_PER_CONNECTION = 4
+_REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.I | re.S)
+# Replaced in examples by what distinguishes the questions of sessions; see `Mock`.
+_MARK = "SESSION_NAME"
+
+
+class UnfinishedError(LitBenchError):
+    """A session cannot go on; the others go on."""
+
+
+@dataclass
+class Role:
+    """The model that plays a role.
+
+    Attributes:
+        model: a name that inspect-ai knows, or recorded/FILE; see litbench.judges.client.
+        sampling: generation options.
+        traffic: connections, retries and limits; answers of earlier runs count towards
+            `max_cost_usd`.
+    """
+
+    model: str
+    sampling: Sampling = field(default_factory=Sampling)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its turns are read from a table."""
+        return self.model.startswith(RECORDED)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its answer.
+
+    Attributes:
+        step: name of the step; later attempts have their number, such as `chapter_1/2`.
+        question: the last message of the conversation.
+    """
+
+    role: str
+    step: str
+    question: str
+    answer: Answer
+
+    @property
+    def text(self) -> str:
+        """The text of the answer; empty if it was refused, which includes filtered answers."""
+        return self.answer.text if self.outcome in ("answered", "cut") else ""
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the answer."""
+        return self.answer.outcome
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a session asks a model; `number` distinguishes samples and attempts."""
+
+    session: "Session"
+    role: str
+    step: str
+    messages: Question
+    number: int
+
+
+Model = Callable[[Request], Awaitable[Answer]]
+
+
+@dataclass
+class Session:
+    """A conversation about one item.
+
+    Attributes:
+        writer: name of the writer, which plays the role `writer`.
+        prompt_id: the item.
+        sample: number of the sample.
+        script: its coroutine; None if somebody else asks.
+        recorded: answers by role and step, of roles without a model.
+        models: by role; set when the session starts.
+        transcript: its turns by role and step, in the order of the answers.
+        result: what the script returned; None if the session is unfinished.
+        reason: why it is unfinished.
+    """
+
+    writer: str
+    prompt_id: str
+    sample: int
+    script: Callable[["Session"], Awaitable[Any]] | None = None
+    recorded: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
+    models: Mapping[str, Model] = field(default_factory=dict)
+    transcript: dict[tuple[str, str], Turn] = field(default_factory=dict)
+    result: Any = None
+    reason: str | None = None
+
+    async def ask(self, role: str, messages: Question, *, step: str, attempt: int = 0) -> Turn:
+        """Ask the model of a role, or look up the recorded answer.
+
+        Args:
+            role: a name of the run's roles.
+            messages: a text, or (role, text) pairs with the roles system, user and assistant.
+            step: name of the step, unique within the session and role.
+            attempt: a later attempt gets another answer to the same question.
+
+        Returns:
+            The turn; its outcome is `error` if the request failed, or if no such turn is recorded.
+
+        Raises:
+            UnfinishedError: a limit is reached.
+        """
+        name = f"{step}/{attempt + 1}" if attempt else step
+        question = messages if isinstance(messages, str) else messages[-1][1]
+        number = self.sample * _ATTEMPTS + attempt
+        if role in self.models:
+            answer = await self.models[role](Request(self, role, name, messages, number))
+        elif (role, name) in self.recorded:
+            answer = self.recorded[role, name]
+        else:
+            missing = Answer("error", detail=f"the recorded turns have no {role} {name}")
+            return Turn(role, name, question, missing)
+        return self.transcript.setdefault((role, name), Turn(role, name, question, answer))
+
+    def is_recorded(self, role: str) -> bool:
+        """Whether a role has recorded answers, whatever it is asked."""
+        return role not in self.models
+
+    def messages(self) -> list[tuple[str, str]]:
+        """All questions and answers, as a log shows them."""
+        return [
+            message
+            for turn in self.transcript.values()
+            for message in (
+                ("user", f"[to {turn.role}: {turn.step}]\n\n{turn.question}"),
+                ("assistant", shown_text(turn.answer)),
+            )
+        ]
+
+
+async def at_once(*scripts: Awaitable[Any]) -> list[Any]:
+    """Await parts of a session at the same time; raises the first exception once all have ended.
+
+    Unlike `asyncio.gather`, it leaves no part behind that asks on after the session has ended.
+    """
+    results = await asyncio.gather(*scripts, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def without_reasoning(text: str) -> str:
+    """A text without blocks such as <think>...</think>, stripped."""
+    text = _REASONING.sub("", text)
+    # Some servers strip the opening tag.
+    return text.rpartition("</think>")[2].strip()
+
+
+# The models of a run ---------------------------------------------------------------------------
+
+
+@dataclass
+class Models:
+    """The models of a run, and what they have spent.
+
+    Attributes:
+        writers: by name; each plays the role `writer` in its sessions.
+        roles: the other roles by name.
+        prices: prices by model, see `litbench.judges.prices`.
+        budgets: of each model that is asked, by ("writer", name) or ("role", name).
+
+    Raises:
+        ConfigError: a role has `max_cost_usd`, but its model has no price.
+    """
+
+    writers: Mapping[str, Role]
+    roles: Mapping[str, Role]
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    budgets: dict[tuple[str, str], Budget] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, role in self._asked().items():
+            self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
+
+    def _asked(self) -> dict[tuple[str, str], Role]:
+        named = {("writer", name): role for name, role in self.writers.items()}
+        named |= {("role", name): role for name, role in self.roles.items()}
+        return {key: role for key, role in named.items() if not role.is_recorded}
+
+    def clients(self, store: AnswerStore) -> dict[tuple[str, str], Client]:
+        """A client of each model that is asked; equal questions at the same time are sent once."""
+        pending: dict[str, asyncio.Task[Answer | None]] = {}
+        return {
+            key: Client(role.model, store, role.sampling, role.traffic, self.budgets[key],
+                        pending=pending)
+            for key, role in self._asked().items()
+        }  # fmt: skip
+
+    def cost(self, writer: str, turn: Turn) -> float | None:
+        """Dollars of a turn; None if they are unknown."""
+        key = ("writer", writer) if turn.role == WRITER else ("role", turn.role)
+        budget = self.budgets.get(key)
+        return budget.price.of_answer(turn.answer) if budget and budget.price else None
+
+    def recorded(self, writer: str, prompt_id: str, sample: int) -> dict[tuple[str, str], Answer]:
+        """The recorded answers of a session by role and step."""
+        roles = {WRITER: self.writers[writer], **self.roles}
+        return {
+            place: answer
+            for role, model in roles.items()
+            if model.is_recorded
+            for place, answer in _tables(model.model)[writer, prompt_id, sample].items()
+            if place[0] == role
+        }
+
+
+@cache
+def _tables(model: str) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
+    """The turns of `recorded/FILE` by session, then by role and step."""
+    found: defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]] = defaultdict(dict)
+    names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
+    for row in read_table(Path(model.removeprefix(RECORDED)), TURNS).to_pylist():
+        answer = Answer(**{name: row[name] for name in names})
+        session = (row["writer"], row["prompt_id"], row["sample"])
+        found[session][row["role"], row["step"]] = answer
+    return found
+
+
+def recorded_names(model: str) -> tuple[list[str], list[str]]:
+    """Names of the writers, and of the other roles, in a file of turns `recorded/FILE`."""
+    tables = _tables(model)
+    writers = dict.fromkeys(writer for writer, _, _ in tables)
+    roles = dict.fromkeys(role for turns in tables.values() for role, _ in turns if role != WRITER)
+    return list(writers), list(roles)
+
+
+@dataclass(frozen=True)
+class Mock:
+    """Answers of usual length for a dry run, by kind of step: `chapter` of `chapter_3`.
+
+    A writer's answers contain the name of their session, so that the questions about them differ;
+    in answers of other roles, SESSION_NAME becomes the name of the item.
+
+    Attributes:
+        texts: by role and kind: a text, or a text and how often it is repeated.
+        rubrics: by kind, of all roles without texts.
+    """
+
+    texts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rubrics: Mapping[str, Rubric] = field(default_factory=dict)
+
+    def example(self, request: Request) -> str:
+        """An answer of usual length to a request."""
+        step = request.step.partition("/")[0]
+        kind = re.sub(r"_\d+$", "", step)
+        if request.role not in self.texts:
+            return (self.rubrics.get(step) or self.rubrics[kind]).example()
+        example: Any = self.texts[request.role][kind]
+        return example if isinstance(example, str) else example[0] * example[1]
+
+    def answer(self, request: Request) -> str:
+        """The example, with names."""
+        text, about = self.example(request), request.session
+        if request.role != WRITER:
+            return text.replace(_MARK, about.prompt_id)
+        mark = f"{about.writer} {about.prompt_id} {about.sample} {request.step}"
+        return text.replace(_MARK, mark) if _MARK in text else f"{text}\n{mark}"
+
+
+# Running sessions ------------------------------------------------------------------------------
+
+
+def run_sessions(
+    sessions: Iterable[Session],
+    total: int,
+    models: Models,
+    store: AnswerStore,
+    add: Callable[[Session], None],
+    about: str,
+) -> None:
+    """Run all sessions and pass each to `add`, in their order.
+
+    Args:
+        sessions: they are made when they start, and kept by `add` alone.
+        total: their number.
+        models: the models of all roles.
+        store: stored answers.
+        add: takes a session that has ended.
+        about: label of the progress bar.
+
+    Raises:
+        ModelError: a model failed `give_up_after` times in a row.
+    """
+    clients = models.clients(store)
+
+    def asking(client: Client) -> Model:
+        async def answer(request: Request) -> Answer:
+            found = await client.answer(request.messages, _key(client, request))
+            if found is None:
+                raise UnfinishedError(client.budget.spent())
+            return found
+
+        return answer
+
+    asked = {key: asking(client) for key, client in clients.items()}
+    asyncio.run(_run_all(sessions, total, asked, clients, add, about))
+
+
+def estimate(
+    sessions: Iterable[Session], total: int, models: Models, store: AnswerStore, mock: Mock
+) -> list[Estimate]:
+    """Run all sessions with stored answers, else the mock's; returns an estimate per model."""
+    clients = models.clients(store)
+    # By key of the question: the tokens of a new call; None if the answer is stored.
+    calls: dict[tuple[str, str], dict[str, tuple[int, int] | None]] = {key: {} for key in clients}
+
+    def mocking(client: Client, known: dict[str, tuple[int, int] | None]) -> Model:
+        async def answer(request: Request) -> Answer:
+            key = _key(client, request)
+            if (stored := store.get(key)) is not None:
+                known[key] = None
+                return stored
+            read, written = text_of(request.messages), mock.example(request)
+            known[key] = tokens = estimate_tokens(read), estimate_tokens(written)
+            text = mock.answer(request)
+            return Answer("answered", text, input_tokens=tokens[0], output_tokens=tokens[1])
+
+        return answer
+
+    asked = {key: mocking(client, calls[key]) for key, client in clients.items()}
+    asyncio.run(_run_all(sessions, total, asked, clients, lambda _: None, "reading answers"))
+    found = []
+    for (kind, name), client in clients.items():
+        tokens = [counts for counts in calls[kind, name].values() if counts is not None]
+        at_once = min(client.traffic.connections, total)
+        known = len(calls[kind, name]) - len(tokens)
+        found.append(client.estimate(name, tokens, known, at_once))
+    return found
+
+
+def _key(client: Client, request: Request) -> str:
+    return keys_of(client.name, [request.messages], client.sampling, request.number)[0]
+
+
+async def _run_all(
+    sessions: Iterable[Session],
+    total: int,
+    models: Mapping[tuple[str, str], Model],
+    clients: Mapping[tuple[str, str], Client],
+    add: Callable[[Session], None],
+    about: str,
+) -> None:
+    connections = sum(client.traffic.connections for client in clients.values()) or 1
+    size = min(total, _SESSIONS_PER_CONNECTION * connections)
+    roles = {name: model for (kind, name), model in models.items() if kind == "role"}
+    queue = iter(enumerate(sessions))
+    ended: dict[int, Session] = {}
+    expected = 0
+
+    async def work(bar: Any) -> None:
+        nonlocal expected
+        for index, session in queue:
+            writer = models.get(("writer", session.writer))
+            session.models = roles if writer is None else {WRITER: writer, **roles}
+            assert session.script is not None
+            try:
+                session.result = await session.script(session)
+            except UnfinishedError as error:
+                session.reason = str(error)
+            ended[index] = session
+            bar.update()
+            dollars = sum(client.budget.dollars for client in clients.values())
+            bar.set_postfix({"$": f"{dollars:.2f}"})
+            while expected in ended:
+                add(ended.pop(expected))
+                expected += 1
+
+    async with contextlib.AsyncExitStack() as stack:
+        for client in clients.values():
+            await stack.enter_async_context(client)
+        with tqdm(total=total, desc=about, unit="dialogue", leave=False, disable=None) as bar:
+            await run_workers(work(bar) for _ in range(size))

@@ -1,0 +1,251 @@
+"""The benchmarks as tasks of inspect-ai, which sends the requests, logs, limits and retries.
+
+    inspect eval litbench/longform --model openai/gpt-4.1 --model-role judge=openai/o3 --limit 2
+    inspect score logs/LOG.eval --model-role judge=openai/gpt-5
+    inspect eval litbench/preference -T pairs=pairs.parquet --model openai/gpt-4.1
+
+Arguments of a benchmark are the options of its protocol, such as `-T chapters=2`. `litbench run`,
+in contrast, stores every answer and limits the cost.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import GenerateConfig, ModelOutput, get_model
+from inspect_ai.scorer import Score, Scorer, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from litbench.config import as_plain
+from litbench.judges.client import Traffic, chat_messages, read_output
+from litbench.judges.session import WRITER, Models, Request, Role, Session, at_once
+from litbench.judges.store import Answer, Sampling
+from litbench.protocols.protocol import Protocol, Written, load_protocol
+from litbench.raters import blind
+from litbench.records import PAIRS
+from litbench.tables import read_table
+from litbench.templates import AnswerForm, load_template, read_answer
+
+_JUDGE = "judge"
+_WRITTEN = "written"
+# The flip of a verdict, by that of the other order.
+_OTHER = {"A": "B", "B": "A", "tie": "tie"}
+
+
+def _generation(sampling: Sampling) -> GenerateConfig:
+    given = {name: value for name, value in as_plain(sampling).items() if value is not None}
+    # Models of a role do not inherit the timeout of the command line.
+    return GenerateConfig(attempt_timeout=Traffic.timeout_seconds, **given)
+
+
+def _model(protocol: Protocol, role: str) -> Any:
+    """inspect-ai's model of a role; raises its PrerequisiteError if the role has none."""
+    if role == WRITER:
+        return get_model()
+    is_judge = role in protocol.roles and protocol.roles[role].is_judge
+    return get_model(role=role, default=get_model(role=_JUDGE, required=True) if is_judge else None,
+                     required=True)  # fmt: skip
+
+
+def _session(protocol: Protocol, state: TaskState) -> Session:
+    """A session that asks inspect-ai's models."""
+
+    async def ask(request: Request) -> Answer:
+        model, config = _model(protocol, request.role), GenerateConfig()
+        if request.role != WRITER:
+            of_role = protocol.roles.get(request.role)
+            sampling = of_role.sampling if of_role else protocol.judge
+            config = _generation(sampling).merge(model.config)
+        messages = request.messages
+        sent = messages if isinstance(messages, str) else chat_messages(messages)
+        return read_output(await model.generate(sent, config=config))
+
+    roles = (WRITER, _JUDGE, *protocol.roles)
+    models = dict.fromkeys(roles, ask)
+    return Session(str(state.model), str(state.sample_id), state.epoch - 1, models=models)
+
+
+@solver  # type: ignore[untyped-decorator]
+def write(protocol: str, options: Mapping[str, Any]) -> Solver:
+    """Have the model write about an item; `Protocol.write`."""
+    loaded = load_protocol(protocol, options)
+    items = {item.prompt_id: item for item in loaded.items()}
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        del generate
+        others = {role: Role(str(_model(loaded, role))) for role in (_JUDGE, *loaded.roles)}
+        loaded.check(Models({str(state.model): Role(str(state.model))}, others))
+        session = _session(loaded, state)
+        written = await loaded.write(session, items[str(state.sample_id)])
+        state.store.set(_WRITTEN, as_plain(written))
+        state.messages = chat_messages(session.messages())
+        text = "\n\n".join(written.texts.values())
+        state.output = ModelOutput.from_content(str(state.model), text)
+        return state
+
+    return solve
+
+
+@scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
+def grade(protocol: str, options: Mapping[str, Any]) -> Scorer:
+    """Grade what was written by its headline; metadata has all grades. `Protocol.rate`."""
+    loaded = load_protocol(protocol, options)
+    items = {item.prompt_id: item for item in loaded.items()}
+
+    async def score(state: TaskState, target: Any) -> Score:
+        del target
+        written = Written(**state.store.get(_WRITTEN))
+        session = _session(loaded, state)
+        judged = await loaded.rate(session, items[str(state.sample_id)], written, _JUDGE)
+        grades = [*written.grades, *judged.grades]
+        headline = [(one, flags) for rater, name, one, flags in grades
+                    if (rater, name) == (_JUDGE, loaded.headline)]  # fmt: skip
+        value, flags = headline[0] if headline else (None, ["no grade"])
+        return Score(
+            value=math.nan if value is None else value,
+            answer=state.output.completion,
+            explanation="; ".join(flags),
+            metadata={
+                "grades": {f"{name} by {rater}" if rater else name: one
+                           for rater, name, one, _ in grades},
+                "transcript": session.messages(),
+            },
+        )  # fmt: skip
+
+    return score
+
+
+def _benchmark(protocol: str, options: Mapping[str, Any]) -> Task:
+    loaded = load_protocol(protocol, options)
+    samples = [Sample(id=item.prompt_id, input=item.prompt) for item in loaded.items()]
+    return Task(
+        dataset=MemoryDataset(samples, name=protocol),
+        solver=write(protocol, options),
+        scorer=grade(protocol, options),
+        config=_generation(loaded.writer),
+        # Otherwise a failed sample leaves the status of the log "success".
+        fail_on_error=True,
+        continue_on_fail=True,
+    )
+
+
+@task  # type: ignore[untyped-decorator]
+def longform(**options: Any) -> Task:
+    """A story of several chapters; options: `LongformOptions`."""
+    return _benchmark("longform", options)
+
+
+@task  # type: ignore[untyped-decorator]
+def webnovel(**options: Any) -> Task:
+    """Chapters of Chinese novels; options: `WebnovelOptions`."""
+    return _benchmark("webnovel", options)
+
+
+@task  # type: ignore[untyped-decorator]
+def tow(**options: Any) -> Task:
+    """Texts of HoWToBench; options: `TowOptions`."""
+    return _benchmark("tow", options)
+
+
+@task  # type: ignore[untyped-decorator]
+def narra(**options: Any) -> Task:
+    """Interactive stories; needs the role `reader`; options: `NarraOptions`."""
+    return _benchmark("narra", options)
+
+
+# Preferences -----------------------------------------------------------------------------------
+
+
+@solver  # type: ignore[untyped-decorator]
+def both_orders() -> Solver:
+    """Ask which of two stories is better, in both orders."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        del generate
+        questions = [state.metadata[f"question_{order}"] for order in (1, 2)]
+        outputs = await at_once(*(get_model().generate(question) for question in questions))
+        answers = [read_output(output) for output in outputs]
+        state.store.set("answers", [as_plain(answer) for answer in answers])
+        state.output = outputs[-1]
+        state.messages = chat_messages([
+            message
+            for question, answer in zip(questions, answers, strict=True)
+            for message in (("user", question), ("assistant", answer.text))
+        ])  # fmt: skip
+        return state
+
+    return solve
+
+
+@scorer(metrics={
+    "agreement": [mean(), stderr(cluster="prompt_id")], "flip_rate": [mean()],
+    "first_share": [mean()], "coverage": [mean()],
+})  # type: ignore[untyped-decorator]  # fmt: skip
+def verdicts(form: AnswerForm) -> Scorer:
+    """Compare the verdicts of both orders with the chosen story; what is not judged is unscored."""
+
+    async def score(state: TaskState, target: Any) -> Score:
+        answers = [Answer(**one) for one in state.store.get("answers")]
+        readings = [read_answer(one.text, form) if one.outcome == "answered" else None
+                    for one in answers]  # fmt: skip
+        found = [one.verdict if one and one.verdict in _OTHER else None for one in readings]
+        # In the first order.
+        first = [_OTHER.get(str(one)) if k else one for k, one in enumerate(found)]
+        judged = [one for one in first if one is not None]
+        named = [one for one in found if one in ("A", "B")]
+        credit = [0.5 if one == "tie" else float(one == target.text) for one in judged]
+        nan = math.nan
+        return Score(
+            value={
+                "agreement": sum(credit) / len(credit) if credit else nan,
+                "flip_rate": float(first[0] != first[1]) if len(named) == len(found) else nan,
+                "first_share": named.count("A") / len(named) if named else nan,
+                "coverage": len(judged) / len(found),
+            },
+            answer=", ".join(str(one) for one in found),
+            explanation="\n\n".join(one.explanation or "" for one in readings if one),
+        )
+
+    return score
+
+
+@task  # type: ignore[untyped-decorator]
+def preference(
+    pairs: str, template: str = "alternative", answer: str | None = None, split: str | None = None
+) -> Task:
+    """Which of two stories is better, in both orders.
+
+    Args:
+        pairs: path of a pairs table.
+        template: a template family or file.
+        answer: answer form for a template family; explanation when null.
+        split: use only the pairs of this split.
+    """
+    table = read_table(Path(pairs), PAIRS)
+    if split is not None:
+        table = table.filter(pc.field("split") == split)
+    loaded = load_template(template, answer)  # type: ignore[arg-type]
+    samples = [
+        Sample(
+            id=row["pair_id"],
+            input=row["prompt"],
+            target="A" if is_first else "B",
+            metadata={
+                "prompt_id": row["prompt_id"],
+                "question_1": loaded.render(pair.prompt, pair.first, pair.second),
+                "question_2": loaded.render(pair.prompt, pair.second, pair.first),
+            },
+        )
+        for row, pair, is_first in zip(table.to_pylist(), *blind(table), strict=True)
+    ]
+    return Task(
+        dataset=MemoryDataset(samples, name="preference"),
+        solver=both_orders(),
+        scorer=verdicts(loaded.answer),
+        fail_on_error=True,
+        continue_on_fail=True,
+    )
