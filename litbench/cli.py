@@ -173,6 +173,7 @@ def serve(arguments: argparse.Namespace) -> None:
     if token is None and not server.is_loopback(host):
         print(f"warning: anyone who reaches {host} can use this server: set {_TOKEN}, or bind to "
               "127.0.0.1", file=sys.stderr)  # fmt: skip
+    server.check_address(host, arguments.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     given = {field.name: getattr(arguments, field.name) for field in fields(server.ServerLimits)}
     limits = server.ServerLimits(**{key: n for key, n in given.items() if n is not None})

@@ -15,6 +15,7 @@ import ipaddress
 import itertools
 import logging
 import math
+import socket
 import time
 import traceback
 from collections.abc import Sequence
@@ -393,15 +394,38 @@ def make_app(
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
     """Create the uvicorn server; on shutdown it still answers accepted requests."""
+
+    async def refuse_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if {"content-length", "transfer-encoding"} <= set(headers):
+            # RFC 9112, 6.1: a proxy in front may take the other one, and see another request.
+            reason = "Content-Length and Transfer-Encoding are both given: send one of them"
+            response = error_response(scope, HTTPException(400, reason, _CLOSE))
+            await response(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
     config = uvicorn.Config(
         # uvicorn opens the socket, not we: asyncio then sets TCP_NODELAY, without which a response
         # on a keep-alive connection waits 40 ms for the client's delayed ACK. No access log: a
         # client may have put a story into the path.
-        app, host=host, port=port, http="h11", loop="asyncio", ws="none", lifespan="off",
-        access_log=False, limit_concurrency=_MOST_CONNECTIONS,
+        refuse_two_lengths, host=host, port=port, http="h11", loop="asyncio", ws="none",
+        lifespan="off", access_log=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
     )  # fmt: skip
     return uvicorn.Server(config)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise a ConfigError if no server can listen here; before a model is loaded for nothing."""
+    try:
+        for family, *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            socket.create_server((address[0], port), family=family).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {host}, port {port} ({error}): give another --port, or a --host of "
+            "this machine"
+        ) from error
 
 
 def accepted_hosts(host: str, allowed: Sequence[str]) -> list[str]:

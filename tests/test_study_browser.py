@@ -117,6 +117,9 @@ def check_looks(page):
         for field in page.get_by_role(role).all():
             assert field.evaluate("field => field.labels.length") == 1
     assert page.get_by_role("heading", level=1).count() == 1
+    # The footer begins where the page does, and a warning stands apart from the card below it.
+    left = [page.locator(one).bounding_box()["x"] for one in ("main", "footer")]
+    assert left[0] == pytest.approx(left[1], abs=1)
     # Beside each other if there is room, else one below the other.
     first, second = (one.bounding_box() for one in page.locator("article").all())
     assert (second["y"] == first["y"]) == (page.viewport_size["width"] > 1000)
@@ -139,6 +142,28 @@ def go_through(hand, url, reader, store, shot=None):
     assert all(row["outcome"] != row["order"] for row in rows)
     assert not hand.page.console
     assert all(one.startswith(url) for one in hand.page.requests)
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP])
+def test_footer_and_warning(open_page, tmp_path, pair_table, size):
+    study = write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
+                        fastest_words_per_minute=1.0)  # fmt: skip
+
+    def box(selector):
+        return page.locator(selector).bounding_box()
+
+    with serving(study) as (url, _):
+        page = open_page(viewport=size)
+        page.goto(f"{url}/?PROLIFIC_PID=r")
+        assert box("footer")["x"] == pytest.approx(box("main")["x"], abs=1)
+        hand = Mouse(page)
+        enter(hand, url, "r")
+        hand.choose("input[value=first]")
+        hand.press("Next")
+        assert page.title().startswith("Error: Page 1 of 5")
+        warning, card, stories = box(".warn"), box("fieldset"), box(".stories")
+        assert card["y"] - (warning["y"] + warning["height"]) >= 12
+        assert warning["y"] - (stories["y"] + stories["height"]) >= 12
 
 
 def test_keyboard_on_a_phone(study, open_page):
