@@ -28,14 +28,13 @@ import pyarrow as pa
 
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import VerdictParts
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
 from litbench.scoring import score_stories
-from litbench.store import Artifact
+from litbench.store import Artifact, Cache
 from litbench.tables import read_table, write_table
 from litbench.text import digest
 
@@ -137,7 +136,7 @@ def main(config: Config) -> None:
         print(f"{text}page: {page_path}")
         return
 
-    stories, parts = read_stories(paths, config.where), VerdictParts(config.out / "parts")
+    stories, parts = read_stories(paths, config.where), Cache(config.out / "parts")
     rewards: dict[str, np.ndarray] = {}
     trained_on: dict[str, int] = {}
     for key, spec in specs.items():
@@ -185,7 +184,7 @@ def main(config: Config) -> None:
     artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
     write_best_of_n(artifact, choices, *names)
     artifact.finish()
-    parts.discard_others()
+    parts.discard_unused()
     print(f"{text}{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")
     print(f"page: {page_path}")
 

@@ -19,14 +19,14 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from litbench.config import run_program
-from litbench.evaluation import Job, VerdictParts, evaluate, print_errors, print_estimates
+from litbench.evaluation import Job, evaluate, print_errors, print_estimates
 from litbench.evaluation_pairs import read_pairs
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.probes import probe_results, probes_text
 from litbench.probes import check_strengths, draw_originals, probe_pairs, select_probes
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.report.pages import write_probes
-from litbench.store import Artifact
+from litbench.store import Artifact, Cache
 from litbench.tables import write_table
 from litbench.text import digest
 
@@ -93,7 +93,7 @@ def main(config: Config) -> None:
         print_estimates(specs, pairs, config.out)
         return
 
-    parts = VerdictParts(config.out / "parts")
+    parts = Cache(config.out / "parts")
     columns = (pairs[name].to_pylist() for name in ("pair_id", "chosen", "rejected"))
     data = digest(*(digest(*row) for row in zip(*columns, strict=True)))
     jobs = [Job(spec, spec.name, lambda: pairs, data, work=pairs.num_rows) for spec in specs]
@@ -123,7 +123,7 @@ def main(config: Config) -> None:
     artifact.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
     write_probes(artifact, results, pairs, trained_on)
     artifact.finish()
-    parts.discard_others()
+    parts.discard_unused()
     print(f"{text}page: {page_path}")
     print_errors(judged)
 

@@ -29,7 +29,6 @@ from pydantic import NonNegativeFloat
 
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import VerdictParts
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
     Graded,
@@ -59,7 +58,7 @@ from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
 from litbench.sources.ratings import overall_ratings
-from litbench.store import Artifact, read_manifest_of, write_json
+from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
 
 
@@ -126,7 +125,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
 
 
 def score_texts(
-    config: Config, graded: Graded, parts: VerdictParts
+    config: Config, graded: Graded, parts: Cache
 ) -> tuple[
     dict[str, dict[str, Interval]], list[dict[str, Any]], dict[str, int], dict[str, list[Ranking]]
 ]:
@@ -198,7 +197,7 @@ def main(config: Config) -> None:
     if artifact.is_current():
         print((config.out / "writers.txt").read_text(encoding="utf-8"), end="")
         return
-    graded, parts = read_runs(folders), VerdictParts(config.out / "parts")
+    graded, parts = read_runs(folders), Cache(config.out / "parts")
     quantity = config.quantity or graded.headline
     quantities = list(dict.fromkeys(row["quantity"] for row in graded.rows))
     if not quantities:
@@ -280,7 +279,7 @@ def main(config: Config) -> None:
                        "missing_grades": graded.missing}  # fmt: skip
     write_writers(artifact, quantity, rows, tables, notes, config.published)
     artifact.finish()
-    parts.discard_others()
+    parts.discard_unused()
     print(text, end="")
     print(f"page: {(config.out / 'writers.html').resolve()}")
 

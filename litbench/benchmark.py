@@ -21,7 +21,6 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     Job,
     Result,
-    VerdictParts,
     evaluate,
     finish_evaluation,
     print_errors,
@@ -38,7 +37,7 @@ from litbench.metrics.sets import over_sets, set_rows, sets_markdown
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import prompt_keys
 from litbench.selection import Selection, select_templates, subsample
-from litbench.store import Artifact, write_json
+from litbench.store import Artifact, Cache, write_json
 
 
 @dataclass
@@ -188,9 +187,7 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
     return evaluations, notes, broken
 
 
-def judge_sets(
-    config: Benchmark, program: str, evaluations: list[OpenedSet], parts: VerdictParts
-) -> None:
+def judge_sets(config: Benchmark, program: str, evaluations: list[OpenedSet], parts: Cache) -> None:
     """Judge every set and write the evaluations, unless all of them are up to date."""
     jobs: list[Job] = []
     set_of: dict[str, str] = {}
@@ -298,13 +295,13 @@ def run_benchmark(config: Benchmark, program: str) -> None:
                 print(f"\n{evaluation.name}:")
             print_estimates(evaluation.specs, evaluation.pairs.all, config.out)
     else:
-        parts = VerdictParts(config.out / "parts")
+        parts = Cache(config.out / "parts")
         judge_sets(config, program, evaluations, parts)
         summary = summarise(config, program, evaluations, notes) if evaluations[0].name else None
         if not broken:
             # Keep the stored verdicts of a broken set until it is fixed.
             if parts.used:
-                parts.discard_others()
+                parts.discard_unused()
             if summary is not None:
                 summary.finish()
     if broken:

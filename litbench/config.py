@@ -245,7 +245,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         key, equals, text = word[2:].partition("=")
         if key == "config":
             files.append(text if equals else _next(rest, key, Path))
-            values |= read_yaml(Path(files[-1]))
+            values |= read_yaml(_find_config(files[-1]))
             continue
         path, hint = _locate(cls, key, marks)
         positional = [name for name in positional if [name] != path]
@@ -261,7 +261,8 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             target = target[step]
         kinds = set(_parts(hint))
         value: Any = _value_of(text, is_text=hint is not None and kinds <= {str, Path})
-        if value is None and kinds <= {str, Path} and type(None) not in typing.get_args(hint):
+        is_nullable = type(None) in typing.get_args(hint)
+        if value is None and kinds <= {str, Path} and not (is_nullable and text.strip()):
             value = text
         if any(typing.get_origin(kind) is list for kind in kinds):
             value = value if isinstance(value, list | None) else [text]
@@ -273,6 +274,14 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         given.add(name)
     where = ", ".join(files) or "command line"
     return build(cls, _expand(values, where), where, given)
+
+
+def _find_config(name: str) -> Path:
+    """A config file, or one of the package's, such as configs/data/sample_pairs.yaml."""
+    package = Path(__file__).parent
+    places = (Path(name), package / "programs" / name, package.parent / name)
+    shipped = places[1:] if name.startswith("configs/") else ()
+    return next((path for path in (places[0], *shipped) if path.exists()), places[0])
 
 
 def _next(rest: list[str], key: str, hint: Any) -> str:

@@ -110,6 +110,15 @@ def clean_name(name: str) -> str:
     return "".join(letter for letter in line if unicodedata.category(letter)[0] != "C")
 
 
+def valid_unicode(text: str) -> str:
+    """Replace lone surrogates, which JSON may contain and UTF-8 cannot encode, by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Format rows of equal length for a terminal, with columns two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

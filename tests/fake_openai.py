@@ -63,6 +63,8 @@ class FakeOpenAI(Loopback):
         faults: faulty answers by their kind.
         bodies: what the last request of each question said.
         files: the questions of each batch.
+        name: the model's name in its answers.
+        refusal: what it says when it refuses.
         most_at_once: most requests under way at one time.
     """
 
@@ -86,9 +88,10 @@ class FakeOpenAI(Loopback):
         """A server that is not started yet.
 
         `others` are further models by name. `faults` gives the fault of a request, one of `FAULTS`
-        or "400", by its number (from 1) and "chat"; `manners` that of a question, one of `MANNERS`
-        or "limit": whole, and as long as it may be. `on_request` is called with a request's number
-        before and after its answer. `complaint` and `code` are said at "400", "500" and "503".
+        or "400", by its number (from 1) and "chat"; `manners` that of a question: one of `MANNERS`,
+        "limit" (whole, and as long as it may be) or "filter later" (whole, and filtered at the
+        end). `on_request` is called with a request's number before and after its answer.
+        `complaint` and `code` are said at "400", "500" and "503".
         `question_of` gives the text of a request's messages, which is answered and counted.
         """
         self.answers = {"judge": answer, **(others or {})}
@@ -107,6 +110,8 @@ class FakeOpenAI(Loopback):
         self.faults = Counter()
         self.bodies = {}
         self.files = {}
+        self.name = "judge-1"
+        self.refusal = "I would rather not judge this."
         self.billed = [0, 0]
         self.under_way = 0
         self.most_at_once = 0
@@ -225,9 +230,12 @@ class _Handler(Handler):
         manner = fake.manners(question)
         text = fake.answers[body["model"]](question)
         message = {"role": "assistant", "content": text}
-        reasons = {"filter": "content_filter", "length": "length", "limit": "length"}
+        reasons = {
+            "filter": "content_filter", "filter later": "content_filter", "length": "length",
+            "limit": "length",
+        }  # fmt: skip
         if manner == "refusal":
-            message |= {"content": None, "refusal": "I would rather not judge this."}
+            message |= {"content": None, "refusal": fake.refusal}
         elif manner == "filter":
             message["content"] = ""
         elif manner == "length":
@@ -245,15 +253,14 @@ class _Handler(Handler):
             fake.billed[1] += content["usage"]["completion_tokens"]
         self._send(200, content)
 
-    @staticmethod
-    def _completion(question, choices):
+    def _completion(self, question, choices):
         read = len(question.split())
         written = sum(len((message["content"] or "").split()) for message, _ in choices)
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1_760_000_000,
-            "model": "judge-1",
+            "model": self.server.fake.name,
             "choices": [
                 {"index": place, "message": message, "finish_reason": reason}
                 for place, (message, reason) in enumerate(choices)

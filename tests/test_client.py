@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import random
 import re
 import sys
 import threading
@@ -17,6 +19,7 @@ from litbench.errors import ConfigError, DataError, MissingExtraError, ModelErro
 from litbench.judges.client import WITHHELD, Budget, Traffic, ask, estimate_tokens, without_secrets
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_of, local_folder
+from litbench.store import fingerprint
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -114,6 +117,7 @@ def test_keys_are_stable(tmp_path):
     questions = ["Which story is better?", "é"]
     assert keys_of("openai/gpt-4.1", questions, Sampling(), [0, 3]) == OLD_KEYS
     line = {"key": OLD_KEYS[0], "outcome": "cut", "asked_utc": 1.5, "first_token": None}
+    line["sha256"] = "d2e1df7cdc40c9a212a30ac8457fc75799e01286d6f267f08b79cc518a993d29"
     (tmp_path / "answers.jsonl").write_text(json.dumps(line))
     assert AnswerStore(tmp_path, read_only=True).get(OLD_KEYS[0]) == Answer("cut")
 
@@ -179,6 +183,25 @@ def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
         before = server.asked.copy()
         assert [one.outcome for one in run(server, tmp_path, QUESTIONS[:5])] == outcomes
         assert set(server.asked - before) == {QUESTIONS[3]}
+
+
+def test_lone_surrogates_are_replaced(serve, tmp_path):
+    """In the text, the refusal and the model's name; also if stored."""
+    bad = "A \ud800 and \udfff, \ud83d\ude00"
+    with serve(manners={"r": "refusal"}.get) as server:
+        server.answers["judge"] = lambda _: bad
+        server.name, server.refusal = f"judge {bad}", f"I would not. {bad}"
+        answers = run(server, tmp_path, ["q", "r"])
+        assert answers[0].text == "A \ufffd and \ufffd, 😀"
+        assert answers[0].model == "judge A \ufffd and \ufffd, 😀"
+        assert answers[1].text == "I would not. A \ufffd and \ufffd, 😀"
+        talk = [("user", "q"), ("assistant", answers[0].text), ("user", "And?")]
+        assert run(server, tmp_path, [talk])[0].outcome == "answered", "as part of a question"
+    line = {"key": "old", "outcome": "answered", "text": bad, "model": bad, "detail": bad}
+    with (tmp_path / "answers.jsonl").open("a") as file:
+        file.write(json.dumps({**line, "sha256": fingerprint(line)}) + "\n")
+    stored = AnswerStore(tmp_path, read_only=True).get("old")
+    assert {stored.text, stored.model, stored.detail} == {"A \ufffd and \ufffd, 😀"}
 
 
 def test_an_empty_answer_after_a_failure_is_retried(serve, tmp_path):
@@ -359,14 +382,47 @@ def test_truncated_line_loses_one_answer(tmp_path):
     with AnswerStore(tmp_path) as store:
         assert (len(store), store.unreadable) == (4, 1)
         assert store.get("k4") is None
-        assert store.get("k3") == Answer("answered", "text\n3 \ud800 é")
+        assert store.get("k3") == Answer("answered", "text\n3 \ufffd é")
         store.put("k4", Answer("refused"))
     lines = ["", "[]", '{"key": "a"}', "null", "\xff", json.dumps({"key": "c", "outcome": "cut"})]
     (tmp_path / "mine.jsonl").write_text("\n".join(lines), encoding="latin-1")
     with AnswerStore(tmp_path) as store:
-        assert (len(store), store.unreadable) == (6, 5)
+        assert (len(store), store.unreadable) == (5, 6), "a line without a digest is damaged"
         assert store.get("k4") == Answer("refused")
-        assert store.get("c") == Answer("cut")
+        assert store.get("c") is None
+
+
+def test_lost_blocks_change_no_answer(tmp_path):
+    """A block of 4 KiB is missing, zeroed or old; every answer that is left is as it was."""
+    answers = {f"k{k}": Answer("answered", f"{k} went on. " * 400, f"d{k}") for k in range(30)}
+    with AnswerStore(tmp_path / "whole") as store:
+        for key, answer in answers.items():
+            store.put(key, answer)
+    content = (tmp_path / "whole/answers.jsonl").read_bytes()
+    (tmp_path / "damaged").mkdir()
+    for number in range(100):
+        source = random.Random(number)
+        start = source.randrange(len(content) - 4_096)
+        instead = source.choice([b"", bytes(4_096), content[:4_096]])
+        damaged = content[:start] + instead + content[start + 4_096 :]
+        (tmp_path / "damaged/answers.jsonl").write_bytes(damaged)
+        store = AnswerStore(tmp_path / "damaged", read_only=True)
+        found = {key: store.get(key) for key in answers if key in store}
+        assert len(found) < len(answers) or instead == content[:4_096]
+        assert found.items() <= answers.items()
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl", "part.jsonl"])
+def test_a_part_that_is_no_file(name, tmp_path):
+    for place, make in (("folder", Path.mkdir), ("pipe", os.mkfifo)):
+        (tmp_path / place).mkdir()
+        make(tmp_path / place / name)
+        for read_only in (False, True):
+            with pytest.raises(DataError, match=rf"^\S+{name} is not a file: [^\n]+$"):
+                AnswerStore(tmp_path / place, read_only=read_only)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"^cannot open the answers in [^\n]+$"):
+        AnswerStore(tmp_path / "file")
 
 
 def test_store_lock_and_shared_reading(tmp_path):

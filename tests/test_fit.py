@@ -174,8 +174,9 @@ def test_ids_are_used_only_where_they_identify(fit, posts):
         ({"ups": 3}, [], "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
          "pairs (pairs within a prompt, scores differ); min_score removed most: lower it"),
         ({"prompts": 2}, [], "prompts are left, and cross-validation needs 3 prompts: 10 stories"),
-        ({}, ["--min_skore", "3"], "unknown key 'min_skore': keys of a training need "
-         "--model_name_or_path; did you mean 'min_score'?"),
+        ({}, ["--min_skore", "3"], "unknown key 'min_skore': did you mean 'min_score'?"),
+        ({}, ["--learning_rat", "3"], "unknown key 'learning_rat': did you mean 'learning_rate'?"),
+        ({}, ["--learning_rate", "3"], "learning_rate is a key of training a reward model: give"),
         ({}, ["--folds", "9"], "folds is 9: give 2 to 6, the number of prompts"),
         ({}, ["--symmetry_buckets", "3"], "'symmetry_buckets' is 3"),
         ({}, ["--model_name_or_path", "package:nowhere/model"], "package nowhere is not installed"),

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import load_backbone
@@ -16,7 +17,6 @@ from litbench.text import prompt_key
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SAME = 1e-5
 VARIANTS = {
     "bert padded left": ("bert", "own", "left"),
     "llama": ("llama", "own", "right"),
@@ -52,13 +52,13 @@ def test_rewards_do_not_depend_on_order_batch_size_or_saving(folder, texts, tmp_
     assert expected.std() > 1e-2
     places = random.Random(1).sample(range(len(stories)), len(stories))
     shuffled = model.score([prompts[p] for p in places], [stories[p] for p in places])
-    np.testing.assert_allclose(shuffled, expected[places], rtol=0, atol=SAME)
+    assert_same(shuffled, expected[places])
     for batch_tokens in (1, 700, 100_000):
         model.batch_tokens = batch_tokens
-        np.testing.assert_allclose(model.score(prompts, stories), expected, rtol=0, atol=SAME)
+        assert_same(model.score(prompts, stories), expected)
     model.save(tmp_path)
     again = RewardModel.load(tmp_path)
-    np.testing.assert_allclose(again.score(*texts), expected, rtol=0, atol=SAME)
+    assert_same(again.score(*texts), expected)
 
 
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
@@ -71,7 +71,7 @@ def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     stories = [invented(source, length) for length in (3, 40, 90, 300)]
     together = model.score(["The gate"] * 4, stories)
     alone = [model.score(["The gate"], [story])[0] for story in stories]
-    np.testing.assert_allclose(together, alone, rtol=0, atol=SAME)
+    assert_same(together, alone)
     assert model.notes()["stories_cut"] == 2  # the longest, together and alone
 
 

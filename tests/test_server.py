@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from tolerance import WITHIN, assert_same
 
 from litbench.errors import ConfigError
 from litbench.raters import LengthRater, ScoreRater
@@ -31,7 +32,6 @@ pytest.importorskip("uvicorn")
 
 from litbench.server import ServerLimits, accepted_hosts, make_app, make_server
 
-SAME = 1e-5
 JSON = {"Content-Type": "application/json"}
 # Timeout of tests in seconds, long enough for a busy machine.
 PATIENCE = 60
@@ -165,11 +165,11 @@ def plain():
 
 def test_all_formats_give_the_local_rewards(served, texts, local):
     prompts, stories = texts
-    assert served.rewards(prompts, stories) == pytest.approx(local, abs=SAME, rel=0)
+    assert_same(served.rewards(prompts, stories), local)
     same_prompt = [row for row, prompt in enumerate(prompts) if prompt == prompts[0]]
     body = {"prompt": prompts[0], "stories": [stories[row] for row in same_prompt]}
     _, _, response = served.call("/score", body)
-    assert response["rewards"] == pytest.approx(local[same_prompt], abs=SAME, rel=0)
+    assert_same(response["rewards"], local[same_prompt])
     assert (response["model"], response["comparable"]) == ("verifier", "within a prompt")
 
     turns = [
@@ -177,9 +177,9 @@ def test_all_formats_give_the_local_rewards(served, texts, local):
         {"role": "assistant", "content": stories[3]},
     ]
     _, _, response = served.call("/classify", {"model": "verifier", "messages": turns})
-    assert response["data"][0]["probs"] == [pytest.approx(1 / (1 + math.exp(-local[3])), abs=SAME)]
+    assert_same(response["data"][0]["probs"], [1 / (1 + math.exp(-local[3]))])
     _, _, response = served.call("/classify", {"messages": turns, "use_activation": False})
-    assert response["data"][0]["probs"] == [pytest.approx(local[3], abs=SAME)]
+    assert_same(response["data"][0]["probs"], [local[3]])
     assert (response["data"][0]["index"], response["data"][0]["num_classes"]) == (0, 1)
 
 
@@ -201,7 +201,7 @@ def test_concurrent_requests_share_batches(model, texts, local):
         running.wait_until(lambda: running.metric("queue_stories") == 3 * (requests - 1))
         rater.may.set()
         for rows, response in zip(chosen, asked, strict=True):
-            assert response.result() == pytest.approx(local[rows], abs=SAME, rel=0)
+            assert_same(response.result(), local[rows])
         assert len(rater.seen) == 2
         assert running.metric("queue_stories") == 0
 
@@ -521,7 +521,7 @@ def test_hostile_clients_change_no_reward(good, hostile, seconds, model, texts, 
         body = {"prompt": [prompts[k] for k in rows], "stories": [stories[k] for k in rows]}
         status, _, found = running.call("/score", body)
         seen[f"good {status}"] += 1
-        if status == 200 and not np.abs(np.array(found["rewards"]) - local[rows]).max() < SAME:
+        if status == 200 and not np.allclose(found["rewards"], local[rows], **WITHIN):
             wrong.append(rows)
 
     def send_garbage(source):

@@ -17,12 +17,11 @@ import litbench.hub
 from litbench.errors import DataError
 from litbench.store import (
     Artifact,
+    Cache,
     file_digest,
-    read_json_part,
     read_manifest,
     read_manifest_of,
     source_digest,
-    write_json_part,
 )
 
 
@@ -336,9 +335,7 @@ def test_outputs_keep_the_umask(config, tmp_path):
     assert file.stat().st_mode == (folder / "weights").stat().st_mode == wanted
 
 
-def test_json_part_round_trip(tmp_path):
-    path = tmp_path / "part.json"
-    assert read_json_part(path) is None
+def test_part_round_trip(tmp_path):
     content = [0.1 + 0.2, math.nan, {"a": None}]
-    write_json_part(content, path)
-    assert repr(read_json_part(path)) == repr(content)
+    for make in (lambda: content, pytest.fail):
+        assert repr(Cache(tmp_path).get("key", make)) == repr(content)

@@ -95,8 +95,8 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """The text of the answer."""
-        return self.answer.text
+        """The text of the answer; empty if it was refused, which includes filtered answers."""
+        return self.answer.text if self.outcome in ("answered", "cut") else ""
 
     @property
     def outcome(self) -> str:

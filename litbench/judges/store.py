@@ -2,8 +2,8 @@
 
 Answers are read from disk when they are needed, so that memory does not grow with their length.
 Every answer is one line of a JSON Lines file, appended in one write. Its key is a hash of model,
-sampling options and question, and its digest shows damage. A run can be killed at any moment, and
-files written on several machines can be put into one folder.
+sampling options and question. A line without a matching digest is damaged. A run can be killed at
+any moment, and files written on several machines can be put into one folder.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Literal, Self
 from litbench.config import as_plain
 from litbench.errors import DataError
 from litbench.store import file_digest, fingerprint
-from litbench.text import digest
+from litbench.text import digest, valid_unicode
 
 Outcome = Literal["answered", "refused", "cut", "error"]
 # A text, or a conversation as pairs of a role (system, user or assistant) and a text.
@@ -29,7 +29,7 @@ Question = str | Sequence[tuple[str, str]]
 # Key of a line's digest.
 _DIGEST = "sha256"
 # Errors of `_parse`.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # inspect-ai providers whose model may be a local folder.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 
@@ -52,7 +52,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's answer to one question.
+    """A model's answer to one question; lone surrogates in its texts are replaced.
 
     Attributes:
         outcome: `cut` if truncated at `max_tokens`, or if the question was too long.
@@ -75,6 +75,11 @@ class Answer:
     model: str | None = None
     batched: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("text", "detail", "model"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, valid_unicode(value))
+
 
 class AnswerStore:
     """Answers by key: reads every `*.jsonl` of a folder and appends to one of them.
@@ -96,19 +101,24 @@ class AnswerStore:
         self._failed: dict[str, list[Answer]] = {}
         self._file: BinaryIO | None = None
         try:
+            paths = sorted(folder.glob("*.jsonl"))
+            if others := [path for path in paths if not path.is_file()]:
+                raise DataError(f"{others[0]} is not a file: move it out of the stored answers")
             if not read_only:
                 self._open()
-            for path in sorted(folder.glob("*.jsonl")):
-                with path.open("rb") as file:
-                    offset = 0
-                    for line in file:
-                        if line.strip():
-                            self._read(line, path, offset)
-                        offset += len(line)
+            for path in paths:
+                self._read_file(path)
+        except BlockingIOError as error:
+            self.close()
+            raise DataError(
+                f"{self._path}: another program is writing it: wait until that program ends"
+            ) from error
         except OSError as error:
             self.close()
-            busy = ", another program is writing it" if isinstance(error, BlockingIOError) else ""
-            raise DataError(f"cannot open {self._path}{busy}: {error}") from error
+            raise DataError(
+                f"cannot open the answers in {folder}: {error}: choose another folder, or make it "
+                "readable and writable"
+            ) from error
         if self.unreadable and not read_only:
             damage = f"{self.unreadable:,} lines are damaged: their questions are asked again"
             print(f"{folder}: {damage}", file=sys.stderr)
@@ -174,11 +184,16 @@ class AnswerStore:
                 # A full disk truncated the last line: start a new one.
                 file.write(b"\n")
 
-    def _read(self, line: bytes, path: Path, offset: int) -> None:
-        try:
-            self._add(*_parse(line), path, offset)
-        except _DAMAGE:
-            self.unreadable += 1
+    def _read_file(self, path: Path) -> None:
+        offset = 0
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    if line.strip():
+                        self._add(*_parse(line), path, offset)
+                except _DAMAGE:
+                    self.unreadable += 1
+                offset += len(line)
 
     def _add(self, key: str, answer: Answer, path: Path, offset: int) -> None:
         if answer.outcome == "error":
@@ -190,9 +205,9 @@ class AnswerStore:
 def _parse(line: bytes) -> tuple[str, Answer]:
     """Return the key and the answer of a line; raises one of `_DAMAGE`."""
     content = json.loads(line)
-    # Earlier versions wrote no digest, and keys that are ignored now.
-    if content.pop(_DIGEST, None) not in (None, fingerprint(content)):
+    if content.pop(_DIGEST) != fingerprint(content):
         raise ValueError("the digest does not match")
+    # Earlier versions wrote keys that are ignored now.
     known = {name: content[name] for name in Answer.__slots__ if name in content}
     return content["key"], Answer(**known)
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from litbench.curation.moderation import BOT_NAMES
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
+from litbench.text import valid_unicode
 
 # Tags of prompts on r/WritingPrompts: writing, simple, established universe, constrained, theme,
 # image, media, reality, prompt me. Not [PI] and [CC], where the post is the story, nor [OT] and
@@ -177,7 +178,7 @@ def _unescape(text: str) -> str:
 def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
     """Return a text field; null if it is absent and not needed.
 
-    JSON may contain unpaired surrogates, which UTF-8 cannot encode; they become U+FFFD.
+    Lone surrogates are replaced, see `valid_unicode`.
 
     Raises:
         DataError: the field is not text, or it is absent but needed.
@@ -188,11 +189,7 @@ def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
     if not isinstance(value, str):
         what = "is missing" if value is None else f"is a {type(value).__name__}, not text"
         raise DataError(f"{name} {what}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
+    return valid_unicode(value)
 
 
 def number_of(thing: Mapping[str, Any], name: str) -> int | None:
