@@ -1,5 +1,6 @@
 """The scoring server: one model behind HTTP.
 
+GET  /             a page for trying the model
 POST /score        rewards
 POST /classify     rewards in the format of vLLM's classification API
 GET  /health       200 once the model is loaded
@@ -10,6 +11,8 @@ Stories of concurrent requests share batches. Logs, metrics and errors never con
 """
 
 import asyncio
+import base64
+import hashlib
 import hmac
 import ipaddress
 import itertools
@@ -22,13 +25,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import prometheus_client as prometheus
 import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -42,7 +46,7 @@ from litbench.raters import ScoreRater
 
 logger = logging.getLogger("litbench.server")
 
-_PATHS = ("/score", "/classify", "/health", "/metrics", "/openapi.json")
+_PATHS = ("/", "/score", "/classify", "/health", "/metrics", "/openapi.json")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the usual limit of 1,024 open files per process.
@@ -55,6 +59,20 @@ _CLOSE = {"connection": "close"}
 _BATCH_TOKENS = 4_096
 # Forward passes: enough to sort stories by length, few enough not to delay the next request.
 _PASSES_PER_BATCH = 4
+
+_PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+
+
+def _hash_of(tag: str) -> str:
+    content = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+# The page runs its own script and style, and talks to this server only.
+_PAGE_POLICY = (
+    f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 @dataclass(frozen=True)
@@ -248,7 +266,8 @@ class Middleware:
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
     def _authorize(self, scope: Scope) -> None:
-        if self.token is None or scope["path"] == "/health":
+        # The page asks for the token and sends it to /score.
+        if self.token is None or scope["path"] in ("/", "/health"):
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         valid = hmac.compare_digest(given.strip().encode(), self.token.encode())
@@ -333,7 +352,8 @@ def make_app(
         rater: scores the stories.
         name: name of the model in responses.
         limits: limits on requests, on the queue and on time.
-        token: bearer token required by all requests except /health; None for no authentication.
+        token: bearer token required by all requests except / and /health; None for no
+            authentication.
         allowed_hosts: accepted values of the Host header; "*" for any.
     """
     metrics = Metrics()
@@ -378,6 +398,10 @@ def make_app(
         data = [{"index": 0, "label": "LABEL_0", "probs": [value], "num_classes": 1}]
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return {"object": "list", "model": name, "data": data, "usage": usage}
+
+    @app.get("/", include_in_schema=False)
+    async def show_page() -> Response:
+        return HTMLResponse(_PAGE, headers={"content-security-policy": _PAGE_POLICY})
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The page of a study in a real browser: mouse and keyboard, phone and desktop, light and dark."""
 
 import itertools
-import shutil
 from collections import Counter
 
 import pytest
@@ -9,48 +8,13 @@ from study_folder import TEXTS, serving, study_pairs, write_study
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
-playwright = pytest.importorskip("playwright.sync_api")
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as started:
-        # Its sandbox needs rights that containers do not give.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
 def study(tmp_path, pair_table):
     return write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
                        asks_reason=True)  # fmt: skip
-
-
-@pytest.fixture
-def open_page(chromium):
-    """Open a tab that notes its requests and what its console says."""
-    contexts = []
-
-    def build(**options):
-        context = chromium.new_context(**options)
-        context.set_default_timeout(30_000)
-        contexts.append(context)
-        page = context.new_page()
-        page.requests, page.console = [], []
-        page.on("request", lambda request: page.requests.append(request.url))
-        page.on("console", lambda message: page.console.append(message.text))
-        return page
-
-    yield build
-    for context in contexts:
-        context.close()
 
 
 class Mouse:
