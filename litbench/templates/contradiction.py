@@ -115,8 +115,9 @@ _DISOWNED = re.compile(
     rf"|command|instructions?|attempt|tampering|fake|quot\w+|part of the story|not (?:mine|my)"
     rf"|what (?:story|the)|{NOUN} [AB]'s)\b|(?:nice|clever|cheap|what an?) (?:try|trick|attempt"
     r"|ploy)\b|(?:as |so |thus |or so )?(?:says?|said|writes?|wrote|claims?|reads?|states?"
-    rf"|demands?|according to) {_ORIGIN}|(?:(?:this|that|which|it|is|was|stands|appears|written|planted"
-    rf"|hidden|inserted|found|taken|quoted|copied) )+(?:in|by|from|at|inside) {_ORIGIN}"
+    rf"|demands?|according to) {_ORIGIN}|(?:(?:this|that|which|it|is|was|stands|appears|written"
+    r"|planted|hidden|inserted|found|taken|quoted|copied) )+"
+    rf"(?:in|by|from|at|inside) {_ORIGIN}"
     r"|(?:planted|quoted|injected|manipulation|not my \w+)\b)",
     re.I,
 )
