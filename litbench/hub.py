@@ -151,7 +151,7 @@ def fetch_model(name: str, *, with_code: bool = False) -> Path:
         try:
             # Downloads wait for minutes where the Hub does not answer.
             HfApi().model_info(repository, revision=revision or None, timeout=_SECONDS)
-        except Exception as unreachable:
+        except Exception as unreachable:  # noqa: BLE001 - the Hub's libraries raise many types
             try:
                 return Path(snapshot_download(repository, local_files_only=True, **options))
             except Exception:  # noqa: BLE001 - the cache has no such model
