@@ -32,7 +32,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,13 +42,13 @@ from judging import served
 from scipy.stats import percentileofscore
 
 from litbench.judges.client import Traffic
-from litbench.judges.dialogues import Cast, Dialogue, Held, Role, Talk, Turn, hold
+from litbench.judges.session import Mock, Models, Request, Role, Session, Turn, run_sessions
 from litbench.judges.store import Answer, AnswerStore
 from litbench.metrics.overlap import rouge_l
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.narra import Narra, NarraOptions
 from litbench.protocols.narra.personas import EndCondition
-from litbench.protocols.protocol import Item, Piece
+from litbench.protocols.protocol import Item, mock_of
 
 with warnings.catch_warnings(action="ignore"):  # it has escape sequences that Python deprecates
     from rouge_chinese import Rouge
@@ -115,30 +115,30 @@ MODEL = "openai-api/loopback/judge"
 DIALOGUES, TURNS, RATINGS = 36, 13, 9
 
 
-async def script(talk: Talk) -> None:
+async def script(session: Session) -> None:
     """A story in turns with the whole history, then its ratings, in the order of longform."""
     history = []
     for step in range(TURNS):
-        history.append(("user", f"Step {step} of {talk.dialogue.prompt_id}"))
-        turn = await talk.say("writer", list(history), step=f"{step}", example="")
+        history.append(("user", f"Step {step} of {session.prompt_id}"))
+        turn = await session.ask("writer", list(history), step=f"{step}")
         history.append(("assistant", turn.text))
     for step in range(RATINGS):
         text = f"{step} {history[-1][1]}"
-        if (await talk.say("judge", text, step=f"{step}", example="")).outcome != "answered":
+        if (await session.ask("judge", text, step=f"{step}")).outcome != "answered":
             raise SystemExit("an answer is missing")
 
 
-def hold_dialogues(connections: int) -> float:
-    """Hold all dialogues with an empty store; returns seconds."""
+def litbench_sessions(connections: int) -> float:
+    """Run all sessions with an empty store; returns seconds."""
     traffic = Traffic(connections=connections)
-    cast = Cast({"w": Role(MODEL, traffic=traffic)}, {"judge": Role(MODEL, traffic=traffic)}, {})
-    dialogues = [Dialogue("w", f"item {k}", 0, script) for k in range(DIALOGUES)]
-    held: list[Held] = []
+    models = Models({"w": Role(MODEL, traffic=traffic)}, {"judge": Role(MODEL, traffic=traffic)})
+    sessions = [Session("w", f"item {k}", 0, script) for k in range(DIALOGUES)]
+    ended: list[Session] = []
     with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
         started = time.perf_counter()
-        hold(dialogues, cast, store, held.append, "dialogues")
+        run_sessions(sessions, len(sessions), models, store, ended.append, "sessions")
         seconds = time.perf_counter() - started
-    if sum(len(one.turns) for one in held) != DIALOGUES * (TURNS + RATINGS):
+    if sum(len(one.transcript) for one in ended) != DIALOGUES * (TURNS + RATINGS):
         raise SystemExit("turns are missing")
     return seconds
 
@@ -185,9 +185,9 @@ def measure_dialogues(_: int) -> Result:
     latency, connections = 0.5, 36
     with served(0.0):
         # The first call imports libraries.
-        hold_dialogues(connections)
+        litbench_sessions(connections)
     with served(latency):
-        seconds = hold_dialogues(connections)
+        seconds = litbench_sessions(connections)
     ideal = latency * DIALOGUES * (TURNS + RATINGS) / connections
     return {"seconds": seconds, "ideal_seconds": ideal, "share": ideal / seconds}
 
@@ -198,7 +198,7 @@ def measure_calls(repeats: int) -> Result:
     times: tuple[list[float], list[float]] = ([], [])
     with served(0.0):
         for _ in range(repeats):
-            for way, seconds in zip((hold_dialogues, inspect_task), times, strict=True):
+            for way, seconds in zip((litbench_sessions, inspect_task), times, strict=True):
                 seconds.append(way(36))
     own, usual = (calls / median(seconds) for seconds in times)
     return {"calls_per_second": own, "usual_calls_per_second": usual, "ratio": own / usual}
@@ -251,31 +251,29 @@ class VirtualClock(asyncio.SelectorEventLoop):
 
 
 class Connections:
-    """Answers with the example after `LATENCY` seconds, over so many connections."""
+    """Answers with the mock's answers after `LATENCY` seconds, over so many connections."""
 
-    price = None
-
-    def __init__(self) -> None:
+    def __init__(self, mock: Mock) -> None:
+        self._mock = mock
         self._free = asyncio.Semaphore(CONNECTIONS)
 
-    async def answer(self, *about: Any) -> Answer:
-        """Wait for a connection, then for the answer; the example comes last."""
+    async def __call__(self, request: Request) -> Answer:
+        """Wait for a connection, then for the answer."""
         async with self._free:
             await asyncio.sleep(LATENCY)
-        return Answer("answered", about[-1])
+        return Answer("answered", self._mock.answer(request))
 
 
-class Examples:
-    """A `Talk` whose questions end in their examples, which the sleeping models repeat."""
+@dataclass
+class WithExamples(Session):
+    """A session whose questions end in the mock's answers, which the sleeping models repeat."""
 
-    def __init__(self, talk: Talk) -> None:
-        self.dialogue = talk.dialogue
-        self._talk = talk
+    mock: Mock = field(default_factory=Mock)
 
-    async def say(self, role: str, conversation: Any, *, example: str, **about: Any) -> Turn:
-        """Ask for the example."""
-        question = [*conversation, ("user", example)]
-        return await self._talk.say(role, question, example=example, **about)
+    async def ask(self, role: str, messages: Any, *, step: str, attempt: int = 0) -> Turn:
+        """Ask for the mock's answer."""
+        example = self.mock.answer(Request(self, role, step, messages, attempt))
+        return await super().ask(role, [*messages, ("user", example)], step=step, attempt=attempt)
 
 
 def measure_narra(repeats: int) -> Result:
@@ -290,46 +288,48 @@ def measure_narra(repeats: int) -> Result:
     modelapi(name="sleeping")(Sleeping)
     protocol = Narra(NarraOptions())
 
-    def dialogue(item: Item, sample: int) -> Dialogue:
-        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=TURNS))
+    mock = mock_of("narra", protocol)
 
-        async def script(talk: Any) -> Piece:
-            return await protocol.hold(talk, replace(item, content=twelve), ["judge"])
+    def session(item: Item, sample: int) -> Session:
+        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=EPISODE_TURNS))
+        short = replace(item, content=twelve)
 
-        return Dialogue("writer", item.prompt_id, sample, script)
+        async def script(session: Session) -> None:
+            written = await protocol.write(session, short)
+            await protocol.rate(session, short, written, "judge")
 
-    dialogues = [dialogue(item, sample) for sample in range(9) for item in protocol.items()]
+        return WithExamples("writer", item.prompt_id, sample, script, mock=mock)
+
+    def sessions() -> list[Session]:
+        return [session(item, sample) for sample in range(9) for item in protocol.items()]
+
     traffic = Traffic(connections=CONNECTIONS)
     roles = {"reader": protocol.roles["reader"].sampling, "judge": protocol.judge}
-    cast = Cast(
+    models = Models(
         {"writer": Role("sleeping/writer", protocol.writer, traffic)},
         {name: Role(f"sleeping/{name}", sampling, traffic) for name, sampling in roles.items()},
-        {},
     )
 
-    async def hold_ideally() -> float:
-        endpoints = {name: Connections() for name in ("writer", *roles)}
+    async def run_ideally() -> float:
+        asked = {name: Connections(mock) for name in ("writer", *roles)}
         started = asyncio.get_running_loop().time()
-        await asyncio.gather(*(one.script(Talk(one, endpoints)) for one in dialogues))
+        await asyncio.gather(*(one.script(replace(one, models=asked)) for one in sessions()))
         return asyncio.get_running_loop().time() - started
 
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
-        ideal = runner.run(hold_ideally())
-    with_examples = [
-        replace(one, script=lambda talk, script=one.script: script(Examples(talk)))
-        for one in dialogues
-    ]
+        ideal = runner.run(run_ideally())
     shares, own = [], []
+    total = len(sessions())
     for _ in range(repeats):
-        held: list[Held] = []
+        ended: list[Session] = []
         with tempfile.TemporaryDirectory() as folder, AnswerStore(Path(folder)) as store:
             started = time.perf_counter()
-            hold(with_examples, cast, store, held.append, "narra")
+            run_sessions(sessions(), total, models, store, ended.append, "narra")
             shares.append(ideal / (time.perf_counter() - started))
             started = time.process_time()
-            hold(with_examples, cast, store, lambda _: None, "narra")
-            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * TURNS))
-    calls = sum(len(one.turns) for one in held)
+            run_sessions(sessions(), total, models, store, lambda _: None, "narra")
+            own.append((time.process_time() - started) * 1_000 / (total * EPISODE_TURNS))
+    calls = sum(len(one.transcript) for one in ended)
     return {"share_of_ideal": median(shares), "ideal_seconds": ideal, "calls": calls,
             "own_ms_per_turn": median(own)}  # fmt: skip
 

@@ -95,11 +95,9 @@ def request(config: Config, questions: Sequence[str], price: Price | None) -> li
                 cost = "" if price is None else f", ${price.of(tokens, most):.2f}"
                 print(f"  at most {most:,} output tokens{cost}")
             return []
-        budget = Budget(config.traffic, price)
-        budget.note_stored(store, keys)
         answers = ask(
             config.model, questions, store, config.sampling, config.traffic,
-            about="rationales", budget=budget,
+            about="rationales", budget=Budget(config.traffic, price),
         )  # fmt: skip
     errors = [answer.detail for answer in answers if answer.outcome == "error"]
     if errors and not config.accept_errors:

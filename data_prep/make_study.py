@@ -68,6 +68,9 @@ def main(config: Config) -> None:
     artifact.write("estimate.txt", lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = found
     artifact.finish()
+    if plan.reader_ids is not None:
+        for name in ("plan.json", "manifest.json"):
+            (config.out / name).chmod(0o600)
     print(f"{text}study: {config.out}")
 
 

@@ -33,7 +33,7 @@ from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import read_pairs
-from litbench.judges.client import Budget, Traffic, ask
+from litbench.judges.client import Budget, Traffic, ask, check_limit
 from litbench.judges.interpreting import (
     InterpretingOptions,
     UnitPairs,
@@ -45,7 +45,7 @@ from litbench.judges.interpreting import (
     verify_question,
 )
 from litbench.judges.prices import dollars_of, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
+from litbench.judges.store import Answer, AnswerStore, Sampling
 from litbench.locations import locate
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import plain
@@ -155,7 +155,8 @@ def check(config: Config) -> None:
             "repeat, 2 folds and one c, all above 0"
         )
     if config.model is not None:
-        Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
+        price = price_of(config.model, load_prices(config.prices))
+        check_limit(config.traffic, price, config.sampling)
 
 
 def read_table(config: Config) -> pa.Table:
@@ -272,7 +273,6 @@ def describe_units(
 
         def texts_of_answers(texts: list[str], about: str) -> list[str]:
             """The model's answers; empty if truncated, refused or an error."""
-            budget.note_stored(store, set(keys_of(model, texts, config.sampling)))
             answers = ask(
                 model, texts, store, config.sampling, config.traffic, about=about, budget=budget
             )

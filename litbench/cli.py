@@ -279,6 +279,7 @@ def serve(config: Serve) -> None:
     if token is None and not server.is_loopback(config.host):
         print(f"warning: anyone who reaches {config.host} can use this server: set {_TOKEN}, or "
               "bind to 127.0.0.1", file=sys.stderr)  # fmt: skip
+    server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     given = {one.name: getattr(config, one.name) for one in fields(server.ServerLimits)}
     limits = server.ServerLimits(**{key: n for key, n in given.items() if n is not None})

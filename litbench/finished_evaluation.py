@@ -39,9 +39,10 @@ class Judged:
                 f"{folder}: its manifest is not that of an evaluation: give the output folder of "
                 "eval/benchmark.py or eval/crossvalidate.py; with several sets, the folder of one"
             ) from error
-        if source_digest(Path(path)) != judged:
-            raise DataError(f"{path} has changed since {folder} judged it: evaluate it again")
-        return cls(folder, manifest, Path(path))
+        pairs = folder.resolve() / path
+        if source_digest(pairs) != judged:
+            raise DataError(f"{pairs} has changed since {folder} judged it: evaluate it again")
+        return cls(folder, manifest, pairs)
 
     @property
     def reference(self) -> str:
@@ -66,7 +67,9 @@ class Judged:
         """Read the pairs that were judged."""
         wider = self.manifest["inputs"].get("before_symmetry", {}).get("path")
         split = self.manifest["config"].get("split")
-        pairs = read_pairs(self.pairs_path, None if wider is None else Path(wider), split)
+        pairs = read_pairs(
+            self.pairs_path, None if wider is None else self.folder.resolve() / wider, split
+        )
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         judged = self.read_verdicts()["pair_id"].unique()
         return replace(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from litbench.config import Passed, Positional
 from litbench.crossvalidation import CrossValidation, crossvalidate
@@ -26,7 +27,7 @@ from litbench.metrics.intervals import effective_clusters
 from litbench.raters import RaterSpec, check_options, files_of
 from litbench.records import PAIRS, Schema, connected_prompts
 from litbench.report.data_page import PairsFolder
-from litbench.store import Artifact, read_manifest
+from litbench.store import Artifact, only_writer, read_manifest
 from litbench.tables import RejectedRows, read_table, stream_table
 
 _GUESS = "guess"
@@ -136,9 +137,21 @@ def fit(config: Fit) -> None:
     specs = _raters(config, n_pairs=0)
     for spec in specs:
         check_options(spec)
+    with only_writer(config.out):
+        _fit(config)
+
+
+def _fit(config: Fit) -> None:
     stories, pairs_folder = config.out / "stories", config.out / "pairs"
     story_making = _story_making(config, stories)
     make_stories(story_making, _PROGRAM)
+    counts = read_manifest(stories)["counts"]
+    if counts["prompts"] < _LEAST_PROMPTS:
+        raise DataError(
+            f"{counts['prompts']} prompts are left, and cross-validation needs {_LEAST_PROMPTS} "
+            f"prompts: {counts['stories']} stories were read: check the column of the prompt, or "
+            "give stories of more prompts"
+        )
     make_pairs(_pair_making(config, story_making, pairs_folder), _PROGRAM)
     pairs = read_table(pairs_folder / "pairs.parquet", PAIRS)
     sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
@@ -247,14 +260,16 @@ def _names_prompts(rows: pa.Table, column: str, prompt: str) -> bool:
 def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
     """Return the rules for these stories, and print which of them the data do not allow."""
     rules = {one.name: getattr(config, one.name) for one in fields(PairRules)}
+    file = stories.out / "stories.parquet"
     if config.input == "sample":
         rules["label_source"] = "planted"
-    elif rules["chosen_later"] and stories.columns["created_utc"] == "NULL":
+    times = pq.read_table(file, columns=["created_utc"])["created_utc"]
+    if rules["chosen_later"] and times.null_count == len(times):
         rules["chosen_later"] = False
         print("no column of times (--time): the chosen story of a pair may be the earlier one")
     if stories.tokenizer is None:
         rules["max_tokens"] = None
-    return PairMaking(**rules, stories=stories.out / "stories.parquet", out=out)
+    return PairMaking(**rules, stories=file, out=out)
 
 
 # Models and evaluation ---------------------------------------------------------------------------

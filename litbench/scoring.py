@@ -11,7 +11,6 @@ same bytes, for any number of processes and whether or not a run was killed.
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -45,10 +44,11 @@ from litbench.store import (
     Cache,
     file_digest,
     fingerprint,
+    read_sealed,
     source_digest,
     versions,
     write_atomically,
-    write_json,
+    write_sealed,
 )  # fmt: skip
 from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
@@ -342,8 +342,8 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         depends_on = rewards_depend_on(job.rater)
         sha256, columns = source_digest(job.input), (job.prompt_column, job.text_column)
         job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            manifest = json.loads(job.manifest.read_text(encoding="utf-8"))
+        with contextlib.suppress(DataError, KeyError, TypeError):
+            manifest = read_sealed(job.manifest, DataError, "score again")
             written = manifest["output"]["sha256"]
             if manifest["fingerprint"] == job_fingerprint and written == file_digest(job.out):
                 return None if index else {**manifest, "unchanged": True}
@@ -381,6 +381,6 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - started, 2),
         }
-        write_json(manifest, job.manifest)
+        write_sealed(manifest, job.manifest)
         shutil.rmtree(job.parts)
     return manifest

@@ -37,7 +37,7 @@ from typing import Any, TypeVar
 
 from litbench import hub
 from litbench.config import as_plain, check_utf8, is_full_disk
-from litbench.errors import DataError
+from litbench.errors import DataError, LitBenchError
 
 T = TypeVar("T")
 
@@ -212,6 +212,27 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def write_sealed(content: Mapping[str, Any], path: Path) -> None:
+    """Write a JSON object atomically, with the digest of all other keys under `sha256`."""
+    plain = json.loads(json.dumps(as_plain(content)))
+    write_json({**plain, "sha256": fingerprint(plain)}, path)
+
+
+def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; raise `error` if it is missing, damaged or was changed."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
+        content = _read_json(path)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+        if content.pop("sha256", None) != fingerprint(content):
+            raise ValueError("its content does not match its sha256")
+    except (OSError, ValueError, RecursionError) as cause:
+        raise error(f"cannot read {path.name} in {path.parent} ({cause}): {advice}") from cause
+    return content
+
+
 def write_part(path: Path, write: Callable[[Path], object], *, is_folder: bool = False) -> None:
     """Write a part of unfinished work atomically, with its digest in a file beside it."""
 
@@ -337,14 +358,8 @@ class Cache:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a folder's manifest; DataError if it is missing or damaged."""
-    try:
-        content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        return {**content}
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(
-            f"cannot read manifest.json in {folder} ({error}): run the program that writes it again"
-        ) from error
+    """Read a folder's manifest; DataError if it is missing, damaged or was changed."""
+    return read_sealed(folder / "manifest.json", DataError, "run the program that writes it again")
 
 
 def read_manifest_of(path: Path) -> dict[str, Any]:
@@ -364,11 +379,19 @@ def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
     return isinstance(output, dict) and output.get("sha256") == file_digest(path)
 
 
+def _path_from(folder: Path, source: str | Path) -> str:
+    """Path of a local source relative to `folder`; a name on the Hub stays a name."""
+    if not Path(source).exists():
+        return str(source)
+    return os.path.relpath(Path(source).resolve(), folder.resolve())
+
+
 class Artifact:
     """The output folder of one program, and its manifest.
 
     The fingerprint covers the config, the contents of the inputs and the program's version, but no
-    paths. `counts` is written to the manifest.
+    paths. `counts` is written to the manifest. Paths of inputs are written relative to the folder,
+    so that they hold in a copy of both.
 
     Args:
         folder: output folder.
@@ -407,7 +430,7 @@ class Artifact:
             **{name: source_digest(model, is_model=True) for name, model in (models or {}).items()},
         }
         self._inputs = {
-            name: {"path": str(source), "sha256": self.digests[name]}
+            name: {"path": _path_from(folder, source), "sha256": self.digests[name]}
             for name, source in {**inputs, **(models or {})}.items()
         }
         # The output folder is `out`, or `output_dir` in programs with trl's names.
@@ -449,7 +472,7 @@ class Artifact:
         # Temporary files of killed runs.
         for leftover in self.folder.glob(".part-*"):
             _remove(leftover)
-        write_json(self.as_manifest(), self.folder / "manifest.json")
+        write_sealed(self.as_manifest(), self.folder / "manifest.json")
 
     def made_of(self) -> str:
         """Config, input digests and versions as JSON: nothing that differs between equal runs."""

@@ -1,15 +1,17 @@
 """The benchmarks as tasks of inspect-ai, which sends the requests, logs, limits and retries.
 
     inspect eval litbench/longform --model openai/gpt-4.1 --model-role judge=openai/o3 --limit 2
-    inspect score logs/LOG.eval --model-role judge=openai/gpt-5
+    inspect score logs/LOG.eval --scorer litbench/grade --model-role judge=openai/gpt-5
     inspect eval litbench/preference -T pairs=pairs.parquet --model openai/gpt-4.1
 
 Arguments of a benchmark are the options of its protocol, such as `-T chapters=2`. `litbench run`,
 in contrast, stores every answer and limits the cost.
 """
 
+import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,29 @@ from litbench.config import as_plain
 from litbench.judges.client import Traffic, chat_messages, read_output
 from litbench.judges.session import WRITER, Models, Request, Role, Session, at_once
 from litbench.judges.store import Answer, Sampling
-from litbench.protocols.protocol import Protocol, Written, load_protocol
+from litbench.protocols.protocol import Item, Protocol, Written, load_protocol
 from litbench.raters import blind
 from litbench.records import PAIRS
 from litbench.tables import read_table
-from litbench.templates import AnswerForm, load_template, read_answer
+from litbench.templates import load_template, read_answer
 
 _JUDGE = "judge"
 _WRITTEN = "written"
 # The flip of a verdict, by that of the other order.
 _OTHER = {"A": "B", "B": "A", "tie": "tie"}
+
+
+@cache
+def _loaded(protocol: str, options: str) -> tuple[Protocol, dict[str, Item]]:
+    """A protocol and its items by id; `options` as JSON."""
+    loaded = load_protocol(protocol, json.loads(options))
+    return loaded, {item.prompt_id: item for item in loaded.items()}
+
+
+def _of(state: TaskState) -> tuple[Protocol, Item]:
+    """The protocol and the item of a sample, whose metadata names them."""
+    loaded, items = _loaded(state.metadata["protocol"], json.dumps(state.metadata["options"]))
+    return loaded, items[str(state.sample_id)]
 
 
 def _generation(sampling: Sampling) -> GenerateConfig:
@@ -70,17 +85,16 @@ def _session(protocol: Protocol, state: TaskState) -> Session:
 
 
 @solver  # type: ignore[untyped-decorator]
-def write(protocol: str, options: Mapping[str, Any]) -> Solver:
+def write() -> Solver:
     """Have the model write about an item; `Protocol.write`."""
-    loaded = load_protocol(protocol, options)
-    items = {item.prompt_id: item for item in loaded.items()}
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         del generate
+        loaded, item = _of(state)
         others = {role: Role(str(_model(loaded, role))) for role in (_JUDGE, *loaded.roles)}
         loaded.check(Models({str(state.model): Role(str(state.model))}, others))
         session = _session(loaded, state)
-        written = await loaded.write(session, items[str(state.sample_id)])
+        written = await loaded.write(session, item)
         state.store.set(_WRITTEN, as_plain(written))
         state.messages = chat_messages(session.messages())
         text = "\n\n".join(written.texts.values())
@@ -91,16 +105,15 @@ def write(protocol: str, options: Mapping[str, Any]) -> Solver:
 
 
 @scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
-def grade(protocol: str, options: Mapping[str, Any]) -> Scorer:
+def grade() -> Scorer:
     """Grade what was written by its headline; metadata has all grades. `Protocol.rate`."""
-    loaded = load_protocol(protocol, options)
-    items = {item.prompt_id: item for item in loaded.items()}
 
     async def score(state: TaskState, target: Any) -> Score:
         del target
+        loaded, item = _of(state)
         written = Written(**state.store.get(_WRITTEN))
         session = _session(loaded, state)
-        judged = await loaded.rate(session, items[str(state.sample_id)], written, _JUDGE)
+        judged = await loaded.rate(session, item, written, _JUDGE)
         grades = [*written.grades, *judged.grades]
         headline = [(one, flags) for rater, name, one, flags in grades
                     if (rater, name) == (_JUDGE, loaded.headline)]  # fmt: skip
@@ -120,12 +133,15 @@ def grade(protocol: str, options: Mapping[str, Any]) -> Scorer:
 
 
 def _benchmark(protocol: str, options: Mapping[str, Any]) -> Task:
-    loaded = load_protocol(protocol, options)
-    samples = [Sample(id=item.prompt_id, input=item.prompt) for item in loaded.items()]
+    loaded, items = _loaded(protocol, json.dumps(options))
+    metadata = {"protocol": protocol, "options": options}
+    samples = [
+        Sample(id=name, input=item.prompt, metadata=metadata) for name, item in items.items()
+    ]
     return Task(
         dataset=MemoryDataset(samples, name=protocol),
-        solver=write(protocol, options),
-        scorer=grade(protocol, options),
+        solver=write(),
+        scorer=grade(),
         config=_generation(loaded.writer),
         # Otherwise a failed sample leaves the status of the log "success".
         fail_on_error=True,
@@ -185,11 +201,12 @@ def both_orders() -> Solver:
     "agreement": [mean(), stderr(cluster="prompt_id")], "flip_rate": [mean()],
     "first_share": [mean()], "coverage": [mean()],
 })  # type: ignore[untyped-decorator]  # fmt: skip
-def verdicts(form: AnswerForm) -> Scorer:
+def verdicts() -> Scorer:
     """Compare the verdicts of both orders with the chosen story; what is not judged is unscored."""
 
     async def score(state: TaskState, target: Any) -> Score:
         answers = [Answer(**one) for one in state.store.get("answers")]
+        form = state.metadata["answer"]
         readings = [read_answer(one.text, form) if one.outcome == "answered" else None
                     for one in answers]  # fmt: skip
         found = [one.verdict if one and one.verdict in _OTHER else None for one in readings]
@@ -236,6 +253,7 @@ def preference(
             target="A" if is_first else "B",
             metadata={
                 "prompt_id": row["prompt_id"],
+                "answer": loaded.answer,
                 "question_1": loaded.render(pair.prompt, pair.first, pair.second),
                 "question_2": loaded.render(pair.prompt, pair.second, pair.first),
             },
@@ -245,7 +263,7 @@ def preference(
     return Task(
         dataset=MemoryDataset(samples, name="preference"),
         solver=both_orders(),
-        scorer=verdicts(loaded.answer),
+        scorer=verdicts(),
         fail_on_error=True,
         continue_on_fail=True,
     )

@@ -65,6 +65,9 @@ class FakeOpenAI(Loopback):
         files: the questions of each batch.
         name: the model's name in its answers.
         refusal: what it says when it refuses.
+        count: tokens read and written, of a question and its answer; words unless it is replaced.
+        report: what an answer says about its usage, of what is billed; null for nothing.
+        billed_faults: faults that are billed as an answer of `max_tokens` would be.
         most_at_once: most requests under way at one time.
     """
 
@@ -112,6 +115,9 @@ class FakeOpenAI(Loopback):
         self.files = {}
         self.name = "judge-1"
         self.refusal = "I would rather not judge this."
+        self.count = lambda question, answer: (len(question.split()), len(answer.split()))
+        self.report = lambda usage: usage
+        self.billed_faults = ()
         self.billed = [0, 0]
         self.under_way = 0
         self.most_at_once = 0
@@ -180,6 +186,9 @@ class _Handler(Handler):
             if fault is not None:
                 with fake.lock:
                     fake.faults[fault] += 1
+                    if fault in fake.billed_faults:
+                        fake.billed[0] += fake.count(question, "")[0]
+                        fake.billed[1] += body["max_tokens"]
                 self._fail(fault)
                 return
             time.sleep(fake.seconds)
@@ -251,11 +260,12 @@ class _Handler(Handler):
         with fake.lock:
             fake.billed[0] += content["usage"]["prompt_tokens"]
             fake.billed[1] += content["usage"]["completion_tokens"]
+        content["usage"] = fake.report(content["usage"])
         self._send(200, content)
 
     def _completion(self, question, choices):
-        read = len(question.split())
-        written = sum(len((message["content"] or "").split()) for message, _ in choices)
+        texts = [message["content"] or "" for message, _ in choices]
+        read, written = self.server.fake.count(question, " ".join(texts))
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",

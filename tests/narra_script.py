@@ -9,7 +9,7 @@ from litbench.protocols.protocol import load_protocol, mock_of
 from litbench.text import digest
 
 _CONSTRUCTION = ("foundation", "setting", "characters", "acts", "critic", "refiner", "opening")
-_EXAMPLES = mock_of("narra", load_protocol("narra", {})).texts["writer"]
+EXAMPLES = mock_of("narra", load_protocol("narra", {})).texts["writer"]
 # Steps with another name than their prompt.
 _STEPS = {
     "summary": "dialogue_summary",
@@ -19,7 +19,7 @@ _STEPS = {
 _PROMPTS = {
     name: {
         "text": (PROMPTS["construction"][name] if name in _CONSTRUCTION else PROMPTS[name])["text"],
-        "example": _EXAMPLES[_STEPS.get(name, name)].replace("SESSION_NAME", "DIALOGUE_NAME"),
+        "example": EXAMPLES[_STEPS.get(name, name)],
     }
     for name in (
         *_CONSTRUCTION, "questions", "keywords", "profile_keywords", "turn", "choices", "summary",

@@ -147,3 +147,10 @@ def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "made" / "stories.parquet").exists()
+
+
+def test_every_dependency_is_pinned():
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    needed = [re.match(r"[\w.-]+", line)[0] for line in importlib.metadata.requires("litbench")]
+    canonical = {re.sub(r"[-_.]+", "-", name).lower() for name in needed} - {"litbench"}
+    assert canonical <= pinned, "run: make update"

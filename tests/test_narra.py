@@ -147,13 +147,13 @@ def test_an_unreadable_stage_fails_the_episode_and_gives_no_grade(stage, text):
 
 
 def test_questions_are_collected_one_by_one():
-    text = PROMPTS["questions"]["example"].replace("[{", "{", 1).replace('"Nobody",', '"Nobody"')
+    text = script.EXAMPLES["questions"].replace("[{", "{", 1).replace('"Nobody",', '"Nobody"')
     results, _ = played(broken("questions", text))
     assert events(results, "stage")[0]["questions"] == 9
 
 
 def test_a_long_opening_is_summarised_once():
-    opening = json.loads(PROMPTS["construction"]["opening"]["example"])
+    opening = json.loads(script.EXAMPLES["opening"])
     opening["initial_dialogue"] *= 6
     results, scripted = played(broken("opening", json.dumps(opening)), turns=2)
     steps = [step for step, _ in scripted["writer"].asked if "summary" in step]

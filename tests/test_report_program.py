@@ -10,6 +10,7 @@ import pytest
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.records import prompt_keys
+from litbench.store import write_sealed
 from litbench.tables import write_table
 
 THANKS = "\n\nEdit: thank you for the gold, kind stranger!"
@@ -140,6 +141,6 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
     with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):
         report({"one": one})
-    (fewer / "manifest.json").write_text('{"inputs": {}}', encoding="utf-8")
+    write_sealed({"inputs": {}}, fewer / "manifest.json")
     with pytest.raises(DataError, match=r"fewer: its manifest is not that of an evaluation"):
         report({"fewer": fewer})

@@ -413,7 +413,50 @@ def test_shutdown_answers_accepted_requests():
             running.call("/health")
 
 
+@pytest.mark.parametrize("path", ["/score", "/health", "/none"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Content-Length: 5"],
+        ["content-length:5", "TRANSFER-ENCODING:\tChunked"],
+        ["Content-Length: 0", "Transfer-Encoding: chunked"],
+        ["Content-Length: 5", "Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Content-Length: 5", "Content-Length: 6"],
+        ["Content-Length: 5", "Transfer-Encoding: identity"],
+        ["Content-Length: 5", "Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked", "Content-Length: 5"],
+        ["Content-Length: 5", "Transfer-Encoding: chunked", "Connection: keep-alive"],
+    ],
+)
+def test_two_lengths_are_refused_and_the_connection_is_closed(plain, path, headers):
+    method = "GET" if path == "/health" else "POST"
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *headers]
+    hidden = "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", plain.port), PATIENCE) as raw:
+        raw.sendall(("\r\n".join(lines) + f"\r\n\r\n0\r\n\r\n{hidden}").encode())
+        heard = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := raw.recv(10_000):
+                heard += piece
+    # One answer, not that of the second request.
+    assert heard.count(b"HTTP/1.1 ") == 1
+    assert heard[9:12] in (b"400", b"501")
+    assert b"connection: close" in heard.lower()
+
+
 # The command --------------------------------------------------------------------------------
+
+
+def test_a_used_port_is_one_line_before_the_model_is_loaded(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [sys.executable, "-m", "litbench", "serve", "--model", str(tmp_path / "none"),
+             "--port", str(taken.getsockname()[1])],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: cannot listen on 127.0.0.1, port \d+ .*\n", done.stderr)
 
 
 def test_limits_are_numbers_above_0():

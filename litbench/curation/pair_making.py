@@ -32,7 +32,7 @@ from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, STORIES
-from litbench.store import Artifact, is_output, read_manifest
+from litbench.store import Artifact, is_output, only_writer, read_manifest
 from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
 from litbench.text import prompt_key
 
@@ -427,9 +427,15 @@ def make_pairs(config: PairMaking, program: str) -> None:
     given) and `manifest.json` with the funnel.
 
     Raises:
-        DataError: no pair is left, or splits share what `must_be_clean` names.
+        DataError: no pair is left, another program is writing there, or splits share what
+            `must_be_clean` names.
     """
     config.check()
+    with only_writer(config.out):
+        _make_pairs(config, program)
+
+
+def _make_pairs(config: PairMaking, program: str) -> None:
     artifact = Artifact(
         config.out,
         program=program,

@@ -26,7 +26,14 @@ from typing import Any
 from tqdm import tqdm
 
 from litbench.errors import LitBenchError
-from litbench.judges.client import Budget, Client, Traffic, estimate_tokens, run_workers
+from litbench.judges.client import (
+    Budget,
+    Client,
+    Traffic,
+    check_limit,
+    estimate_tokens,
+    run_workers,
+)
 from litbench.judges.prices import Price, price_of
 from litbench.judges.store import (
     Answer,
@@ -64,8 +71,7 @@ class Role:
     Attributes:
         model: a name that inspect-ai knows, or recorded/FILE; see litbench.judges.client.
         sampling: generation options.
-        traffic: connections, retries and limits; answers of earlier runs count towards
-            `max_cost_usd`.
+        traffic: connections, retries and limits.
     """
 
     model: str
@@ -219,7 +225,7 @@ class Models:
         budgets: of each model that is asked, by ("writer", name) or ("role", name).
 
     Raises:
-        ConfigError: a role has `max_cost_usd`, but its model has no price.
+        ConfigError: see `check_limit`.
     """
 
     writers: Mapping[str, Role]
@@ -229,7 +235,9 @@ class Models:
 
     def __post_init__(self) -> None:
         for key, role in self._asked().items():
-            self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
+            price = price_of(role.model, self.prices)
+            check_limit(role.traffic, price, role.sampling)
+            self.budgets[key] = Budget(role.traffic, price)
 
     def _asked(self) -> dict[tuple[str, str], Role]:
         named = {("writer", name): role for name, role in self.writers.items()}
@@ -418,8 +426,9 @@ async def _run_all(
                 session.reason = str(error)
             ended[index] = session
             bar.update()
-            dollars = sum(client.budget.dollars for client in clients.values())
-            bar.set_postfix({"$": f"{dollars:.2f}"})
+            # Clients of the same model share its dollars.
+            dollars = {client.name: client.budget.dollars for client in clients.values()}
+            bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"})
             while expected in ended:
                 add(ended.pop(expected))
                 expected += 1

@@ -1,0 +1,188 @@
+"""The tasks of inspect-ai: grades as those of `litbench run`, what is unscored, errors."""
+
+import itertools
+import json
+import math
+import tomllib
+from pathlib import Path
+
+import chinese_writers as chinese
+import narra_script
+import pytest
+from fake_openai import FakeOpenAI, longer_story
+from test_run_command import rate_text, write_text
+from test_session import messages_of
+
+from litbench.protocols.run import Run, run
+from litbench.tables import write_table
+
+inspect_ai = pytest.importorskip("inspect_ai")
+pytest.importorskip("openai")
+tasks = pytest.importorskip("litbench.tasks")
+# inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates, and leaves connections open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+NUMBERS = itertools.count()
+
+
+def evaluate(task, folder, server, **options):
+    """Run a task as `inspect eval` does, with the server's models; returns its log."""
+    options = {"model": server.names["writer"], "model_roles": roles_of(server), **options}
+    (log,) = inspect_ai.eval(
+        task, log_dir=str(folder / "logs"), display="none", log_level="error", max_retries=1,
+        **options,
+    )  # fmt: skip
+    return log
+
+
+def roles_of(server):
+    return {"judge": server.names["grader"], "reader": server.names["player"]}
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Factory of servers with a writer, a judge and a reader."""
+
+    def make(writer, grader, player=narra_script.reader, **behaviour):
+        # inspect-ai keeps models by name, with the address of their first server.
+        number = next(NUMBERS)
+        given = {"writer": writer, "grader": grader, "player": player}
+        others = {f"{name}-{number}": answer for name, answer in given.items()}
+        server = FakeOpenAI(others=others, question_of=messages_of, **behaviour)
+        server.names = dict(zip(given, map(FakeOpenAI.model_called, others), strict=True))
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        return server
+
+    return make
+
+
+def options_of(protocol, folder):
+    """Options for a few small items, as the command line gives them."""
+    if protocol == "webnovel":
+        return {"books": str(chinese.write_books(folder / "books.json", chapters=3))}
+    if protocol == "tow":
+        gap = {"task": "completion", "information": "前文。[fill_in the  Blank]后文。"}
+        path = folder / "instructions.parquet"
+        return {"instructions": str(chinese.write_instructions(path, [{}, gap]))}
+    return {"chapters": 2} if protocol == "longform" else {}
+
+
+SPEAKERS = {
+    "longform": (write_text, rate_text),
+    "webnovel": (chinese.answer, chinese.answer),
+    "tow": (chinese.answer, chinese.answer),
+    "narra": (narra_script.writer, narra_script.judge),
+}
+
+
+@pytest.mark.parametrize("protocol", SPEAKERS)
+def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
+    options = options_of(protocol, tmp_path)
+    with serve(*SPEAKERS[protocol]) as server:
+        log = evaluate(getattr(tasks, protocol)(**options), tmp_path, server, limit=2)
+        assert log.status == "success"
+        items = [sample.id for sample in log.samples]
+        models = server.names
+        run(Run(protocol, tmp_path / "out", {"w": models["writer"]}, {"judge": models["grader"]},
+                {"reader": models["player"]} if protocol == "narra" else {}, options,
+                items))  # fmt: skip
+    found = {
+        (sample.id, name): grade
+        for sample in log.samples
+        for name, grade in sample.scores["grade"].metadata["grades"].items()
+    }
+    expected = {
+        (item, f"{quantity} by {rater}" if rater else quantity): grade
+        for (_, item, rater, quantity), (grade, _) in chinese.grades_of(tmp_path / "out").items()
+    }
+    assert len(expected) > 5
+    assert found == {key: pytest.approx(grade, abs=1e-9) for key, grade in expected.items()}
+    headline = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["headline"]
+    for sample in log.samples:
+        assert sample.scores["grade"].value == found[sample.id, f"{headline} by judge"]
+        assert sample.messages[0].text.startswith("[to ")
+
+
+def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_path):
+    with serve(write_text, rate_text) as server:
+        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=1, epochs=2)
+        assert server.requests == 2 * (6 + 2)
+        rated = inspect_ai.score(log, tasks.grade(), action="append", display="none")
+        assert server.requests == 2 * (6 + 2) + 2 * 2
+    names = [score.name for score in rated.results.scores]
+    assert names == ["grade", "grade1"]
+
+
+def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path):
+    def write(question):
+        return "too short" if "lighthouse keeper" in question else write_text(question)
+
+    with serve(write, rate_text) as server:
+        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=3)
+    assert log.status == "error"
+    scores = {sample.id: sample.scores for sample in log.samples}
+    assert sum(bool(score) for score in scores.values()) == 2
+    (error,) = (sample.error.message for sample in log.samples if sample.error)
+    assert "5 answers are shorter than 500 characters" in error
+
+
+def test_a_judge_has_to_be_named(serve, tmp_path):
+    with serve(write_text, rate_text) as server:
+        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=1, model_roles={})
+        assert server.requests == 0, "the writer does not judge itself"
+    assert log.status == "error"
+
+
+def test_a_text_that_is_not_graded_is_unscored(serve, tmp_path):
+    with serve(write_text, lambda _: "I would rather not.") as server:
+        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=1)
+    assert math.isnan(log.samples[0].scores["grade"].value)
+    assert log.results.scores[0].unscored_samples == 1
+
+
+def test_preference(serve, tmp_path, pair_table):
+    """Pairs whose longer story is chosen or not; one is declined, one judged in one order."""
+    rows = [
+        {"prompt": f"prompt {k}", "chosen": "long story " * (20 + k), "rejected": f"short {k}"}
+        for k in range(6)
+    ]
+    rows[0] |= {"chosen": rows[0]["rejected"], "rejected": rows[0]["chosen"]}
+    write_table(pair_table(rows), tmp_path / "pairs.parquet")
+    asked = set()
+
+    def judge(question):
+        if "prompt 1" in question:
+            return "I would rather not."
+        first = "prompt 2" not in question or not asked
+        asked.update(["2"] if "prompt 2" in question else [])
+        if "prompt 3" in question:
+            return "The first.\n\nPreferred: A"
+        return longer_story(question) if first else "I would rather not."
+
+    with serve(judge, judge) as server:
+        task = tasks.preference(str(tmp_path / "pairs.parquet"), template="writerly")
+        log = evaluate(task, tmp_path, server, max_connections=1)
+        assert server.requests == 12
+    assert log.status == "success"
+    values = {sample.input[-1]: sample.scores["verdicts"].value for sample in log.samples}
+    names = ("agreement", "flip_rate", "first_share", "coverage")
+    found = {k: tuple(value[name] for name in names) for k, value in values.items()}
+    assert found["0"] == (0.0, 0.0, 0.5, 1.0)
+    assert found["3"] == (0.5, 1.0, 1.0, 1.0)
+    assert found["4"] == found["5"] == (1.0, 0.0, 0.5, 1.0)
+    assert all(map(math.isnan, found["1"][:3]))
+    assert found["1"][3] == 0
+    assert (found["2"][0], found["2"][3], math.isnan(found["2"][1])) == (1.0, 0.5, True)
+    metrics = {score.name: score.metrics for score in log.results.scores}
+    assert metrics["agreement"]["mean"].value == pytest.approx(3.5 / 5)
+    assert metrics["coverage"]["mean"].value == pytest.approx(4.5 / 6)
+
+
+def test_tasks_are_an_entry_point():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["inspect_ai"] == {"litbench": "litbench.tasks"}
