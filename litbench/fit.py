@@ -320,7 +320,7 @@ def _evaluate(config: Fit, specs: Sequence[RaterSpec], prompts: int, pairs: Path
     """Cross-validate, and print the leaderboard."""
     folds = config.folds or min(max(prompts // 15, 3), 5)
     repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
-    raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "shorter", "random")}
+    raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "bag_of_words", "random")}
     for spec in specs:
         raters[spec.name] = {"kind": spec.kind, **spec.options}
         if spec.kind == "reward":

@@ -316,6 +316,12 @@ KINDS: dict[str, Kind] = {
         "litbench.models.features:train_rater",
         "litbench.models.features:FeatureOptions",
     ),
+    "bag_of_words": Kind(
+        "litbench.models.bag_of_words:rater_from_options",
+        "litbench.models.bag_of_words:PairsOptions",
+        "litbench.models.bag_of_words:train_rater",
+        "litbench.models.bag_of_words:BagOfWordsOptions",
+    ),
     "reward": Kind(
         "litbench.models.reward:rater_from_options",
         "litbench.models.reward:RewardRaterOptions",
