@@ -21,12 +21,12 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.config import run_program
+from litbench.config import Input, run_program
 from litbench.errors import DataError
 from litbench.records import PAIRS, Column, Schema, pair_id
 from litbench.sources.parts import fresh_parts
@@ -80,7 +80,7 @@ class Config:
             that were deleted since; null never reads again.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
@@ -249,7 +249,7 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs, "salt": salt_name(salt)},
+        inputs={"salt": salt_name(salt)},
         version=2,
     )
     made_for = {"form": 5, "salt": salt_name(salt)}

@@ -21,12 +21,12 @@ A killed run resumes.
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
@@ -54,7 +54,8 @@ class Config:
             stories of the remaining prompts.
     """
 
-    stories: str | list[str]
+    # The contents of the tables are inputs; their paths do not matter.
+    stories: Annotated[str | list[str], Runtime]
     rater: dict[str, Any]
     out: Path
     second: dict[str, Any] = field(default_factory=dict)
@@ -127,8 +128,6 @@ def main(config: Config) -> None:
         config=config,
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
-        # The contents of the tables are inputs; their paths do not matter.
-        runtime_keys=("stories",),
     )
     page_path = (config.out / "best_of_n.html").resolve()
     if artifact.is_current():

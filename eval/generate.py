@@ -14,11 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.client import Budget, Traffic, ask, check_limit, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
@@ -84,10 +84,10 @@ class Config:
     task: str = TASK
     words: tuple[int, int] = (300, 800)
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=2048))
-    traffic: Traffic = field(default_factory=Traffic)
-    prices: Path | None = None
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
+    prices: Annotated[Path | None, Runtime] = None
     accept_errors: bool = False
-    dry_run: bool = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 class Prompt(NamedTuple):
@@ -247,7 +247,6 @@ def main(config: Config) -> None:
         inputs={"prompts": config.prompts} if isinstance(config.prompts, str) else {},
         # A hosted model is identified by its name.
         models={} if folder is None else {"model": folder},
-        runtime_keys=("traffic", "prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return

@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
-from litbench.config import nearest, run_program
+from litbench.config import Input, Runtime, nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
@@ -79,12 +79,13 @@ class Config:
         collapse: count a writer's prompts with a mean grade below this.
     """
 
-    runs: Path | list[Path]
+    # The manifests of the runs are inputs; their paths do not matter.
+    runs: Annotated[Path | list[Path], Runtime]
     out: Path
     quantity: str | None = None
     reference: str | None = None
     raters: dict[str, Any] = field(default_factory=dict)
-    slop: Path | None = None
+    slop: Annotated[Path | None, Input] = None
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     utility_prior: NonNegativeFloat = 0.0
     collapse: float | None = None
@@ -190,9 +191,8 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs=inputs if config.slop is None else {**inputs, "slop": config.slop},
+        inputs=inputs,
         models=files_of(specs),
-        runtime_keys=("runs",),
     )
     if artifact.is_current():
         print((config.out / "writers.txt").read_text(encoding="utf-8"), end="")

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from litbench.config import build, run_program
+from litbench.config import Input, build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
@@ -84,7 +84,7 @@ class Config:
         grpo: keys of trl's GRPOConfig, such as max_steps, learning_rate, beta or seed.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     rater: dict[str, Any]
     out: Path
     other_raters: dict[str, Any] = field(default_factory=dict)
@@ -223,7 +223,7 @@ def main(config: Config) -> None:
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
     args = build(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"stories": config.stories},
+        config.out, program=__file__, config=config,
         models=models, version=2,
     )  # fmt: skip
     if artifact.is_current():

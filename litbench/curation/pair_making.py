@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.config import Input, Runtime
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.filters import Rule
@@ -373,11 +374,11 @@ class PairMaking(PairRules):
             authors, stories, near_duplicates. The check runs in memory.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     out: Path
-    engine: EngineName = "duckdb"
-    memory_limit: str | None = None
-    spark: dict[str, str] = field(default_factory=dict)
+    engine: Annotated[EngineName, Runtime] = "duckdb"
+    memory_limit: Annotated[str | None, Runtime] = None
+    spark: Annotated[dict[str, str], Runtime] = field(default_factory=dict)
     must_be_clean: list[Kind] = field(default_factory=list)
 
     def check(self) -> None:
@@ -440,8 +441,6 @@ def _make_pairs(config: PairMaking, program: str) -> None:
         config.out,
         program=program,
         config=config,
-        inputs={"stories": config.stories},
-        runtime_keys=("engine", "memory_limit", "spark"),
     )
     if artifact.is_current():
         return

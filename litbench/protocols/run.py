@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
 
-from litbench.config import as_plain, build, clear_exit, load_config, nearest
+from litbench.config import Input, Runtime, as_plain, build, clear_exit, load_config, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.judges.dialogues import (
     RECORDED,
@@ -78,9 +78,9 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     items: list[str | int] | None = None
     samples: PositiveInt = 1
-    prices: Path | None = None
-    answers: Path | None = None
-    dry_run: bool = False
+    prices: Annotated[Path | None, Input] = None
+    answers: Annotated[Path | None, Runtime] = None
+    dry_run: Annotated[bool, Runtime] = False
 
 
 class _Table:
@@ -287,8 +287,6 @@ def run(config: Run) -> None:
         return
     roles = [*cast.writers.values(), *cast.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
-    if config.prices is not None:
-        inputs["prices"] = config.prices
     for role in roles:
         if role.is_recorded:
             name = role.model.removeprefix(RECORDED)
@@ -300,7 +298,6 @@ def run(config: Run) -> None:
         config=config,
         inputs=inputs,
         models=folders,
-        runtime_keys=("answers", "dry_run"),
     )
     # Recorded models fail again in the same way.
     is_recorded = all(role.is_recorded for role in roles)
