@@ -3,7 +3,9 @@
 # make test-long    kills, soaks and long simulations
 # make check        format, lint, strict types, house rules
 # make format       put the code into the house format
+# make docs         the pages of docs/ with the Python API as a site in docs/_build
 # make benchmarks   every benchmark, small
+# make update       pin the newest versions of all dependencies but torch in constraints.txt, and run the tests
 # make clean        remove what the targets above made, the virtual environment too
 
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
@@ -14,7 +16,7 @@ STAMP := $(VENV)/.installed
 RUN := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true $(BIN)/python
 NEEDED_KB := 4000000
 
-.PHONY: quickstart test test-long check format benchmarks install clean
+.PHONY: quickstart test test-long check format docs benchmarks update install clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 256 --learning_rate 1e-4 \
@@ -39,21 +41,36 @@ check: $(STAMP)
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
+docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	@echo "docs/_build/index.html"
+
 benchmarks: $(STAMP)
 	@for program in benchmarks/*.py; do echo "== $$program"; $(RUN) $$program || exit 1; done
 
+# torch changes only by hand, as its build decides between CPU and GPU: make update TORCH=torch==VERSION
+TORCH ?= $(shell grep '^torch==' constraints.txt)
+
+update: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "$(TORCH)" > $(VENV)/torch.txt
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade --quiet \
+		--no-annotate --custom-compile-command "make update" -c $(VENV)/torch.txt -o constraints.txt
+	@$(MAKE) test
+
 install: $(STAMP)
 
-# torch first, as constraints.txt pins it: otherwise another package may pull another build.
+# torch first: otherwise another package may pull another build. constraints.txt pins all versions.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: LitBench needs Python 3.11 or newer, and none was found: install one, or run make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); LitBench needs Python 3.11 or newer: run make PYTHON=/path/to/python"; exit 1; }
 	@free=$$(df -Pk . | awk 'NR == 2 {print $$4}'); test -d $(VENV) || test "$$free" -ge $(NEEDED_KB) || { echo "error: $$((free / 1000)) MB free here, and installing needs $$(($(NEEDED_KB) / 1000)) MB: free some space"; exit 1; }
-	@echo "installing into $(VENV) (about 2 GB, a few minutes)"
+	@echo "installing into $(VENV) (2.6 GB, two to three minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) runs build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
-from litbench.sources.parts import Parts
+from litbench.sources.parts import fresh_parts
 from litbench.sources.posts import (
     PROMPT_TAGS,
     STORY_ROWS,
@@ -86,7 +86,7 @@ class Config:
 
 
 def find_searches(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the arguments of `RedditClient.find` for all searches and listings, by part name."""
+    """Return the arguments of `RedditClient.find` for all searches and listings, by key."""
     searches: list[dict[str, Any]] = [
         {"method": "search", "query": search_query(prompt), "sort": "top", "limit": config.limit}
         for prompt in config.prompts
@@ -100,9 +100,9 @@ def find_searches(config: Config) -> dict[str, dict[str, Any]]:
             )
         times_given = {"time_filter": time} if time else {}
         searches.append({"method": method, **times_given, "limit": config.listing_limit})
-    # The tags are part of the name because skipped posts depend on them.
+    # The tags are part of the key because skipped posts depend on them.
     about = (config.subreddit, config.prompt_tags)
-    return {f"searches/{digest(*about, *search.items())}": search for search in searches}
+    return {digest(*about, *search.items()): search for search in searches}
 
 
 def reason_to_skip(post: Mapping[str, Any], prompt_tags: Sequence[str] | None) -> str | None:
@@ -156,7 +156,7 @@ def read_post(client: RedditClient, post: str, salt: str) -> dict[str, Any]:
 
 def collected_rows(
     posts: Sequence[str],
-    parts: Parts,
+    parts: Callable[[str], dict[str, Any]],
     config: Config,
     skip: Callable[[str, str], None],
     rejected_rows: RejectedRows,
@@ -164,15 +164,15 @@ def collected_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the posts, sorted by post; calls `skip` for posts without rows."""
     for post in posts:
-        part = parts.get(f"posts/{post}")
-        assert part is not None
+        part = parts(post)
         reason = part.get("refused") or reason_to_skip(part["post"], config.prompt_tags)
         if reason is not None or not (part["rows"] or part["broken"]):
             skip(post, reason or "no comments")
             continue
         for number, broken in enumerate(part["broken"], 1):
-            file = f"parts/posts/{post}.json"
-            rejected_rows.add(file, number, "comment", broken["reason"], broken["comment"])
+            rejected_rows.add(
+                f"posts/{post}", number, "comment", broken["reason"], broken["comment"]
+            )
         rows = sorted(part["rows"], key=lambda row: row["story_id"])
         for row in rows:
             comments[text_state(row["text"])] += 1
@@ -192,9 +192,12 @@ def main(config: Config) -> None:
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"salt": salt_name(salt)}, version=2
     )
-    depends_on = {"form": 4, "salt": salt_name(salt)}
-    parts = Parts(config.out, depends_on, config.read_again_after_days)
-    if parts.names() and artifact.is_current():
+    made_for = {"form": 5, "salt": salt_name(salt)}
+    search_parts, post_parts = (
+        fresh_parts(config.out, kind, made_for, config.read_again_after_days)
+        for kind in ("searches", "posts")
+    )
+    if any((config.out / "parts").glob("*/*.json")) and artifact.is_current():
         return
     searches = find_searches(config)
     found: dict[str, str | None] = dict.fromkeys(map(post_id, config.posts))
@@ -202,7 +205,7 @@ def main(config: Config) -> None:
         raise ConfigError("nothing to collect: give prompts, posts or listings")
     unwanted = dict.fromkeys(map(post_id, config.skip_posts), "in skip_posts")
     for post in unwanted:
-        parts.discard(f"posts/{post}")
+        post_parts.discard([made_for, post], post)
     rejected_rows = RejectedRows()
     comments, skipped = Counter[str](), Counter[str]()
 
@@ -210,24 +213,37 @@ def main(config: Config) -> None:
         skipped[reason] += 1
         rejected_rows.add("posts", skipped.total(), "post", reason, fullname("t3", post))
 
-    with closing(RedditClient()) as client:
-        for name in tqdm(parts.absent(searches), desc="searches", disable=None, leave=False):
-            parts.put(name, read_search(client, config, searches[name]))
-        for part in map(parts.get, searches):
-            assert part is not None
+    n_requested = 0
+    client = RedditClient()
+
+    def search_part(name: str) -> dict[str, Any]:
+        def make() -> dict[str, Any]:
+            return {**read_search(client, config, searches[name]), "made_for": made_for}
+
+        return search_parts.get([made_for, name], make, label=name)
+
+    def post_part(post: str) -> dict[str, Any]:
+        def make() -> dict[str, Any]:
+            nonlocal n_requested
+            n_requested += 1
+            return {**read_post(client, post, salt), "made_for": made_for}
+
+        return post_parts.get([made_for, post], make, label=post)
+
+    with closing(client):
+        for name in tqdm(searches, desc="searches", disable=None, leave=False):
             # Posts named by the config are read even if a search skips them.
-            found = part["posts"] | found
+            found = search_part(name)["posts"] | found
         found |= {post: reason for post, reason in unwanted.items() if post in found}
         chosen = sorted(post for post, reason in found.items() if reason is None)
-        absent = parts.absent(f"posts/{post}" for post in chosen)
-        for name in tqdm(absent, desc="posts", disable=None, leave=False):
-            parts.put(name, read_post(client, name.removeprefix("posts/"), salt))
+        for post in tqdm(chosen, desc="posts", disable=None, leave=False):
+            post_part(post)
     for post, reason in sorted(found.items()):
         if reason is not None:
             skip(post, reason)
 
     def write(path: Path) -> None:
-        batches = collected_rows(chosen, parts, config, skip, rejected_rows, comments)
+        batches = collected_rows(chosen, post_part, config, skip, rejected_rows, comments)
         reader = pa.RecordBatchReader.from_batches(STORY_ROWS, batches)
         comments["rows"] = write_sorted_batches(reader, STORIES, path)
         if not comments["rows"]:
@@ -242,7 +258,7 @@ def main(config: Config) -> None:
     artifact.counts = {
         "searches": len(searches),
         "posts": {
-            "found": len(found), "read_before": len(chosen) - len(absent), "kept": kept,
+            "found": len(found), "read_before": len(chosen) - n_requested, "kept": kept,
             "skipped": dict(sorted(skipped.items())),
         },
         "comments": dict(comments),

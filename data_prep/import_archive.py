@@ -32,7 +32,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.archive import POSTS, latest_posts, read_posts, read_records, read_stories
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
-from litbench.store import Artifact, fingerprint, read_part, write_part
+from litbench.store import Artifact, Cache, write_json
 from litbench.tables import RejectedRows, write_sorted_batches
 
 
@@ -79,13 +79,13 @@ def identity(path: Path) -> str:
     return f"{path.name}, {stat.st_size} bytes, changed {stat.st_mtime_ns}"
 
 
-# Rows, rejected rows and counts of one file.
-Part = tuple[Path, Path, dict[str, Any]]
+# Folder with the rows and the rejected rows of one file, and its counts.
+Part = tuple[Path, dict[str, Any]]
 
 
 def read_file(
     path: Path,
-    folder: Path,
+    parts: Cache,
     made_for: list[Any],
     config: Config,
     bar: "tqdm[Any]",
@@ -94,32 +94,27 @@ def read_file(
 ) -> Part:
     """Read one file into a part, unless an earlier run has done so."""
     before = identity(path)
-    name = fingerprint(made_for, before)[:16]
-    rows, rejected, counted = (
-        folder / f"{name}{suffix}" for suffix in (".parquet", ".jsonl", ".json")
-    )
-    counts = read_part(counted, lambda file: json.loads(file.read_bytes()))
-    if counts is not None and all(read_part(one, Path.exists) for one in (rows, rejected)):
-        bar.update(path.stat().st_size)
-        return rows, rejected, counts
-    bar.set_description(path.name)
-    rejected_rows, found = RejectedRows(), Counter[str]()
-    problem = partial(rejected_rows.add, str(path))
-    records = read_records(path, config.subreddits, problem, found, bar.update)
+    end = bar.n + path.stat().st_size
 
-    def write(file: Path) -> None:
-        with pq.ParquetWriter(file, schema, compression="lz4", use_dictionary=False) as sink:
+    def write(folder: Path) -> None:
+        bar.set_description(path.name)
+        rejected_rows, found = RejectedRows(), Counter[str]()
+        problem = partial(rejected_rows.add, str(path))
+        records = read_records(path, config.subreddits, problem, found, bar.update)
+        with pq.ParquetWriter(
+            folder / "rows.parquet", schema, compression="lz4", use_dictionary=False
+        ) as sink:
             for batch in read(records, problem=problem, counts=found):
                 sink.write_batch(batch)
+        rejected_rows.write(folder / "rejected.jsonl")
+        if identity(path) != before:
+            raise DataError(f"{path} changed while it was read: run the same command again")
+        counts = {"file": str(path), **found, "rejected_rows": rejected_rows.counts()}
+        write_json(counts, folder / "counts.json")
 
-    write_part(rows, write)
-    write_part(rejected, rejected_rows.write)
-    if identity(path) != before:
-        raise DataError(f"{path} changed while it was read: run the same command again")
-    counts = {"file": str(path), **found, "rejected_rows": rejected_rows.counts()}
-    # Written last: it marks the part as complete.
-    write_part(counted, lambda file: file.write_text(json.dumps(counts), encoding="utf-8"))
-    return rows, rejected, counts
+    folder = parts.get_folder([made_for, before], write, path.name)
+    bar.update(end - bar.n)
+    return folder, json.loads((folder / "counts.json").read_bytes())
 
 
 def add_steps(
@@ -131,7 +126,7 @@ def add_steps(
 ) -> Counter[str]:
     """Add the steps from all lines to the remaining rows; returns the summed counts."""
     found: Counter[str] = Counter()
-    for _, _, counts in parts:
+    for _, counts in parts:
         found.update({key: n for key, n in counts.items() if isinstance(n, int)})
         found["rejected"] += sum(counts["rejected_rows"].values())
     steps = {
@@ -148,8 +143,8 @@ def add_steps(
 
 def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all parts, in the order of the files."""
-    for rows, _, _ in parts:
-        yield from pq.ParquetFile(rows).iter_batches(batch_size=2_048)
+    for folder, _ in parts:
+        yield from pq.ParquetFile(folder / "rows.parquet").iter_batches(batch_size=2_048)
 
 
 def main(config: Config) -> None:
@@ -164,10 +159,10 @@ def main(config: Config) -> None:
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, version=2)
-    folder = config.out / "parts"
+    cache = Cache(config.out / "parts")
     if artifact.is_current():
         # The previous run may have been killed before it removed the parts.
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(cache.folder, ignore_errors=True)
         return
     tags = None if config.prompt_tags is None else [tag.upper() for tag in config.prompt_tags]
     about_posts = [config.subreddits, tags]
@@ -178,7 +173,7 @@ def main(config: Config) -> None:
     with tqdm(total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         read = partial(read_posts, prompt_tags=tags)
         posts_parts = [
-            read_file(path, folder, about_posts, config, bar, POSTS, read) for path in submissions
+            read_file(path, cache, about_posts, config, bar, POSTS, read) for path in submissions
         ]
         steps = {"prompt_tags": ("title opens with a prompt's tag", "not_prompts")}
         found = add_steps(funnel, "posts", config, posts_parts, steps)
@@ -197,7 +192,7 @@ def main(config: Config) -> None:
             min_score_age_hours=config.min_score_age_hours,
         )
         parts = [
-            read_file(path, folder, about_stories, config, bar, STORY_ROWS, read_comments)
+            read_file(path, cache, about_stories, config, bar, STORY_ROWS, read_comments)
             for path in comments
         ]
     steps = {
@@ -220,8 +215,8 @@ def main(config: Config) -> None:
 
     def join(path: Path) -> None:
         with path.open("wb") as file:
-            for _, rejected, _ in every:
-                file.write(rejected.read_bytes())
+            for part, _ in every:
+                file.write((part / "rejected.jsonl").read_bytes())
 
     artifact.write("rejected.jsonl", join)
     scores = {name: found[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
@@ -229,14 +224,14 @@ def main(config: Config) -> None:
         "stories": stories,
         "funnel": funnel.plain(),
         "scores_null": scores,
-        "files": [counts for _, _, counts in every],
+        "files": [counts for _, counts in every],
     }
     artifact.finish()
-    shutil.rmtree(folder)
+    shutil.rmtree(cache.folder)
     print(f"{config.out / 'stories.parquet'}: {stories:,} stories")
     print("  scores left null: " + ", ".join(f"{n:,} {why}" for why, n in scores.items()))
     rejected_rows = Counter[str]()
-    for _, _, counts in every:
+    for _, counts in every:
         rejected_rows.update(counts["rejected_rows"])
     for reason, number in rejected_rows.most_common():
         print(f"  rejected: {number:,} lines, {reason} (see rejected.jsonl)")

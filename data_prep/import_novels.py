@@ -23,13 +23,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import PositiveInt
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
 from litbench.judges.dialogues import (
@@ -101,17 +101,17 @@ class Config:
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
-    input: Path
+    input: Annotated[Path, Input]
     out: Path
     columns: dict[str, str] | None = None
     encoding: str = "utf-8"
     min_works: PositiveInt = 2
     seed: int = 0
-    grades: Path | None = None
+    grades: Annotated[Path | None, Input] = None
     extractor: Role | None = None
-    texts: Path | None = None
-    prices: Path | None = None
-    dry_run: bool = False
+    texts: Annotated[Path | None, Input] = None
+    prices: Annotated[Path | None, Runtime] = None
+    dry_run: Annotated[bool, Runtime] = False
 
 
 @dataclass
@@ -252,15 +252,12 @@ def turns_of(novels: list[Novel]) -> pa.Table:
 
 def main(config: Config) -> None:
     """Read the novels, choose books and chapters, have synopses written, and write the tables."""
-    named = {"input": config.input, "grades": config.grades, "texts": config.texts}
     model = None if config.extractor is None else local_folder(config.extractor.model)
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
-        inputs={name: path for name, path in named.items() if path is not None},
         models={} if model is None else {"extractor.model": model},
-        runtime_keys=("prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return

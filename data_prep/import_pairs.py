@@ -20,12 +20,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.config import nearest, run_program
+from litbench.config import Input, nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
@@ -131,7 +131,7 @@ class Config:
         cleaning: cleaning steps; steps that are not given are off.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     pair_columns: dict[str, str] = field(default_factory=dict)
     conversational: bool = False
@@ -139,7 +139,7 @@ class Config:
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
     rationale: str | None = None
-    stories: str | None = None
+    stories: Annotated[str | None, Input] = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     encoding: str = "utf-8"
@@ -356,9 +356,7 @@ def complete(
 def main(config: Config) -> None:
     """Import the pairs and write them."""
     schema = choose_schema(config)
-    inputs = {"pairs": config.pairs, "stories": config.stories}
-    inputs = {name: source for name, source in inputs.items() if source is not None}
-    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()

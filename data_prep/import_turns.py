@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
-from litbench.config import build, run_program
+from litbench.config import Input, build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.records import TURNS
 from litbench.store import Artifact
@@ -48,7 +48,7 @@ class Config:
         encoding: encoding of the table, if it is a text file.
     """
 
-    table: str
+    table: Annotated[str, Input]
     out: Path
     selects: list[dict[str, Any]] = field(default_factory=list)
     encoding: str = "utf-8"
@@ -59,7 +59,7 @@ def main(config: Config) -> None:
     selects = [build(Select, select, "selects") for select in config.selects]
     if not selects:
         raise ConfigError("selects is empty: say which rows become turns")
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={"table": config.table})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     rejected_rows = RejectedRows()

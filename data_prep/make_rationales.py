@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
@@ -51,17 +52,17 @@ class Config:
         dry_run: estimate the cost without sending requests.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     model: str
     template: str = "rationale"
     where: str | None = None
     seed: int = 0
     sampling: Sampling = field(default_factory=Sampling)
-    traffic: Traffic = field(default_factory=Traffic)
-    prices: Path | None = None
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
+    prices: Annotated[Path | None, Runtime] = None
     accept_errors: bool = False
-    dry_run: bool = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 def judge(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
@@ -95,11 +96,9 @@ def request(config: Config, questions: Sequence[str], price: Price | None) -> li
                 cost = "" if price is None else f", ${price.of(tokens, most):.2f}"
                 print(f"  at most {most:,} output tokens{cost}")
             return []
-        budget = Budget(config.traffic, price)
-        budget.note_stored(store, keys)
         answers = ask(
             config.model, questions, store, config.sampling, config.traffic,
-            about="rationales", budget=budget,
+            about="rationales", budget=Budget(config.traffic, price),
         )  # fmt: skip
     errors = [answer.detail for answer in answers if answer.outcome == "error"]
     if errors and not config.accept_errors:
@@ -124,10 +123,9 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs, "template": template.path},
+        inputs={"template": template.path},
         # Other models are identified by their name in the config.
         models={} if folder is None else {"model": folder},
-        runtime_keys=("traffic", "prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return

@@ -21,15 +21,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.config import run_program
+from litbench.config import Input, run_program
 from litbench.errors import DataError
 from litbench.records import PAIRS, Column, Schema, pair_id
-from litbench.sources.parts import Parts
+from litbench.sources.parts import fresh_parts
 from litbench.sources.posts import (
     THING_ID,
     fullname,
@@ -39,9 +39,9 @@ from litbench.sources.posts import (
     text_of,
 )
 from litbench.sources.reddit import BATCH, RedditClient, text_state
-from litbench.store import Artifact
+from litbench.store import Artifact, Cache
 from litbench.tables import ROW, RejectedRows, read_table, write_table
-from litbench.text import count_words, digest, normalise_prompt
+from litbench.text import count_words, normalise_prompt
 
 SIDES = ("chosen", "rejected")
 # Columns that push_to_hub.py publishes in addition to ids and votes.
@@ -80,7 +80,7 @@ class Config:
             that were deleted since; null never reads again.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
@@ -151,22 +151,24 @@ def fetch(
     wanted: set[str],
     keep: Callable[[Mapping[str, Any] | None, int], dict[str, Any]],
     client: RedditClient,
-    parts: Parts,
+    parts: Cache,
+    made_for: Any,
 ) -> Facts:
     """Return facts about comments or posts; requests those that are in no part."""
     facts: Facts = {}
-    for name in parts.names(kind):
-        part = parts.get(name)
-        assert part is not None
+    for _, part in parts.stored(lambda path: json.loads(path.read_bytes())):
         facts |= part["things"]
     missing = sorted(wanted - facts.keys())
+
+    def request(batch: list[str]) -> dict[str, Any]:
+        things, read_utc = client.info(batch), int(time.time())
+        new = {name: keep(things.get(name), read_utc) for name in batch}
+        return {"read_utc": read_utc, "made_for": made_for, "things": new}
+
     starts = range(0, len(missing), BATCH)
     for start in tqdm(starts, desc=kind, unit="request", disable=None, leave=False):
         batch = missing[start : start + BATCH]
-        things, read_utc = client.info(batch), int(time.time())
-        new = {name: keep(things.get(name), read_utc) for name in batch}
-        parts.put(f"{kind}/{digest(*batch)}", {"read_utc": read_utc, "things": new})
-        facts |= new
+        facts |= parts.get([made_for, batch], partial(request, batch))["things"]
     return facts
 
 
@@ -247,21 +249,25 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs, "salt": salt_name(salt)},
+        inputs={"salt": salt_name(salt)},
         version=2,
     )
-    depends_on = {"form": 4, "salt": salt_name(salt)}
-    parts = Parts(config.out, depends_on, config.read_again_after_days)
-    if parts.names() and artifact.is_current():
+    made_for = {"form": 5, "salt": salt_name(salt)}
+    comment_parts, post_parts = (
+        fresh_parts(config.out, kind, made_for, config.read_again_after_days)
+        for kind in ("comments", "posts")
+    )
+    if any((config.out / "parts").glob("*/*.json")) and artifact.is_current():
         return
     given = read_ids(config, rejected_rows)
     wanted = {pair[side] for pair in given for side in SIDES}
     with closing(RedditClient()) as client:
-        comments = fetch("comments", wanted, partial(comment_facts, salt=salt), client, parts)
+        keep = partial(comment_facts, salt=salt)
+        comments = fetch("comments", wanted, keep, client, comment_parts, made_for)
         comments = {name: facts for name, facts in comments.items() if name in wanted}
         present = [facts for facts in comments.values() if facts["state"] == "present"]
         answered = {facts["prompt_id"] for facts in present}
-        posts = fetch("posts", answered, post_facts, client, parts)
+        posts = fetch("posts", answered, post_facts, client, post_parts, made_for)
     pairs = make_pairs(given, comments, posts, config, rejected_rows)
     if pairs.num_rows == 0:
         raise DataError(

@@ -27,13 +27,14 @@ with its `--part`, then once without `--part` to write the results:
 """
 
 import itertools
+import json
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +42,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from litbench.config import as_plain, build, run_program
+from litbench.config import Input, Runtime, as_plain, build, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
 from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Job, VerdictParts, evaluate
+from litbench.evaluation import Job, evaluate
 from litbench.metrics.ablation import (
     Arm,
     ablation_rows,
@@ -62,12 +63,9 @@ from litbench.records import PAIRS, prompt_keys
 from litbench.report.pages import write_ablation
 from litbench.store import (
     Artifact,
+    Cache,
     fingerprint,
-    read_json_part,
-    read_part,
     write_json,
-    write_json_part,
-    write_part,
 )
 from litbench.tables import read_table, write_table
 from litbench.text import digest
@@ -103,7 +101,7 @@ class Config(PairRules):
     out: Path
     variants: dict[str, dict[str, Any]]
     reference: str | None = None
-    stories: Path | None = None
+    stories: Annotated[Path | None, Input] = None
     test_pairs: dict[str, Path] = field(default_factory=dict)
     raters: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, float] = field(default_factory=lambda: {"train": 0.8, "test": 0.2})
@@ -114,8 +112,8 @@ class Config(PairRules):
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     most_test_pairs: int | None = 4_000
     title: str = "LitBench ablation"
-    part: str | None = None
-    memory_limit: str | None = None
+    part: Annotated[str | None, Runtime] = None
+    memory_limit: Annotated[str | None, Runtime] = None
 
 
 def check(config: Config) -> slice:
@@ -169,22 +167,26 @@ def read_raters(config: Config) -> list[tuple[RaterSpec, Arm]]:
     return raters
 
 
-def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
-    """Write the pairs of a variant or pairs file, and the funnel beside them, unless they exist."""
-    funnel_path = path.with_suffix(".json")
-    if read_part(path, Path.exists) and read_json_part(funnel_path) is not None:
-        return
-    if isinstance(what, Path):
-        write_part(path, partial(write_table, read_table(what, PAIRS)))
-        write_json_part([], funnel_path)
-        return
-    assert config.stories is not None, "checked by read_variants()"
-    with open_engine("duckdb", path.parent, memory_limit=config.memory_limit) as engine:
-        stories = read_stories(engine, config.stories)
-        curated = CuratedPairs(engine, stories, what, where=str(config.stories))
-        curated.check_not_empty()
-        write_part(path, lambda part: curated.write(curated.after, part))
-        write_json_part(curated.funnel.plain(), funnel_path)
+def make_pairs(config: Config, what: PairRules | Path, source: str, parts: Cache) -> Path:
+    """Return the folder with the pairs of a variant or pairs file, and their funnel.
+
+    `source` is the digest of the stories or of the pairs file.
+    """
+
+    def write(folder: Path) -> None:
+        if isinstance(what, Path):
+            write_table(read_table(what, PAIRS), folder / "pairs.parquet")
+            write_json([], folder / "funnel.json")
+            return
+        assert config.stories is not None, "checked by read_variants()"
+        with open_engine("duckdb", parts.folder, memory_limit=config.memory_limit) as engine:
+            stories = read_stories(engine, config.stories)
+            curated = CuratedPairs(engine, stories, what, where=str(config.stories))
+            curated.check_not_empty()
+            curated.write(curated.after, folder / "pairs.parquet")
+            write_json(curated.funnel.plain(), folder / "funnel.json")
+
+    return parts.get_folder([None if isinstance(what, Path) else what, source], write, "pairs")
 
 
 def read_keys(path: Path, split: str | None, where: str) -> pa.Table:
@@ -245,33 +247,28 @@ def main(config: Config) -> None:
     inputs |= {
         f"variants.{k}.pairs": path for k, path in variants.items() if isinstance(path, Path)
     }
-    if config.stories is not None:
-        inputs["stories"] = config.stories
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs=inputs,
         models=files_of(spec for spec, _ in raters),
-        runtime_keys=("part", "memory_limit"),
     )
     page_path = (config.out / "ablation.html").resolve()
     if artifact.is_current():
         print((config.out / "ablation.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
 
-    # The pairs of every variant, named by the fingerprint of rules and source.
-    folder = config.out / "data"
-    paths: dict[str, Path] = {}
+    data = Cache(config.out / "data")
+    folders: dict[str, Path] = {}
     for name, what in (variants | config.test_pairs).items():
         key = f"variants.{name}.pairs" if name in variants else f"test_pairs.{name}"
         source = artifact.digests[key if isinstance(what, Path) else "stories"]
-        rules = None if isinstance(what, Path) else what
-        paths[name] = folder / f"{fingerprint(rules, source)[:32]}.parquet"
         try:
-            make_pairs(config, what, paths[name])
+            folders[name] = make_pairs(config, what, source, data)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
+    paths = {name: folder / "pairs.parquet" for name, folder in folders.items()}
     train = {name: read_keys(paths[name], config.train_split, name) for name in variants}
     tests = {name: read_keys(paths[name], None, name) for name in config.test_pairs}
     if config.test_split is not None:
@@ -315,7 +312,7 @@ def main(config: Config) -> None:
             spec,
             f"{arm.name}-seed{seed}",
             lambda: test,
-            [judged, paths[arm.variant].stem, config.train_split, arm.pairs_used],
+            [judged, folders[arm.variant].name, config.train_split, arm.pairs_used],
             train=partial(training_pairs, arm, seed),
             seed=seed,
             fold=f"{seed}/0",
@@ -328,7 +325,7 @@ def main(config: Config) -> None:
     # Small trainings first, so that errors appear early.
     mine = sorted(jobs, key=lambda job: job.work)[share]
 
-    parts = VerdictParts(config.out / "parts")
+    parts = Cache(config.out / "parts")
     credits: dict[str, list[np.ndarray]] = defaultdict(list)
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     verdicts = []
@@ -351,7 +348,7 @@ def main(config: Config) -> None:
     headline = [reference, *config.test_pairs]
     study = ablation_study(sized, credits, test, test_sets, reference, headline)
     text = ablation_text(study)
-    funnels = {name: read_json_part(paths[name].with_suffix(".json")) for name in variants}
+    funnels = {name: json.loads((folders[name] / "funnel.json").read_bytes()) for name in variants}
     artifact.write("verdicts.parquet", partial(write_table, pa.concat_tables(verdicts)))
     artifact.write("test_pairs.parquet", partial(write_table, test))
     artifact.write("ablation.json", partial(write_json, plain(study)))
@@ -374,8 +371,8 @@ def main(config: Config) -> None:
         funnels=funnels,
     )
     artifact.finish()
-    parts.discard_others()
-    shutil.rmtree(folder, ignore_errors=True)
+    parts.discard_unused()
+    shutil.rmtree(data.folder, ignore_errors=True)
     print(f"{text}page: {page_path}")
 
 

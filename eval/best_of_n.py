@@ -21,21 +21,20 @@ A killed run resumes.
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import VerdictParts
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
 from litbench.scoring import score_stories
-from litbench.store import Artifact
+from litbench.store import Artifact, Cache
 from litbench.tables import read_table, write_table
 from litbench.text import digest
 
@@ -55,7 +54,8 @@ class Config:
             stories of the remaining prompts.
     """
 
-    stories: str | list[str]
+    # The contents of the tables are inputs; their paths do not matter.
+    stories: Annotated[str | list[str], Runtime]
     rater: dict[str, Any]
     out: Path
     second: dict[str, Any] = field(default_factory=dict)
@@ -128,8 +128,6 @@ def main(config: Config) -> None:
         config=config,
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
-        # The contents of the tables are inputs; their paths do not matter.
-        runtime_keys=("stories",),
     )
     page_path = (config.out / "best_of_n.html").resolve()
     if artifact.is_current():
@@ -137,7 +135,7 @@ def main(config: Config) -> None:
         print(f"{text}page: {page_path}")
         return
 
-    stories, parts = read_stories(paths, config.where), VerdictParts(config.out / "parts")
+    stories, parts = read_stories(paths, config.where), Cache(config.out / "parts")
     rewards: dict[str, np.ndarray] = {}
     trained_on: dict[str, int] = {}
     for key, spec in specs.items():
@@ -185,7 +183,7 @@ def main(config: Config) -> None:
     artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
     write_best_of_n(artifact, choices, *names)
     artifact.finish()
-    parts.discard_others()
+    parts.discard_unused()
     print(f"{text}{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")
     print(f"page: {page_path}")
 

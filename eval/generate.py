@@ -14,13 +14,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error
+from litbench.judges.client import Budget, Traffic, ask, check_limit, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import STORIES, Column, Schema, empty_columns
@@ -84,10 +84,10 @@ class Config:
     task: str = TASK
     words: tuple[int, int] = (300, 800)
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=2048))
-    traffic: Traffic = field(default_factory=Traffic)
-    prices: Path | None = None
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
+    prices: Annotated[Path | None, Runtime] = None
     accept_errors: bool = False
-    dry_run: bool = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 class Prompt(NamedTuple):
@@ -179,9 +179,7 @@ def ask_all(config: Config, questions: list[str], price: Price | None) -> dict[s
     """
     samples = range(config.n)
     keys = keys_of(config.model, questions, config.sampling, samples)
-    budget = Budget(config.traffic, price)
     with AnswerStore(config.out / "answers") as store:
-        budget.note_stored(store, keys)
         answers = ask(
             config.model,
             questions,
@@ -190,7 +188,7 @@ def ask_all(config: Config, questions: list[str], price: Price | None) -> dict[s
             config.traffic,
             sample=samples,
             about="stories",
-            budget=budget,
+            budget=Budget(config.traffic, price),
         )
     failed = [answer for answer in answers if is_error(answer)]
     if failed and not config.accept_errors:
@@ -240,7 +238,7 @@ def main(config: Config) -> None:
     """Read the prompts, generate stories, and write them."""
     check(config)
     price = price_of(config.model, load_prices(config.prices))
-    Budget(config.traffic, price)
+    check_limit(config.traffic, price, config.sampling)
     folder = local_folder(config.model)
     artifact = Artifact(
         config.out,
@@ -249,7 +247,6 @@ def main(config: Config) -> None:
         inputs={"prompts": config.prompts} if isinstance(config.prompts, str) else {},
         # A hosted model is identified by its name.
         models={} if folder is None else {"model": folder},
-        runtime_keys=("traffic", "prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return

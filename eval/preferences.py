@@ -22,18 +22,18 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import read_pairs
-from litbench.judges.client import Budget, Traffic, ask
+from litbench.judges.client import Budget, Traffic, ask, check_limit
 from litbench.judges.interpreting import (
     InterpretingOptions,
     UnitPairs,
@@ -45,7 +45,7 @@ from litbench.judges.interpreting import (
     verify_question,
 )
 from litbench.judges.prices import dollars_of, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
+from litbench.judges.store import Answer, AnswerStore, Sampling
 from litbench.locations import locate
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import plain
@@ -98,7 +98,7 @@ class Config:
         title: heading of the page.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     out: Path
     split: str | None = None
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
@@ -110,7 +110,7 @@ class Config:
     model: str | None = None
     interpreting: InterpretingOptions = field(default_factory=InterpretingOptions)
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=256))
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
     prices: Path | None = None
     title: str = "LitBench: what the preferences encode"
 
@@ -155,7 +155,8 @@ def check(config: Config) -> None:
             "repeat, 2 folds and one c, all above 0"
         )
     if config.model is not None:
-        Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
+        price = price_of(config.model, load_prices(config.prices))
+        check_limit(config.traffic, price, config.sampling)
 
 
 def read_table(config: Config) -> pa.Table:
@@ -272,7 +273,6 @@ def describe_units(
 
         def texts_of_answers(texts: list[str], about: str) -> list[str]:
             """The model's answers; empty if truncated, refused or an error."""
-            budget.note_stored(store, set(keys_of(model, texts, config.sampling)))
             answers = ask(
                 model, texts, store, config.sampling, config.traffic, about=about, budget=budget
             )
@@ -323,8 +323,7 @@ def main(config: Config) -> None:
     if config.prices is not None:
         models["prices"] = str(config.prices)
     artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"pairs": config.pairs}, models=models,
-        runtime_keys=("traffic",),
+        config.out, program=__file__, config=config, models=models,
     )  # fmt: skip
     page_path = (config.out / "preferences.html").resolve()
     if artifact.is_current():

@@ -18,6 +18,7 @@ after a kill, or when seeds, values or worlds are added, only missing worlds are
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,7 +46,7 @@ from litbench.metrics.pairing_rules import (
     within_prompts,
 )
 from litbench.report.pages import study_text, write_study
-from litbench.store import Artifact, fingerprint, read_json_part, write_json_part
+from litbench.store import Artifact, Cache, fingerprint
 
 # Increase it when a change of the code changes the figures of the same config: stored worlds are
 # then discarded.
@@ -200,28 +201,22 @@ def run_all(
     worlds: Mapping[WorldKey, World], rules: Mapping[str, PairRules], config: Config
 ) -> list[dict[str, Any]]:
     """Run the worlds that are not stored yet; returns the rows of all worlds."""
-    rows, used, folder = [], set(), config.out / "parts"
+    rows, parts = [], Cache(config.out / "parts")
     jobs = [(key, seed) for key in worlds for seed in config.seeds]
     for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
         world = replace(worlds[name, value], seed=seed)
-        stem = fingerprint(VERSION, world, rules, config.learner, config.subsamples)[:24]
-        used.add(stem)
+        depends_on = [VERSION, world, rules, config.learner, config.subsamples]
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"
-        own = read_json_part(folder / f"{stem}.json")
-        if own is None:
-            own = run_world(world, rules, config, where)
-            write_json_part(own, folder / f"{stem}.json")
+        own = parts.get(depends_on, partial(run_world, world, rules, config, where))
         rows += [{"world": name, "value": value, "seed": seed, **row} for row in own]
-    for path in folder.iterdir():
-        if path.name.partition(".")[0] not in used:
-            path.unlink()
+    parts.discard_unused()
     return rows
 
 
 def main(config: Config) -> None:
     """Run the worlds and write the results."""
     rules, worlds = read_rules(config), read_worlds(config)
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         print((config.out / "study.txt").read_text(encoding="utf-8"), end="")
         return

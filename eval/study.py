@@ -160,6 +160,9 @@ def main(config: Config) -> None:
     artifact.write("readers.csv", partial(write_csv, rows))
     artifact.write("pairs.csv", partial(write_csv, pairs))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
+    if config.study is not None:
+        # As private as the export: explanations are what readers wrote.
+        (config.out / "verdicts.parquet").chmod(0o600)
     artifact.counts = {"readers": len(readers), "excluded": len(excluded)}
     write_human_study(
         artifact, everyone, kept, readers, pairs,

@@ -22,15 +22,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
-from litbench.config import nearest, run_program
+from litbench.config import Input, Runtime, nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import VerdictParts
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
     Graded,
@@ -63,7 +62,7 @@ from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
 from litbench.sources.ratings import overall_ratings
-from litbench.store import Artifact, read_manifest_of, write_json
+from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
 
 
@@ -84,12 +83,13 @@ class Config:
         collapse: count a writer's prompts with a mean grade below this.
     """
 
-    runs: Path | list[Path]
+    # The manifests of the runs are inputs; their paths do not matter.
+    runs: Annotated[Path | list[Path], Runtime]
     out: Path
     quantity: str | None = None
     reference: str | None = None
     raters: dict[str, Any] = field(default_factory=dict)
-    slop: Path | None = None
+    slop: Annotated[Path | None, Input] = None
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     utility_prior: NonNegativeFloat = 0.0
     collapse: float | None = None
@@ -130,7 +130,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
 
 
 def score_texts(
-    config: Config, graded: Graded, parts: VerdictParts
+    config: Config, graded: Graded, parts: Cache
 ) -> tuple[
     dict[str, dict[str, Interval]], list[TextAgreement], dict[str, int], dict[str, list[Ranking]]
 ]:
@@ -197,14 +197,13 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs=inputs if config.slop is None else {**inputs, "slop": config.slop},
+        inputs=inputs,
         models=files_of(specs),
-        runtime_keys=("runs",),
     )
     if artifact.is_current():
         print((config.out / "writers.txt").read_text(encoding="utf-8"), end="")
         return
-    graded, parts = read_runs(folders), VerdictParts(config.out / "parts")
+    graded, parts = read_runs(folders), Cache(config.out / "parts")
     quantity = config.quantity or graded.headline
     quantities = list(dict.fromkeys(row["quantity"] for row in graded.rows))
     if not quantities:
@@ -286,7 +285,7 @@ def main(config: Config) -> None:
                        "missing_grades": graded.missing}  # fmt: skip
     write_writers(artifact, quantity, rows, tables, notes, config.published)
     artifact.finish()
-    parts.discard_others()
+    parts.discard_unused()
     print(text, end="")
     print(f"page: {(config.out / 'writers.html').resolve()}")
 

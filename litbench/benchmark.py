@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 
-from litbench.config import build
+from litbench.config import Runtime, build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     Job,
     Result,
-    VerdictParts,
     evaluate,
     finish_evaluation,
     print_errors,
@@ -38,7 +37,7 @@ from litbench.metrics.sets import over_sets, set_rows, sets_markdown
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import prompt_keys
 from litbench.selection import Selection, select_templates, subsample
-from litbench.store import Artifact, write_json
+from litbench.store import Artifact, Cache, write_json
 
 
 @dataclass
@@ -94,8 +93,8 @@ class Benchmark:
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     most_pairs: int | None = None
     select: Selection | None = None
-    errors_again: bool = False
-    dry_run: bool = False
+    errors_again: Annotated[bool, Runtime] = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 @dataclass
@@ -188,9 +187,7 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
     return evaluations, notes, broken
 
 
-def judge_sets(
-    config: Benchmark, program: str, evaluations: list[OpenedSet], parts: VerdictParts
-) -> None:
+def judge_sets(config: Benchmark, program: str, evaluations: list[OpenedSet], parts: Cache) -> None:
     """Judge every set and write the evaluations, unless all of them are up to date."""
     jobs: list[Job] = []
     set_of: dict[str, str] = {}
@@ -251,7 +248,6 @@ def summarise(
         program=program,
         config=config,
         inputs={f"pairs.{evaluation.name}": evaluation.source.pairs for evaluation in evaluations},
-        runtime_keys=("errors_again", "dry_run"),
     )
     rows = []
     for evaluation in evaluations:
@@ -298,13 +294,13 @@ def run_benchmark(config: Benchmark, program: str) -> None:
                 print(f"\n{evaluation.name}:")
             print_estimates(evaluation.specs, evaluation.pairs.all, config.out)
     else:
-        parts = VerdictParts(config.out / "parts")
+        parts = Cache(config.out / "parts")
         judge_sets(config, program, evaluations, parts)
         summary = summarise(config, program, evaluations, notes) if evaluations[0].name else None
         if not broken:
             # Keep the stored verdicts of a broken set until it is fixed.
             if parts.used:
-                parts.discard_others()
+                parts.discard_unused()
             if summary is not None:
                 summary.finish()
     if broken:

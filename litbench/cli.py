@@ -1,33 +1,36 @@
-"""The litbench command, for an installed package without a checkout.
+"""The litbench command: every program of LitBench under one name, with one grammar.
 
-litbench fit posts.jsonl --out runs/mine
-litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
-litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4 --out runs/gpt
-litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
-litbench serve --model runs/verifier/model
-litbench study serve runs/study
+    litbench fit posts.jsonl --out runs/mine
+    litbench data make_pairs --config configs/data/sample_pairs.yaml
+    accelerate launch -m litbench train bradley_terry --config configs/train/bradley_terry.yaml
+
+`litbench` alone lists the commands, `litbench COMMAND --help` the keys of one. The commands of the
+groups data, train and eval are the programs of these folders: `litbench eval benchmark` and
+`python eval/benchmark.py` are the same.
 """
 
-import argparse
+import ast
+import importlib.metadata
+import importlib.resources
+import inspect
 import logging
 import os
+import re
+import runpy
 import signal
 import sys
-from dataclasses import fields
+import typing
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Annotated, Any
 
 from litbench import __version__
 from litbench.benchmark import Benchmark, run_benchmark
-from litbench.config import check_utf8, clear_exit
+from litbench.config import Positional, clear_exit, nearest, run_program
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.judges.store import Sampling
 from litbench.raters import RaterSpec, load_object
 from litbench.scoring import (
-    ADDED,
-    SUFFIXES,
     ScoringJob,
     finite_rewards,
     load_scorer,
@@ -37,99 +40,177 @@ from litbench.scoring import (
 )
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
-# Commands that read their own arguments, which are the keys of a config: function and help.
-_WITH_CONFIG = {
-    "fit": ("litbench.fit:command", "train and evaluate on your own stories"),
-    "run": ("litbench.protocols.run:command", "run a published writing benchmark"),
-    "study": ("litbench.human_study.command:command", "run a study with human readers"),
+# Commands: the function, whose argument is the config, and what it does.
+_COMMANDS = {
+    "fit": ("litbench.fit:fit", "Train and evaluate on your own stories."),
+    "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
+    "serve": ("litbench.cli:serve", "Score stories over HTTP."),
+    "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
 }
-# Options of the commands: type and help.
-_JUDGE: dict[str, tuple[Any, str]] = {
-    "template": (str, "question: a family such as writerly, or a file; default: alternative"),
-    "max_tokens": (int, "maximum length of an answer, with hidden reasoning; default: 1024"),
-    "max_cost_usd": (float, "maximum dollars for each model, over all runs"),
-    "prices": (Path, "file of prices that override the packaged ones"),
-    "split": (str, "only pairs of this split"),
-    "most_pairs": (int, "maximum number of pairs, drawn over prompts"),
+# Commands that read their own arguments.
+_WITH_ARGUMENTS = {
+    "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
+    "study": ("litbench.human_study.command:command", "Run a study with human readers."),
 }
-_SCORE: dict[str, tuple[Any, str]] = {
-    "input": (str, "Parquet, JSONL, CSV or a datasets name"),
-    "out": (Path, f"the same rows with {', '.join(ADDED)}; suffix: {', '.join(SUFFIXES)}"),
-    "prompt_column": (str, "default: prompt"),
-    "text_column": (str, "default: text"),
-    "where": (str, "SQL condition on the rows of --input; only matching rows are scored"),
-    "prompt": (str, "prompt of --story"),
-    "story": (str, "print the reward of this text; - reads standard input"),
-}
-_LIMITS: dict[str, tuple[Any, str]] = {
-    "body_bytes": (int, "maximum size of a request body; default: 4 MiB"),
-    "waiting_stories": (int, "maximum stories in a request and in the queue; default: 4096"),
-    "read_s": (float, "maximum seconds to receive a request, plus 1 per 16 KiB; default: 10"),
-    "timeout_s": (float, "maximum time to answer a request, in seconds; default: 60"),
+# Groups of programs: the package of their folder, and what they do.
+_GROUPS = {
+    "data": ("litbench.programs.data_prep", "Make, import and check data"),
+    "train": ("litbench.programs.train", "Train raters and policies"),
+    "eval": ("litbench.programs.eval", "Evaluate raters, writers and filters"),
 }
 
 
-def judge(arguments: argparse.Namespace) -> None:
+@dataclass
+class Judge:
+    """Measure how far language models agree with people, beside the longer story.
+
+        litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
+
+    Each pair is judged in both orders. API keys are read from the environment. Run a killed command
+    again to resume it; see docs/judges.md.
+
+    Attributes:
+        pairs: pairs file: Parquet, JSONL or CSV. It can be the first argument, without --pairs.
+        model: inspect-ai's name of a model, such as openai/gpt-4.1-mini; repeatable.
+        out: output folder.
+        template: question: a family such as writerly, or a file.
+        max_tokens: maximum length of an answer, with hidden reasoning.
+        max_cost_usd: maximum dollars for each model, over all runs.
+        prices: file of prices that override the packaged ones.
+        split: only pairs of this split.
+        most_pairs: maximum number of pairs, drawn over prompts.
+        dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
+        errors_again: ask again where a request failed.
+    """
+
+    pairs: Annotated[Path, Positional]
+    model: list[str]
+    out: Path = Path("runs/judge")
+    template: str = "alternative"
+    max_tokens: int | None = Sampling.max_tokens
+    max_cost_usd: float | None = None
+    prices: Path | None = None
+    split: str | None = None
+    most_pairs: int | None = None
+    dry_run: bool = False
+    errors_again: bool = False
+
+
+def judge(config: Judge) -> None:
     """Judge pairs by language models, beside the longer story."""
     options = {
         "kind": "judge",
-        "template": arguments.template,
-        "prices": arguments.prices,
-        "sampling": {"max_tokens": arguments.max_tokens},
-        "traffic": {"max_cost_usd": arguments.max_cost_usd},
+        "template": config.template,
+        "prices": config.prices,
+        "sampling": {"max_tokens": config.max_tokens},
+        "traffic": {"max_cost_usd": config.max_cost_usd},
     }
     # A bag of words would have to be trained on other prompts than those of these pairs.
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     benchmark = Benchmark(
-        pairs=arguments.pairs,
-        out=arguments.out,
-        raters=raters | {model: options | {"model": model} for model in arguments.model},
-        split=arguments.split,
-        most_pairs=arguments.most_pairs,
-        errors_again=arguments.errors_again,
-        dry_run=arguments.dry_run,
+        pairs=config.pairs,
+        out=config.out,
+        raters=raters | {model: options | {"model": model} for model in config.model},
+        split=config.split,
+        most_pairs=config.most_pairs,
+        errors_again=config.errors_again,
+        dry_run=config.dry_run,
     )
     run_benchmark(benchmark, "litbench judge")
 
 
-def rater_spec(arguments: argparse.Namespace) -> RaterSpec:
-    """Return the rater given by --model or --rater."""
-    options = (arguments.device, arguments.batch_tokens)
-    if arguments.model is not None:
-        return scorer_spec(scorer_entry(arguments.model, *options))
-    if options != (None, None):
-        raise ConfigError(
-            "--device and --batch_tokens only work with --model: put them into --rater"
-        )
-    try:
-        return scorer_spec(yaml.safe_load(arguments.rater))
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"--rater is not valid YAML ({error}): write '{{kind: longer}}'"
-        ) from error
+@dataclass(kw_only=True)
+class RaterKeys:
+    """The rater of a command.
+
+    Attributes:
+        model: model folder, or a reward model's name on the Hub.
+        rater: config entry of any rater with rewards, such as '{kind: longer}'.
+        device: device of `model`, such as cuda or cpu.
+        batch_tokens: maximum number of tokens in a forward pass of `model`.
+    """
+
+    model: str | None = None
+    rater: Any = None
+    device: str | None = None
+    batch_tokens: int | None = None
+
+    def spec(self) -> RaterSpec:
+        """Return the checked rater; ConfigError unless one of `model` and `rater` is given."""
+        if (self.model is None) == (self.rater is None):
+            raise ConfigError("give --model FOLDER_OR_NAME, or --rater '{kind: ...}'")
+        if self.model is not None:
+            return scorer_spec(scorer_entry(self.model, self.device, self.batch_tokens))
+        if (self.device, self.batch_tokens) != (None, None):
+            raise ConfigError(
+                "--device and --batch_tokens only work with --model: put them into --rater"
+            )
+        if not isinstance(self.rater, dict):
+            raise ConfigError(f"--rater is {self.rater!r:.80}: write an entry such as "
+                              "'{kind: longer}'")  # fmt: skip
+        return scorer_spec(self.rater)
 
 
-def score(arguments: argparse.Namespace) -> None:
+@dataclass(kw_only=True)
+class Score(RaterKeys):
+    """Score a file of stories, or one story, with any rater that gives rewards.
+
+        litbench score --model runs/mine/model --input stories.jsonl --out scored.jsonl
+        litbench score --model runs/mine/model --prompt "A PROMPT" --story "A STORY"
+
+    The rows of the output are those of the input with reward, reward_percentile and
+    rank_within_prompt. Run a killed command again to resume it. Several processes:
+    accelerate launch -m litbench score ...
+
+    Attributes:
+        input: Parquet, JSONL, CSV or a datasets name.
+        out: file to write: .parquet, .jsonl, .ndjson or .csv.
+        prompt_column: column of the prompt.
+        text_column: column of the story.
+        where: SQL condition on the rows of --input; only matching rows are scored.
+        prompt: prompt of --story.
+        story: print the reward of this text; - reads standard input.
+    """
+
+    input: str | None = None
+    out: Path | None = None
+    prompt_column: str = "prompt"
+    text_column: str = "text"
+    where: str | None = None
+    prompt: str | None = None
+    story: str | None = None
+
+
+def score(config: Score) -> None:
     """Score a file of stories, or one story from the command line."""
-    spec = rater_spec(arguments)
-    given = {key: getattr(arguments, key) for key in _SCORE}
-    given = {key: value for key, value in given.items() if value is not None}
-    if given.keys() == {"prompt", "story"}:
-        story = given["story"]
-        if story == "-":
-            story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
-        if not given["prompt"].strip() or not story.strip():
-            raise ConfigError("--prompt or --story is empty: give both")
-        rater = load_scorer(spec)
-        rewards = finite_rewards(rater, [given["prompt"]], [story])
-        percentiles = rater.percentiles(rewards)
-        print(f"reward {rewards[0]:.6f}")
-        print(f"reward_percentile {'null' if percentiles is None else percentiles[0]}")
-        print_notes(has_percentiles=percentiles is not None)
-        return
-    if not {"input", "out"} <= given.keys() or given.keys() & {"prompt", "story"}:
+    spec = config.spec()
+    has_file = config.input is not None and config.out is not None
+    is_story = config.prompt is not None and config.story is not None
+    if has_file == is_story or (config.input, config.out).count(None) == 1:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
-    job = ScoringJob(spec, **given)
+    if config.prompt is not None and config.story is not None:
+        score_story(spec, config.prompt, config.story)
+    elif config.input is not None and config.out is not None:
+        columns = (config.prompt_column, config.text_column)
+        score_table(ScoringJob(spec, config.input, config.out, *columns, config.where))
+
+
+def score_story(spec: RaterSpec, prompt: str, story: str) -> None:
+    """Print the reward and the percentile of one story."""
+    if story == "-":
+        story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+    if not prompt.strip() or not story.strip():
+        raise ConfigError("--prompt or --story is empty: give both")
+    rater = load_scorer(spec)
+    rewards = finite_rewards(rater, [prompt], [story])
+    percentiles = rater.percentiles(rewards)
+    print(f"reward {rewards[0]:.6f}")
+    print(f"reward_percentile {'null' if percentiles is None else percentiles[0]}")
+    print_notes(has_percentiles=percentiles is not None)
+
+
+def score_table(job: ScoringJob) -> None:
+    """Score a file and print what was done."""
     manifest = score_files(job)
     if manifest is None:
         return
@@ -157,97 +238,157 @@ def print_notes(*lines: str, has_percentiles: bool) -> None:
     print(*(f"  {line}" for line in notes), sep="\n", file=sys.stderr)
 
 
-def serve(arguments: argparse.Namespace) -> None:
-    """Serve a model over HTTP until SIGTERM or SIGINT."""
-    try:
-        from litbench import server  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError(str(error.name), "serve") from error
+@dataclass(kw_only=True)
+class Serve(RaterKeys):
+    """Serve a model over HTTP until SIGTERM or SIGINT.
 
-    token, host = os.environ.get(_TOKEN), arguments.host
+        litbench serve --model runs/mine/model
+
+    If LITBENCH_SERVE_TOKEN is set, clients must send that token; see docs/serving.md.
+
+    Attributes:
+        host: address to listen on; by default this machine only.
+        port: port to listen on; 0: any free port.
+        allowed_host: accept this Host header; repeatable; default: local names on 127.0.0.1,
+            otherwise any name.
+        body_bytes: maximum size of a request body; default: 4 MiB.
+        waiting_stories: maximum stories in a request and in the queue; default: 4096.
+        read_s: maximum seconds to receive a request, plus 1 per 16 KiB; default: 10.
+        timeout_s: maximum time to answer a request, in seconds; default: 60.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    allowed_host: list[str] = field(default_factory=list)
+    body_bytes: int | None = None
+    waiting_stories: int | None = None
+    read_s: float | None = None
+    timeout_s: float | None = None
+
+
+def serve(config: Serve) -> None:
+    """Serve a model over HTTP until SIGTERM or SIGINT."""
+    from litbench import server  # noqa: PLC0415
+
+    token = os.environ.get(_TOKEN)
     if token is not None and not (
         token.isascii() and token.isprintable() and token.split() == [token]
     ):
         raise ConfigError(
             f"{_TOKEN} must be ASCII characters without spaces, and not empty: change it"
         )
-    if token is None and not server.is_loopback(host):
-        print(f"warning: anyone who reaches {host} can use this server: set {_TOKEN}, or bind to "
-              "127.0.0.1", file=sys.stderr)  # fmt: skip
+    if token is None and not server.is_loopback(config.host):
+        print(f"warning: anyone who reaches {config.host} can use this server: set {_TOKEN}, or "
+              "bind to 127.0.0.1", file=sys.stderr)  # fmt: skip
+    server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    given = {field.name: getattr(arguments, field.name) for field in fields(server.ServerLimits)}
+    given = {one.name: getattr(config, one.name) for one in fields(server.ServerLimits)}
     limits = server.ServerLimits(**{key: n for key, n in given.items() if n is not None})
-    spec = rater_spec(arguments)
-    name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
-    hosts = server.accepted_hosts(host, arguments.allowed_host)
+    spec = config.spec()
+    name = spec.kind if config.model is None else Path(config.model).resolve().name
+    hosts = server.accepted_hosts(config.host, config.allowed_host)
     app = server.make_app(load_scorer(spec), name, limits, token=token, allowed_hosts=hosts)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again after shutdown; exit with 0.
         signal.signal(number, lambda *_: sys.exit(0))
-    server.make_server(app, limits, host, arguments.port).run()
+    server.make_server(app, limits, config.host, config.port).run()
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="litbench", description="Verifiers of creative writing.")
-    parser.add_argument("--version", action="version", version=f"litbench {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
-    for run, options, about, more in (
-        (judge, _JUDGE, "measure how far language models agree with people on pairs of stories",
-         "Each pair is judged in both orders. API keys are read from the environment. Run a killed "
-         "command again to resume it; see docs/judges.md."),
-        (score, _SCORE, "score stories with any rater that gives rewards", "Run a killed command "
-         "again to resume it. Several processes: accelerate launch -m litbench score ..."),
-        (serve, _LIMITS, "score stories over HTTP", f"If {_TOKEN} is set, clients must send that "
-         "token; see docs/serving.md."),
-    ):  # fmt: skip
-        command = commands.add_parser(run.__name__, help=about, description=f"{about}. {more}")
-        command.set_defaults(run=run)
-        if run is judge:
-            command.set_defaults(template="alternative", max_tokens=Sampling.max_tokens)
-            command.add_argument("pairs", type=Path, help="pairs file: Parquet, JSONL or CSV")
-            command.add_argument("--model", action="append", required=True, help="inspect-ai's "
-                                 "name of a model, such as openai/gpt-4.1-mini; repeatable"
-                                 )  # fmt: skip
-            command.add_argument("--out", type=Path, default=Path("runs/judge"),
-                                 help="output folder; default: runs/judge")  # fmt: skip
-            command.add_argument("--dry_run", action="store_true", help="only estimate calls, "
-                                 "tokens, dollars and minutes; needs no API key")  # fmt: skip
-            command.add_argument("--errors_again", action="store_true",
-                                 help="ask again where a request failed")  # fmt: skip
-        else:
-            model = command.add_mutually_exclusive_group(required=True)
-            model.add_argument("--model", help="model folder, or a reward model's name on the Hub")
-            model.add_argument("--rater", help="config entry of any rater with rewards, as YAML")
-            command.add_argument("--device", help="such as cuda or cpu")
-            command.add_argument(
-                "--batch_tokens", type=int, help="maximum number of tokens in a forward pass"
-            )
-        for option, (kind, text) in options.items():
-            command.add_argument(f"--{option}", type=kind, help=text)
-    command.add_argument(
-        "--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only"
-    )
-    command.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free port")
-    command.add_argument("--allowed_host", action="append", default=[], help="accept this Host "
-                     "header; repeatable; default: local names on 127.0.0.1, otherwise any name"
-                     )  # fmt: skip
-    for name, (_, about) in _WITH_CONFIG.items():
-        commands.add_parser(name, help=about, add_help=False)
-    return parser
+# Finding commands ----------------------------------------------------------------------------
+
+
+def programs_of(group: str) -> dict[str, str]:
+    """The programs of a group, by name, with the first line of their docstrings."""
+    folder = importlib.resources.files(_GROUPS[group][0])
+    return {
+        file.name.removesuffix(".py"): _first_line(file.read_text(encoding="utf-8"))
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".py") and file.name != "__init__.py"
+    }
+
+
+def _first_line(source: str) -> str:
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+def overview() -> str:
+    """All commands in groups, one line each."""
+    lines = ["usage: litbench COMMAND [KEYS]; litbench COMMAND --help lists the keys", ""]
+    lines += _table({name: about for name, (_, about) in (_COMMANDS | _WITH_ARGUMENTS).items()})
+    for group, (_, about) in _GROUPS.items():
+        lines += ["", f"{about}: litbench {group} ...", "", *_table(programs_of(group))]
+    return "\n".join(lines)
+
+
+def _table(rows: dict[str, str]) -> list[str]:
+    return [f"  {name:<18} {about}" for name, about in rows.items()]
+
+
+def _run_command(name: str) -> None:
+    """Run a command of `_COMMANDS`, with its keys in `sys.argv`."""
+    main = load_object(_COMMANDS[name][0])
+    (cls, *_) = typing.get_type_hints(main).values()
+    run_program(main, cls, inspect.getdoc(cls).partition("Attributes:")[0])  # type: ignore[union-attr]
+
+
+def _run_program(group: str, words: list[str]) -> None:
+    """Run a program of a group as its file would run."""
+    package, about = _GROUPS[group]
+    programs = programs_of(group)
+    if not words or words[0] in ("-h", "--help"):
+        print("\n".join([f"{about}: litbench {group} PROGRAM [KEYS]", "", *_table(programs)]))
+        return
+    if words[0] not in programs:
+        raise ConfigError(
+            f"unknown command 'litbench {group} {words[0]}': {nearest(words[0], list(programs))}"
+        )
+    sys.argv = [f"litbench {group} {words[0]}", *words[1:]]
+    runpy.run_module(f"{package}.{words[0]}", run_name="__main__")
+
+
+def _extra_of(library: str, preferred: str = "train") -> str | None:
+    """The extra that installs a library, `preferred` if it does; None if none does."""
+    needed: dict[str, set[str]] = {}
+    for line in importlib.metadata.requires("litbench") or ():
+        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?.*extra == ['\"](\w+)['\"]", line)
+        if found and found[1] == "litbench":
+            # An extra that contains others.
+            needed.setdefault(found[3], set()).update(f"[{name}]" for name in found[2].split(","))
+        elif found:
+            needed.setdefault(found[3], set()).add(found[1].lower().replace("-", "_"))
+    direct = [extra for extra, libraries in needed.items() if library.lower() in libraries]
+    through = [preferred for extra in direct if f"[{extra}]" in needed.get(preferred, ())]
+    return next(iter([*through, *direct]), None)
+
+
+def _dispatch(name: str, rest: list[str]) -> None:
+    if name == "--version":
+        print(f"litbench {__version__}")
+    elif name in ("-h", "--help"):
+        print(overview())
+    elif name in _GROUPS:
+        _run_program(name, rest)
+    elif name in _COMMANDS:
+        sys.argv = [f"litbench {name}", *rest]
+        _run_command(name)
+    elif name in _WITH_ARGUMENTS:
+        load_object(_WITH_ARGUMENTS[name][0])(rest)
+    else:
+        known = [*_COMMANDS, *_WITH_ARGUMENTS, *_GROUPS]
+        raise ConfigError(f"unknown command 'litbench {name}': {nearest(name, known)}")
 
 
 def main() -> None:
-    """Parse the command line and run the command, inside `clear_exit`."""
-    name = "".join(sys.argv[1:2])
-    if name in _WITH_CONFIG:
-        load_object(_WITH_CONFIG[name][0])(sys.argv[2:])
-        return
+    """Run the command of the command line, inside `clear_exit`."""
+    name, *rest = sys.argv[1:] or ["--help"]
     with clear_exit():
-        for argument in sys.argv[1:]:
-            check_utf8(argument, "command line")
-        arguments = make_parser().parse_args()
-        arguments.run(arguments)
+        try:
+            _dispatch(name, rest)
+        except ModuleNotFoundError as error:
+            library = str(error.name).partition(".")[0]
+            if (extra := _extra_of(library)) is None:
+                raise
+            raise MissingExtraError(library, extra) from error
 
 
 if __name__ == "__main__":

@@ -43,6 +43,20 @@ class Positional:
     """Marks a key whose name may be left out: `input: Annotated[str, Positional]`."""
 
 
+class Input:
+    """Marks a key with a file, folder or data set that the program reads, and may be null.
+
+    Its content enters the fingerprint of the program's results, its path does not.
+    """
+
+
+class Runtime:
+    """Marks a key that does not change the results.
+
+    It may contain passwords, so it is in no manifest and no fingerprint.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Passed:
     """Marks a mapping that takes every key unknown to its dataclass.
@@ -224,8 +238,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         raise SystemExit(0)
     for argument in arguments:
         check_utf8(argument, "command line")
-    marks = {name: getattr(hint, "__metadata__", ())
-             for name, hint in typing.get_type_hints(cls, include_extras=True).items()}  # fmt: skip
+    marks = marks_of(cls)
     positional = [name for name, marked in marks.items() if Positional in marked]
     files: list[str] = []
     values: dict[str, Any] = {}
@@ -245,7 +258,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         key, equals, text = word[2:].partition("=")
         if key == "config":
             files.append(text if equals else _next(rest, key, Path))
-            values |= read_yaml(Path(files[-1]))
+            values |= read_yaml(_find_config(files[-1]))
             continue
         path, hint = _locate(cls, key, marks)
         positional = [name for name in positional if [name] != path]
@@ -261,7 +274,8 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             target = target[step]
         kinds = set(_parts(hint))
         value: Any = _value_of(text, is_text=hint is not None and kinds <= {str, Path})
-        if value is None and kinds <= {str, Path} and type(None) not in typing.get_args(hint):
+        is_nullable = type(None) in typing.get_args(hint)
+        if value is None and kinds <= {str, Path} and not (is_nullable and text.strip()):
             value = text
         if any(typing.get_origin(kind) is list for kind in kinds):
             value = value if isinstance(value, list | None) else [text]
@@ -273,6 +287,20 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         given.add(name)
     where = ", ".join(files) or "command line"
     return build(cls, _expand(values, where), where, given)
+
+
+def marks_of(cls: Any) -> dict[str, tuple[Any, ...]]:
+    """The marks of each key of a dataclass, such as `Input`."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+
+
+def _find_config(name: str) -> Path:
+    """A config file, or one of the package's, such as configs/data/sample_pairs.yaml."""
+    package = Path(__file__).parent
+    places = (Path(name), package / "programs" / name, package.parent / name)
+    shipped = places[1:] if name.startswith("configs/") else ()
+    return next((path for path in (places[0], *shipped) if path.exists()), places[0])
 
 
 def _next(rest: list[str], key: str, hint: Any) -> str:

@@ -17,7 +17,6 @@ from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError
 from litbench.evaluation import (
     Job,
-    VerdictParts,
     evaluate,
     finish_evaluation,
     print_leaderboard,
@@ -27,7 +26,7 @@ from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import connected_prompts
-from litbench.store import Artifact
+from litbench.store import Artifact, Cache
 
 # Time per pair relative to features, for the progress bar; measured with MiniLM on two cores.
 _COST = {"reward": 500, "generative": 500}
@@ -125,7 +124,7 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
                 )
                 # In a small set, a fold may have no pairs.
                 jobs += [job] if len(judged) else []
-    parts = VerdictParts(config.out / "parts")
+    parts = Cache(config.out / "parts")
     results = list(evaluate(jobs, parts))
     finish_evaluation(artifact, results, pairs, config.reference, config.ratings)
-    parts.discard_others()
+    parts.discard_unused()

@@ -4,18 +4,17 @@ A program lists its jobs, and `evaluate` yields the verdicts of each job, read f
 earlier run has stored them. A killed run loses only the job in progress, and a run with one more
 rater judges only that rater.
 
-    parts = VerdictParts(config.out / "parts")
+    parts = Cache(config.out / "parts")
     jobs = [Job(spec, spec.name, lambda: pairs, artifact.digests["pairs"]) for spec in specs]
     finish_evaluation(artifact, list(evaluate(jobs, parts)), pairs, "longer")
-    parts.discard_others()
+    parts.discard_unused()
 """
 
 import json
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -48,12 +47,11 @@ from litbench.records import RATINGS, connected_prompts, prompt_keys
 from litbench.sources.ratings import overall_ratings
 from litbench.store import (
     Artifact,
+    Cache,
     fingerprint,
     read_manifest_of,
-    read_part,
     source_digest,
     write_json,
-    write_part,
 )
 from litbench.tables import read_table, write_table
 
@@ -100,36 +98,9 @@ class Result(NamedTuple):
     record: dict[str, Any]
 
 
-@dataclass
-class VerdictParts:
-    """Stored verdicts, one Parquet file per job, with the job's record in the file's metadata.
-
-    `used` has the names of the files of this run; `discard_others` removes all others.
-    """
-
-    folder: Path
-    used: set[str] = field(default_factory=set)
-
-    def path(self, label: str, depends_on: Any, ending: str = "parquet") -> Path:
-        """Return the path of a part; its name has the fingerprint of everything it depends on."""
-        # A label may contain characters that file names cannot, as in owner/model. The fingerprint
-        # keeps names unique.
-        readable = re.sub(r"[^-.+=@ \w]", "_", label)[:40]
-        path = self.folder / f"{readable}-{fingerprint(depends_on)[:16]}.{ending}"
-        self.used.add(path.name)
-        return path
-
-    def discard_others(self) -> None:
-        """Remove parts of earlier configs, and files of unfinished trainings."""
-        shutil.rmtree(self.folder.parent / "scratch", ignore_errors=True)
-        for path in self.folder.glob("*.*"):
-            if path.name.removesuffix(".sha256") not in self.used:
-                path.unlink()
-
-
 def evaluate(
     jobs: Sequence[Job],
-    parts: VerdictParts,
+    parts: Cache,
     *,
     on_training_prompts: Literal["refuse", "flag"] = "refuse",
     errors_again: bool = False,
@@ -142,7 +113,8 @@ def evaluate(
     Args:
         jobs: group the jobs of a rater that needs no training, since only the last loaded rater
             is kept in memory.
-        parts: where verdicts are stored; judges store answers and logs in the parent folder.
+        parts: stores a Parquet file per job, with the job's record in the file's metadata; judges
+            store answers and logs in the parent folder.
         on_training_prompts: refuse raters that were trained on prompts of the pairs, or flag them
             in their record. A rater trained by the job itself is always refused.
         errors_again: repeat jobs that have errors among their stored verdicts.
@@ -157,7 +129,7 @@ def evaluate(
     loaded: list[tuple[RaterSpec, Rater]] = []
     digest_of = cache(partial(source_digest, is_model=True))
 
-    def judge(job: Job, scratch: Path) -> tuple[pa.Table, dict[str, Any]]:
+    def judge(job: Job, scratch: Path) -> pa.Table:
         pairs, policy = job.pairs(), on_training_prompts
         record: dict[str, Any] = {}
         if job.train is None:
@@ -173,7 +145,8 @@ def evaluate(
             record = {**counts, "seed": job.seed}
         record["trained_on"] = check_training_prompts(rater, pairs, policy)
         verdicts = judge_pairs(rater, pairs, job.fold)
-        return verdicts, {"notes": rater.notes(), **record}
+        record = {"notes": rater.notes(), **record}
+        return verdicts.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
 
     total = sum(job.work for job in jobs)
     # The work of jobs is in units of their own, so a count and its rate would say nothing.
@@ -187,17 +160,19 @@ def evaluate(
             policy_or_seed = on_training_prompts if job.train is None else job.seed
             depends_on = [versions, job.spec, job.name, job.fold, files, job.depends_on]
             depends_on.append(policy_or_seed)
-            path = parts.path(job.label, depends_on)
-            table = read_part(path, pq.read_table)
-            if table is None or (errors_again and errors_in(table)):
-                # The folder is named after the part, so that an interrupted training resumes.
-                scratch = parts.folder.parent / "scratch" / path.stem
-                table, record = judge(job, scratch)
-                stored = table.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
-                write_part(path, partial(write_table, stored))
-                shutil.rmtree(scratch, ignore_errors=True)
-            else:
-                record = json.loads(table.schema.metadata[_RECORD])
+            # The folder is named after the part, so that an interrupted training resumes.
+            scratch = parts.folder / "scratch" / fingerprint(depends_on)[:16]
+            table = parts.get(
+                depends_on,
+                partial(judge, job, scratch),
+                pq.read_table,
+                write_table,
+                label=job.label,
+                suffix=".parquet",
+                again=errors_in if errors_again else None,
+            )
+            shutil.rmtree(scratch, ignore_errors=True)
+            record = json.loads(table.schema.metadata[_RECORD])
             bar.update(job.work)
             yield Result(job, table.replace_schema_metadata(), record)
 

@@ -1,16 +1,24 @@
 """Read the pairs of an evaluation, and check held-out pairs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
-from litbench.records import PAIRS, prompt_keys
+from litbench.records import PAIRS, Schema, prompt_keys
 from litbench.sources.ratings import ROUNDING
 from litbench.tables import read_table
-from litbench.text import prompt_key
+from litbench.text import count_words, prompt_key
+
+_LENGTHS = {"chosen_n_words": "chosen", "rejected_n_words": "rejected"}
+# Lengths that a file does not have are counted.
+_PAIRS_READ = Schema(
+    PAIRS.name,
+    tuple(replace(c, required=c.required and c.name not in _LENGTHS) for c in PAIRS.columns),
+    PAIRS.key,
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,11 @@ def read_pairs(
     """
 
     def read_split(path: Path) -> pa.Table:
-        table = read_table(path, PAIRS)
+        table = read_table(path, _PAIRS_READ)
         selected = table if split is None else table.filter(pc.equal(table["split"], split))
+        for name, text in _LENGTHS.items():
+            counted = pc.coalesce(selected[name], count_words(selected[text]))
+            selected = selected.set_column(selected.column_names.index(name), name, counted)
         if not selected.num_rows:
             splits = sorted(set(table["split"].to_pylist()))
             raise DataError(f"{path}: no pair of split '{split}': name one of {splits}")

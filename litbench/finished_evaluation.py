@@ -22,8 +22,8 @@ from litbench.tables import read_table
 def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
     """Find the file that an evaluation has read, also after its folder was copied.
 
-    Looks at the path in the manifest, relative to the folder and to the current directory, and at
-    files of this name in the folder, beside it and in its sibling folders.
+    Looks at the path in the manifest, which is relative to the folder, and at files of this name in
+    the folder, beside it and in its sibling folders.
 
     Args:
         folder: the folder of the evaluation.
@@ -33,15 +33,15 @@ def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
     Raises:
         DataError: there is no such file, or only files with other contents.
     """
-    path, judged = (manifest["inputs"][key][name] for name in ("path", "sha256"))
+    path, judged = (str(manifest["inputs"][key][of]) for of in ("path", "sha256"))
     here, name = folder.resolve(), Path(path).name
-    named = [place for place in (here / path, Path(path)) if place.is_file()]
+    named = (here / path).resolve()
     beside = [here / name, here.parent / name, *sorted(here.parent.glob(f"*/{name}"))]
-    for place in [*named, *filter(Path.is_file, beside)]:
+    for place in filter(Path.is_file, [named, *beside]):
         if source_digest(place) == judged:
             return place
-    if named:
-        raise DataError(f"{named[0]} has changed since {folder} judged it: evaluate it again")
+    if named.is_file():
+        raise DataError(f"{named} has changed since {folder} judged it: evaluate it again")
     raise DataError(
         f"{path} is not found, nor is a file {name} with the same content in or beside {folder}, "
         f"which judged it: copy it into {folder}"

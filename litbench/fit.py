@@ -1,20 +1,4 @@
-"""Train and evaluate on your own stories: from one file to a model and a report.
-
-    litbench fit posts.jsonl --out runs/mine
-    litbench fit posts.csv --out runs/mine --prompt heading --score hearts --time null
-    litbench fit sample --out runs/sample --model_name_or_path OWNER/MODEL --learning_rate 1e-5
-
-Reads Parquet, CSV, TSV, JSONL, a data set on the Hub (owner/name[:split]) or the embedded `sample`,
-with a prompt, a text and a score in each row. Columns with common names are found; others are
-given, as a column or an SQL expression. Then: clean the stories, pair them within a prompt, train
-on all pairs, and evaluate by repeated cross-validation over prompts. The feature model needs
-seconds; `--model_name_or_path` adds a Bradley-Terry reward model, and every further key goes to its
-training, under trl's name.
-
-Writes into `out`: stories/, pairs/, model/ (the reward model if there is one, with the feature
-model in features/), evaluation/ and report/ with two pages. A second run does only what has
-changed, and a killed run resumes.
-"""
+"""Train and evaluate on your own stories: from one file to a model and a report; see `Fit`."""
 
 import re
 import shlex
@@ -22,13 +6,14 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from litbench.config import clear_exit, load_config, nearest
+from litbench.config import Passed, Positional
 from litbench.crossvalidation import CrossValidation, crossvalidate
 from litbench.curation.cleaning import Cleaning
 from litbench.curation.funnel import Funnel
@@ -42,10 +27,11 @@ from litbench.metrics.intervals import effective_clusters
 from litbench.raters import RaterSpec, check_options, files_of
 from litbench.records import PAIRS, Schema, connected_prompts
 from litbench.report.data_page import PairsFolder
-from litbench.store import Artifact, read_manifest
+from litbench.store import Artifact, only_writer, read_manifest
 from litbench.tables import RejectedRows, read_table, stream_table
 
 _GUESS = "guess"
+_TRAINING = "litbench.models.reward_training:RewardTraining"
 _PROGRAM = "litbench fit"
 # Names that are recognised, most specific first; case and punctuation are ignored.
 _NAMES = {
@@ -92,7 +78,7 @@ class FitOptions:
         training: keys of the training of the reward model; also accepted as --KEY VALUE.
     """
 
-    input: str
+    input: Annotated[str, Positional]
     out: Path
     prompt: str = _GUESS
     text: str = _GUESS
@@ -107,12 +93,29 @@ class FitOptions:
     folds: int | None = None
     repeats: int | None = None
     model_name_or_path: str | None = None
-    training: dict[str, Any] = field(default_factory=dict)
+    training: Annotated[
+        dict[str, Any], Passed("litbench.models.reward_training:RewardTraining")
+    ] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class Fit(PairRules, FitOptions):
-    """Configuration of `litbench fit`: its options, and the rules for pairs.
+    """Train and evaluate on your own stories: from one file to a model and a report.
+
+        litbench fit posts.jsonl --out runs/mine
+        litbench fit posts.csv --out runs/mine --prompt heading --score hearts --time null
+        litbench fit sample --out runs/sample --model_name_or_path OWNER/MODEL --learning_rate 1e-5
+
+    Reads Parquet, CSV, TSV, JSONL, a data set on the Hub (owner/name[:split]) or the embedded
+    `sample`, with a prompt, a text and a score in each row. Columns with common names are found;
+    others are given, as a column or an SQL expression. Then: clean the stories, pair them within a
+    prompt, train on all pairs, and evaluate by repeated cross-validation over prompts. The feature
+    model needs seconds; `--model_name_or_path` adds a Bradley-Terry reward model, and every further
+    key goes to its training, under trl's name.
+
+    Writes into `out`: stories/, pairs/, model/ (the reward model if there is one, with the feature
+    model in features/), evaluation/ and report/ with two pages. A second run does only what has
+    changed, and a killed run resumes.
 
     Attributes:
         seed: seed of caps, symmetry, folds and training.
@@ -123,36 +126,32 @@ class Fit(PairRules, FitOptions):
     symmetry_buckets: Buckets = "auto"
 
 
-def command(arguments: Sequence[str]) -> None:
-    """Run `litbench fit` with the arguments after `fit`, inside `clear_exit`."""
-    keys = {one.name for one in fields(Fit)}
-    with clear_exit():
-        words = list(arguments)
-        if words and not words[0].startswith("-"):
-            words.insert(0, "--input")
-        further = re.compile(r"--(\w+)(?==|$)")
-        for place, word in enumerate(words):
-            key = further.match(word)
-            if key and key[1] not in {*keys, "config", "help"}:
-                words[place] = f"--training.{word[2:]}"
-        fit(load_config(Fit, words, __doc__))
-
-
 def fit(config: Fit) -> None:
     """Make stories and pairs, train, evaluate out of fold, and write the report."""
     config.check()
     if config.training and config.model_name_or_path is None:
-        key = next(iter(config.training))
-        advice = nearest(key, [one.name for one in fields(Fit)])
         raise ConfigError(
-            f"unknown key '{key}': keys of a training need --model_name_or_path; {advice}"
+            f"{next(iter(config.training))} is a key of training a reward model: give "
+            "--model_name_or_path too"
         )
     specs = _raters(config, n_pairs=0)
     for spec in specs:
         check_options(spec)
+    with only_writer(config.out):
+        _fit(config)
+
+
+def _fit(config: Fit) -> None:
     stories, pairs_folder = config.out / "stories", config.out / "pairs"
     story_making = _story_making(config, stories)
     make_stories(story_making, _PROGRAM)
+    counts = read_manifest(stories)["counts"]
+    if counts["prompts"] < _LEAST_PROMPTS:
+        raise DataError(
+            f"{counts['prompts']} prompts are left, and cross-validation needs {_LEAST_PROMPTS} "
+            f"prompts: {counts['stories']} stories were read: check the column of the prompt, or "
+            "give stories of more prompts"
+        )
     make_pairs(_pair_making(config, story_making, pairs_folder), _PROGRAM)
     pairs = read_table(pairs_folder / "pairs.parquet", PAIRS)
     sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
@@ -261,14 +260,16 @@ def _names_prompts(rows: pa.Table, column: str, prompt: str) -> bool:
 def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
     """Return the rules for these stories, and print which of them the data do not allow."""
     rules = {one.name: getattr(config, one.name) for one in fields(PairRules)}
+    file = stories.out / "stories.parquet"
     if config.input == "sample":
         rules["label_source"] = "planted"
-    elif rules["chosen_later"] and stories.columns["created_utc"] == "NULL":
+    times = pq.read_table(file, columns=["created_utc"])["created_utc"]
+    if rules["chosen_later"] and times.null_count == len(times):
         rules["chosen_later"] = False
         print("no column of times (--time): the chosen story of a pair may be the earlier one")
     if stories.tokenizer is None:
         rules["max_tokens"] = None
-    return PairMaking(**rules, stories=stories.out / "stories.parquet", out=out)
+    return PairMaking(**rules, stories=file, out=out)
 
 
 # Models and evaluation ---------------------------------------------------------------------------

@@ -29,6 +29,8 @@ _FILE_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".json", ".zst", ".gz"
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 # Rows per batch: about one row group of a published set, tens of megabytes of stories.
 _ROWS = 4_096
+# Without a connection, an error comes after so many seconds.
+_SECONDS = 5
 _SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
 
 
@@ -49,10 +51,29 @@ class HubName:
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether a source has the form of a data set's name and is not a local file or folder."""
+    """Whether a source has the form of a data set's name and is not a local file or folder.
+
+    Raises:
+        DataError: it is a path into a local folder that does not exist.
+    """
     match = _NAME.fullmatch(str(source))
-    is_file = match is None or match["repository"].lower().endswith(_FILE_ENDINGS)
-    return not is_file and not Path(source).exists()
+    if match is None or match["repository"].lower().endswith(_FILE_ENDINGS):
+        return False
+    check_no_path(str(source))
+    return not Path(source).exists()
+
+
+def check_no_path(name: str) -> None:
+    """Raise a DataError if a name such as runs/model can only be a path that does not exist.
+
+    That is so if its first part is a local folder; with a revision it names the Hub all the same.
+    """
+    first, _, rest = name.partition("/")
+    if rest and "@" not in name and Path(first).is_dir() and not Path(name).exists():
+        raise DataError(
+            f"there is no file or folder {name}: check the path; for that name on the Hub, write "
+            f"{name}@main"
+        )
 
 
 def parse_name(source: str | Path) -> HubName:
@@ -79,7 +100,7 @@ def _look_up_commit(repository: str, revision: str | None) -> str:
     with _hub_errors(f"{HubName(repository, revision)} is not a local file and"):
         from huggingface_hub import HfApi  # noqa: PLC0415
 
-        info = HfApi().dataset_info(repository, revision=revision, timeout=30)
+        info = HfApi().dataset_info(repository, revision=revision, timeout=_SECONDS)
     return str(info.sha)
 
 
@@ -120,13 +141,22 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
 
 def fetch_model(name: str, *, with_code: bool = False) -> Path:
     """Download a model's config, tokenizer, safetensors (and code) to the local cache."""
+    check_no_path(name)
     repository, _, revision = name.partition("@")
     patterns = [*_MODEL_FILES, *(["*.py"] if with_code else [])]
-    with _hub_errors(f"model {name}"):
-        from huggingface_hub import snapshot_download as fetch  # noqa: PLC0415
+    with _hub_errors(f"{name} is not a local folder and"):
+        from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
 
-        folder = fetch(repository, revision=revision or None, allow_patterns=patterns)
-    return Path(folder)
+        options = {"revision": revision or None, "allow_patterns": patterns}
+        try:
+            # Downloads wait for minutes where the Hub does not answer.
+            HfApi().model_info(repository, revision=revision or None, timeout=_SECONDS)
+        except Exception as unreachable:  # noqa: BLE001 - the Hub's libraries raise many types
+            try:
+                return Path(snapshot_download(repository, local_files_only=True, **options))
+            except Exception:  # noqa: BLE001 - the cache has no such model
+                raise unreachable from None
+        return Path(snapshot_download(repository, **options))
 
 
 def check_token() -> None:

@@ -20,12 +20,15 @@ def make_rows(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str
 
 
 def without_folders(value: Any) -> Any:
-    """A config value with absolute paths reduced to file names, which hides the user's folders."""
+    """A config value with paths reduced to file names, which hides the user's folders.
+
+    Paths are recognised by their start: /, ~, ../ or a drive.
+    """
     if isinstance(value, Mapping):
         return {key: without_folders(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_folders(inner) for inner in value]
-    if isinstance(value, str) and (value.startswith(("/", "~")) or ":\\" in value):
+    if isinstance(value, str) and (value.startswith(("/", "~", "../")) or ":\\" in value):
         return re.split(r"[/\\]", value)[-1]
     return value
 

@@ -11,7 +11,6 @@ same bytes, for any number of processes and whether or not a run was killed.
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from tqdm import tqdm
 
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import VerdictParts
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -42,14 +41,14 @@ from litbench.raters import (
 )  # fmt: skip
 from litbench.records import Column, Schema
 from litbench.store import (
+    Cache,
     file_digest,
     fingerprint,
-    read_json_part,
+    read_sealed,
     source_digest,
     versions,
     write_atomically,
-    write_json,
-    write_json_part,
+    write_sealed,
 )  # fmt: skip
 from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
@@ -186,9 +185,7 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     }
 
 
-def score_stories(
-    spec: RaterSpec, stories: pa.Table, parts: VerdictParts
-) -> tuple[np.ndarray, int]:
+def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.ndarray, int]:
     """Score the stories of a table; each distinct text is scored once, and stored in parts.
 
     Returns:
@@ -200,18 +197,19 @@ def score_stories(
             f"{spec.where} compares stories and gives no rewards: name a rater that gives rewards, "
             "and let this one judge pairs (eval/benchmark.py)"
         )
+
+    def score(batch: Sequence[tuple[str, str]]) -> list[float]:
+        prompts, texts = zip(*batch, strict=True)
+        rewards: list[float] = finite_rewards(rater, prompts, texts).tolist()
+        return rewards
+
     rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
     depends_on = rewards_depend_on(spec)
     reward_of: dict[tuple[str, str], float] = {}
     distinct = list(dict.fromkeys(rows))
     for start in range(0, len(distinct), _STORIES_PER_PART):
         batch = distinct[start : start + _STORIES_PER_PART]
-        path = parts.path("rewards", [depends_on, batch], "json")
-        rewards = read_json_part(path)
-        if rewards is None:
-            prompts, texts = zip(*batch, strict=True)
-            rewards = finite_rewards(rater, prompts, texts).tolist()
-            write_json_part(rewards, path)
+        rewards = parts.get([depends_on, batch], partial(score, batch), label="rewards")
         reward_of.update(zip(batch, rewards, strict=True))
     trained_on = check_training_prompts(rater, stories, "flag")
     return np.array([reward_of[row] for row in rows]), trained_on
@@ -222,9 +220,9 @@ class _Rows:
 
     def __init__(self, job: ScoringJob, job_fingerprint: str) -> None:
         self.job = job
-        self.columns = [job.prompt_column, job.text_column]
-        self.folder = job.parts / f"input-{job_fingerprint[:16]}"
-        self.path = self.folder / "rows.parquet"
+        self.fingerprint = job_fingerprint
+        self.parts = Cache(job.parts / f"input-{job_fingerprint[:16]}")
+        self.path = self.parts.folder / "rows.parquet"
 
     def read(self, rejected: RejectedRows) -> None:
         """Write the rows of the input to the Parquet file."""
@@ -238,35 +236,44 @@ class _Rows:
             reader = pa.RecordBatchReader.from_batches(table.schema, batches)
             write_atomically(self.path, lambda path: write_sorted_batches(reader, job.schema, path))
 
-    def chunks(self) -> Iterator[tuple[Path, list[str], list[str]]]:
-        """Yield the part's path, the prompts and the stories of every chunk."""
+    def rewards(
+        self, rater: ScoreRater, index: int = 0, count: int = 1
+    ) -> Iterator[tuple[list[str], dict[str, Any]]]:
+        """Yield prompts and stored rewards of every chunk whose number modulo `count` is `index`.
+
+        Chunks without a part are scored.
+        """
+
+        def score(prompts: Sequence[str], stories: Sequence[str]) -> dict[str, Any]:
+            cut = -rater.notes().get("stories_cut", 0)
+            # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
+            rewards = finite_rewards(rater, prompts, stories) + 0.0
+            cut += rater.notes().get("stories_cut", 0)
+            return {"rewards": rewards.tolist(), "stories_cut": cut}
+
+        columns = [self.job.prompt_column, self.job.text_column]
         with pq.ParquetFile(self.path, pre_buffer=False) as file:
-            batches = file.iter_batches(self.job.chunk_stories, columns=self.columns)
-            for number, chunk in enumerate(batches):
-                texts = (chunk[name].to_pylist() for name in self.columns)
-                yield self.folder / f"{number:07d}.json", *texts
+            batches = enumerate(file.iter_batches(self.job.chunk_stories, columns=columns))
+            for number, chunk in itertools.islice(batches, index, None, count):
+                prompts, stories = (chunk[name].to_pylist() for name in columns)
+                make = partial(score, prompts, stories)
+                yield (
+                    prompts,
+                    self.parts.get([self.fingerprint, number], make, label=f"{number:07d}"),
+                )
 
     def score(self, rater: ScoreRater, index: int, count: int) -> None:
-        """Write the missing parts of every chunk whose number modulo `count` is `index`."""
+        """Store the rewards of this process's chunks."""
         total = pq.read_metadata(self.path).num_rows // count
         hidden = True if index else None
         with tqdm(total=total, desc="score", unit=" stories", disable=hidden) as bar:
-            for part, prompts, stories in itertools.islice(self.chunks(), index, None, count):
-                if read_json_part(part) is None:
-                    cut = -rater.notes().get("stories_cut", 0)
-                    # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
-                    rewards = finite_rewards(rater, prompts, stories) + 0.0
-                    cut += rater.notes().get("stories_cut", 0)
-                    write_json_part({"rewards": rewards.tolist(), "stories_cut": cut}, part)
-                bar.update(len(stories))
+            for prompts, _ in self.rewards(rater, index, count):
+                bar.update(len(prompts))
 
     def scored(self, rater: ScoreRater) -> tuple[pa.Table, int]:
         """The columns of `ADDED` for every row, and the number of truncated stories."""
         tables, cut = [], 0
-        for part, prompts, _ in self.chunks():
-            stored = read_json_part(part)
-            if stored is None:
-                raise DataError(f"{part} is damaged or missing: run the same command again")
+        for prompts, stored in self.rewards(rater):
             keys = [prompt_key(prompt)[:16] for prompt in prompts]
             tables.append(pa.table({"prompt": keys, "reward": stored["rewards"]}))
             cut += stored["stories_cut"]
@@ -335,8 +342,8 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         depends_on = rewards_depend_on(job.rater)
         sha256, columns = source_digest(job.input), (job.prompt_column, job.text_column)
         job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            manifest = json.loads(job.manifest.read_text(encoding="utf-8"))
+        with contextlib.suppress(DataError, KeyError, TypeError):
+            manifest = read_sealed(job.manifest, DataError, "score again")
             written = manifest["output"]["sha256"]
             if manifest["fingerprint"] == job_fingerprint and written == file_digest(job.out):
                 return None if index else {**manifest, "unchanged": True}
@@ -374,6 +381,6 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - started, 2),
         }
-        write_json(manifest, job.manifest)
+        write_sealed(manifest, job.manifest)
         shutil.rmtree(job.parts)
     return manifest

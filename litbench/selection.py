@@ -3,18 +3,20 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.config import Input
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Job, VerdictParts, evaluate, print_estimates
+from litbench.evaluation import Job, evaluate, print_estimates
 from litbench.evaluation_pairs import read_pairs
 from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.metrics.printing import leaderboard_text
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object
 from litbench.records import prompt_keys
-from litbench.store import Artifact, write_json
+from litbench.store import Artifact, Cache, write_json
 from litbench.tables import write_table
 from litbench.templates import family_names
 from litbench.text import clean_name, digest
@@ -31,7 +33,7 @@ class Selection:
         sample: maximum number of pairs to draw.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     split: str = "train"
     templates: list[str] = field(default_factory=list)
     sample: int = 500
@@ -129,7 +131,6 @@ def select_templates(
         folder,
         program=program,
         config=select,
-        inputs={"pairs": select.pairs},
         models=files_of(every),
     )
     depends_on = [artifact.digests["pairs"], validation["pair_id"].to_pylist()]
@@ -137,7 +138,7 @@ def select_templates(
         Job(spec, spec.name, lambda: validation, depends_on, work=validation.num_rows)
         for spec in every
     ]
-    parts = VerdictParts(folder / "parts")
+    parts = Cache(folder / "parts")
     verdicts = pa.concat_tables(table for _, table, _ in evaluate(jobs, parts))
     content = []
     for judge, of_judge in candidates.items():
@@ -154,5 +155,5 @@ def select_templates(
     artifact.write("selection.json", lambda path: write_json(content, path))
     artifact.counts = {"pairs": validation.num_rows, "prompts": len(set(prompt_keys(validation)))}
     artifact.finish()
-    parts.discard_others()
+    parts.discard_unused()
     return chosen

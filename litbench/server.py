@@ -1,5 +1,6 @@
 """The scoring server: one model behind HTTP.
 
+GET  /             a page for trying the model
 POST /score        rewards
 POST /classify     rewards in the format of vLLM's classification API
 GET  /health       200 once the model is loaded
@@ -10,24 +11,28 @@ Stories of concurrent requests share batches. Logs, metrics and errors never con
 """
 
 import asyncio
+import base64
+import hashlib
 import hmac
 import ipaddress
 import itertools
 import logging
 import math
+import socket
 import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import prometheus_client as prometheus
 import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -41,7 +46,7 @@ from litbench.raters import ScoreRater
 
 logger = logging.getLogger("litbench.server")
 
-_PATHS = ("/score", "/classify", "/health", "/metrics", "/openapi.json")
+_PATHS = ("/", "/score", "/classify", "/health", "/metrics", "/openapi.json")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the usual limit of 1,024 open files per process.
@@ -54,6 +59,20 @@ _CLOSE = {"connection": "close"}
 _BATCH_TOKENS = 4_096
 # Forward passes: enough to sort stories by length, few enough not to delay the next request.
 _PASSES_PER_BATCH = 4
+
+_PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+
+
+def _hash_of(tag: str) -> str:
+    content = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+# The page runs its own script and style, and talks to this server only.
+_PAGE_POLICY = (
+    f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 @dataclass(frozen=True)
@@ -247,7 +266,8 @@ class Middleware:
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
     def _authorize(self, scope: Scope) -> None:
-        if self.token is None or scope["path"] == "/health":
+        # The page asks for the token and sends it to /score.
+        if self.token is None or scope["path"] in ("/", "/health"):
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         valid = hmac.compare_digest(given.strip().encode(), self.token.encode())
@@ -332,7 +352,8 @@ def make_app(
         rater: scores the stories.
         name: name of the model in responses.
         limits: limits on requests, on the queue and on time.
-        token: bearer token required by all requests except /health; None for no authentication.
+        token: bearer token required by all requests except / and /health; None for no
+            authentication.
         allowed_hosts: accepted values of the Host header; "*" for any.
     """
     metrics = Metrics()
@@ -378,6 +399,10 @@ def make_app(
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return {"object": "list", "model": name, "data": data, "usage": usage}
 
+    @app.get("/", include_in_schema=False)
+    async def show_page() -> Response:
+        return HTMLResponse(_PAGE, headers={"content-security-policy": _PAGE_POLICY})
+
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ready", "model": name, "kind": rater.kind, "version": __version__}
@@ -393,15 +418,38 @@ def make_app(
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
     """Create the uvicorn server; on shutdown it still answers accepted requests."""
+
+    async def refuse_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if {"content-length", "transfer-encoding"} <= set(headers):
+            # RFC 9112, 6.1: a proxy in front may take the other one, and see another request.
+            reason = "Content-Length and Transfer-Encoding are both given: send one of them"
+            response = error_response(scope, HTTPException(400, reason, _CLOSE))
+            await response(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
     config = uvicorn.Config(
         # uvicorn opens the socket, not we: asyncio then sets TCP_NODELAY, without which a response
         # on a keep-alive connection waits 40 ms for the client's delayed ACK. No access log: a
         # client may have put a story into the path.
-        app, host=host, port=port, http="h11", loop="asyncio", ws="none", lifespan="off",
-        access_log=False, limit_concurrency=_MOST_CONNECTIONS,
+        refuse_two_lengths, host=host, port=port, http="h11", loop="asyncio", ws="none",
+        lifespan="off", access_log=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
     )  # fmt: skip
     return uvicorn.Server(config)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise a ConfigError if no server can listen here; before a model is loaded for nothing."""
+    try:
+        for family, *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            socket.create_server((address[0], port), family=family).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {host}, port {port} ({error}): give another --port, or a --host of "
+            "this machine"
+        ) from error
 
 
 def accepted_hosts(host: str, allowed: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Output folders of programs, with a manifest of config, inputs, counts and versions.
+"""A result and what made it: written whole or not at all, and resumed.
 
-Each program writes one folder:
+Each program writes one folder, with a manifest of config, inputs, counts and versions:
 
     artifact = Artifact(folder, program=__file__, config=config, inputs={"stories": path})
     if artifact.is_current():
@@ -8,30 +8,36 @@ Each program writes one folder:
     artifact.write("pairs.parquet", lambda path: write_table(table, path))
     artifact.finish()  # writes manifest.json
 
-Files and folders are written to a temporary path, synced and renamed. Parts of unfinished work have
-a digest, beside them (`write_part`) or inside (`write_json_part`); a damaged part is made again.
+Files and folders are written to a temporary path, synced and renamed. Unfinished work is kept in a
+`Cache`:
+
+    cache = Cache(folder / "parts")
+    rewards = cache.get([model, stories], lambda: score(stories))
+    cache.discard_unused()
 """
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench import hub
-from litbench.config import as_plain, check_utf8, is_full_disk
-from litbench.errors import DataError
+from litbench.config import Input, Runtime, as_plain, check_utf8, is_full_disk, marks_of
+from litbench.errors import DataError, LitBenchError
 
 T = TypeVar("T")
 
@@ -52,14 +58,24 @@ _LIBRARIES = (
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of all files in a folder."""
+    """SHA-256 of a file, or of the names and contents of all files in a folder.
+
+    DataError if it cannot be read.
+    """
     if path.is_dir():
         hasher = hashlib.sha256()
         for inner in sorted(item for item in path.rglob("*") if item.is_file()):
             hasher.update(os.fsencode(f"{inner.relative_to(path)}\0{file_digest(inner)}\n"))
         return hasher.hexdigest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is neither a file nor a folder: remove it, or give another")
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error}; allow reading it, or give another"
+        ) from error
 
 
 def source_digest(source: str | Path, *, is_model: bool = False) -> str:
@@ -103,6 +119,29 @@ def clear_full_disk(path: Path) -> Iterator[None]:
         raise DataError(
             f"cannot write {path}: {error}; free space or choose another folder"
         ) from error
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Create a folder and lock it; DataError if another program has locked it.
+
+    The lock is released at the end of the block, or of a killed program.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}; choose another folder") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise DataError(
+            f"cannot write {folder}: another program is writing it: wait for it, or choose "
+            "another folder"
+        ) from error
+    finally:
+        os.close(handle)
 
 
 def write_atomically(
@@ -151,41 +190,10 @@ def _exchange(first: Path, second: Path) -> bool:
 
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def write_part(path: Path, write: Callable[[Path], object], *, is_folder: bool = False) -> None:
-    """Write a part of unfinished work atomically, with its digest in a file beside it."""
-
-    def with_digest(temporary: Path) -> None:
-        write(temporary)
-        # The digest first: a part without a digest counts as damaged.
-        write_digest(path, temporary)
-
-    write_atomically(path, with_digest, is_folder=is_folder)
-
-
-def write_digest(path: Path, written: Path) -> None:
-    """Write the digest of a part for `read_part`; `written` is where the part is now."""
-    digest = file_digest(written)
-    write_atomically(Path(f"{path}.sha256"), lambda beside: beside.write_text(digest))
-
-
-def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
-    """Read a part, a file or a folder; None if it is missing, or damaged, which is printed."""
-    with contextlib.suppress(OSError):
-        if Path(f"{path}.sha256").read_bytes() == file_digest(path).encode():
-            return read(path)
-    _report_damage(path)
-    return None
-
-
-def _report_damage(path: Path) -> None:
-    if path.exists():
-        print(f"{path} is damaged or incomplete: its work is done again", file=sys.stderr)
 
 
 def as_json(content: Any) -> Any:
@@ -200,30 +208,158 @@ def write_json(content: Any, path: Path) -> None:
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def write_json_part(content: Any, path: Path) -> None:
-    """Write a part of unfinished work as JSON, with its digest inside."""
-    write_json({"sha256": fingerprint(content), "content": content}, path)
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
-def read_json_part(path: Path) -> Any:
-    """Read what `write_json_part` wrote; None if it is missing, or damaged, which is printed."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        part = json.loads(path.read_text(encoding="utf-8"))
-        if part["sha256"] == fingerprint(part["content"]):
-            return part["content"]
-    _report_damage(path)
-    return None
+def write_sealed(content: Mapping[str, Any], path: Path) -> None:
+    """Write a JSON object atomically, with the digest of all other keys under `sha256`."""
+    plain = json.loads(json.dumps(as_plain(content)))
+    write_json({**plain, "sha256": fingerprint(plain)}, path)
+
+
+def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; raise `error` if it is missing, damaged or was changed."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
+        content = _read_json(path)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+        if content.pop("sha256", None) != fingerprint(content):
+            raise ValueError("its content does not match its sha256")
+    except (OSError, ValueError, RecursionError) as cause:
+        raise error(f"cannot read {path.name} in {path.parent} ({cause}): {advice}") from cause
+    return content
+
+
+def write_part(path: Path, write: Callable[[Path], object], *, is_folder: bool = False) -> None:
+    """Write a part of unfinished work atomically, with its digest in a file beside it."""
+
+    def with_digest(temporary: Path) -> None:
+        write(temporary)
+        # The digest first: a part without a digest counts as damaged.
+        write_digest(path, temporary)
+
+    for place, belongs in ((path, is_folder), (_digest_file(path), False)):
+        # A folder cannot be replaced by a file, nor a file by a folder.
+        if place.exists() and place.is_dir() != belongs:
+            _remove(place)
+    write_atomically(path, with_digest, is_folder=is_folder)
+
+
+def write_digest(path: Path, written: Path) -> None:
+    """Write the digest of a part for `is_whole`; `written` is where the part is now."""
+    digest = _part_digest(path, written)
+    write_atomically(_digest_file(path), lambda beside: beside.write_text(digest))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a part is there with its digest; damage is reported on stderr."""
+    beside = _digest_file(path)
+    with contextlib.suppress(OSError, DataError):
+        if beside.is_file() and beside.read_bytes() == _part_digest(path, path).encode():
+            return True
+    if os.path.lexists(path):
+        print(f"{path} is damaged or incomplete: its work is done again", file=sys.stderr)
+    return False
+
+
+def _digest_file(path: Path) -> Path:
+    return Path(f"{path}.sha256")
+
+
+def _part_digest(path: Path, written: Path) -> str:
+    """Digest of the name and the content: another part's file and digest do not fit here."""
+    return fingerprint(path.parent.name, path.name, file_digest(written))
+
+
+class Cache:
+    """Parts of unfinished work in a folder of their own, so that a killed run resumes.
+
+    A part is a file or a folder. Its name has the fingerprint of its key, which is everything that
+    its content depends on. A part that is damaged, incomplete or of another key is reported on
+    stderr and made again.
+
+    Attributes:
+        folder: folder of the parts; created with the first part.
+        used: names of the parts that this run has asked for.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.used: set[str] = set()
+
+    def path(self, key: Any, label: str, suffix: str) -> Path:
+        """Return the path of the part of a key."""
+        # A label may contain characters that file names cannot, as in owner/model.
+        readable = re.sub(r"[^-.+=@ \w]", "_", label)[:40]
+        path = self.folder / f"{readable}-{fingerprint(key)[:16]}{suffix}"
+        self.used.add(path.name)
+        return path
+
+    def get(
+        self,
+        key: Any,
+        make: Callable[[], T],
+        read: Callable[[Path], T] = _read_json,
+        write: Callable[[T, Path], object] = write_json,
+        *,
+        label: str = "part",
+        suffix: str = ".json",
+        again: Callable[[T], object] | None = None,
+    ) -> T:
+        """Read the part of a key; if there is none, first write what `make` returns.
+
+        Args:
+            key: plain values that change whenever the content changes.
+            make: returns the content.
+            read: reads a file that `write` wrote; JSON by default.
+            write: writes the content to a path.
+            label: readable start of the file's name.
+            suffix: end of the file's name.
+            again: whether a stored content must be replaced.
+        """
+        path = self.path(key, label, suffix)
+        if not is_whole(path) or (again is not None and again(read(path))):
+            write_part(path, partial(write, make()))
+        # Read also when just written, so that a resumed run computes with equal values.
+        return read(path)
+
+    def get_folder(self, key: Any, write: Callable[[Path], object], label: str = "part") -> Path:
+        """Return the folder of a key; if there is none, `write(path)` fills it first."""
+        path = self.path(key, label, "")
+        if not is_whole(path):
+            write_part(path, write, is_folder=True)
+        return path
+
+    def stored(self, read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:
+        """Yield the path and the content of each whole part."""
+        for path in sorted(self.folder.glob("[!.]*")):
+            if path.suffix != ".sha256" and is_whole(path):
+                yield path, read(path)
+
+    def discard(self, key: Any, label: str = "part", suffix: str = ".json") -> None:
+        """Remove the part of a key."""
+        path = self.path(key, label, suffix)
+        _remove(path)
+        _remove(_digest_file(path))
+
+    def discard_unused(self) -> int:
+        """Remove all parts but those in `used`, and what killed runs left; return how many."""
+        unused = [
+            path
+            for path in self.folder.glob("*")
+            if path.name.removesuffix(".sha256") not in self.used
+        ]
+        for path in unused:
+            _remove(path)
+        return len(unused)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a folder's manifest; DataError if it is missing or damaged."""
-    try:
-        content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        return {**content}
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(
-            f"cannot read manifest.json in {folder} ({error}): run the program that writes it again"
-        ) from error
+    """Read a folder's manifest; DataError if it is missing, damaged or was changed."""
+    return read_sealed(folder / "manifest.json", DataError, "run the program that writes it again")
 
 
 def read_manifest_of(path: Path) -> dict[str, Any]:
@@ -243,20 +379,27 @@ def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
     return isinstance(output, dict) and output.get("sha256") == file_digest(path)
 
 
+def _path_from(folder: Path, source: str | Path) -> str:
+    """Path of a local source relative to `folder`; a name on the Hub stays a name."""
+    if not Path(source).exists():
+        return str(source)
+    return os.path.relpath(Path(source).resolve(), folder.resolve())
+
+
 class Artifact:
     """The output folder of one program, and its manifest.
 
     The fingerprint covers the config, the contents of the inputs and the program's version, but no
-    paths. `counts` is written to the manifest.
+    paths. `counts` is written to the manifest. Paths of inputs are written relative to the folder,
+    so that they hold in a copy of both.
 
     Args:
         folder: output folder.
         program: path of the program.
         config: config of the program.
-        inputs: files, folders and data sets that the program reads, by config key.
+        inputs: files, folders and data sets that the program reads, by config key, beside those
+            that the config marks as `Input`. Keys marked as `Runtime` are left out.
         models: models that the program uses, by config key.
-        runtime_keys: config keys that do not change the results. They may contain passwords, so
-            they are left out of the manifest.
         version: version of the program; raise it when the same config and inputs give other
             results.
     """
@@ -267,27 +410,31 @@ class Artifact:
         *,
         program: str,
         config: Any,
-        inputs: Mapping[str, str | Path],
+        inputs: Mapping[str, str | Path] | None = None,
         models: Mapping[str, str | Path] | None = None,
-        runtime_keys: Collection[str] = (),
         version: int = 1,
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
         self._program = {"program": Path(program).name, "version": version}
         self._config = as_plain(config)
-        for key in runtime_keys:
-            del self._config[key]
+        marks = marks_of(type(config))
+        named = {name: getattr(config, name) for name, marked in marks.items() if Input in marked}
+        inputs = {key: path for key, path in named.items() if path is not None} | dict(inputs or {})
+        models = models or {}
+        for name, marked in marks.items():
+            if Runtime in marked:
+                del self._config[name]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
         self._paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
-            **{name: source_digest(model, is_model=True) for name, model in (models or {}).items()},
+            **{name: source_digest(model, is_model=True) for name, model in models.items()},
         }
         self._inputs = {
-            name: {"path": str(source), "sha256": self.digests[name]}
-            for name, source in {**inputs, **(models or {})}.items()
+            name: {"path": _path_from(folder, source), "sha256": self.digests[name]}
+            for name, source in {**inputs, **models}.items()
         }
         # The output folder is `out`, or `output_dir` in programs with trl's names.
         paths = {"out", "output_dir", *self._inputs}
@@ -328,7 +475,7 @@ class Artifact:
         # Temporary files of killed runs.
         for leftover in self.folder.glob(".part-*"):
             _remove(leftover)
-        write_json(self.as_manifest(), self.folder / "manifest.json")
+        write_sealed(self.as_manifest(), self.folder / "manifest.json")
 
     def made_of(self) -> str:
         """Config, input digests and versions as JSON: nothing that differs between equal runs."""

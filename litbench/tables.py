@@ -9,13 +9,14 @@ with a reason, or raise an error that names file, row and column.
 import codecs
 import csv
 import functools
+import itertools
 import json
 import math
 import os
 import sqlite3
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import feather
+from pydantic_core import to_json
 from tqdm import tqdm
 
 from litbench.config import nearest
@@ -48,6 +50,7 @@ _ROW_GROUP = 16_384
 # Column with a hash of each row's key, to find repeated keys.
 _KEY = "(key)"
 _PROBLEM, _VALUE = "(problem)", "(value)"
+_INTERNAL = (ROW, _KEY, _PROBLEM, _VALUE)
 _JSON = pa.json_(pa.large_string())
 
 # Called for each broken row with its number, the column, the reason and the value.
@@ -115,17 +118,16 @@ class RejectedRows:
 
 
 def _without(table: pa.Table, *names: str) -> pa.Table:
-    return table.select([name for name in table.column_names if name not in names])
+    kept = [index for index, name in enumerate(table.column_names) if name not in names]
+    return table.select(kept)
 
 
 def _numbered(table: pa.Table, numbers: Any) -> pa.Table:
     _check_columns(table.column_names)
-    return _without(table, ROW).append_column(ROW, pa.array(numbers))
+    return _without(table, *_INTERNAL).append_column(ROW, pa.array(numbers))
 
 
 def _check_columns(names: Sequence[str]) -> None:
-    if len(set(names)) < len(names):
-        raise ValueError(f"column '{max(names, key=names.count)}' appears twice")
     if len(names) > _MOST_COLUMNS:
         raise ValueError(
             f"has more than {_MOST_COLUMNS:,} columns: put keys that differ by row into one object"
@@ -156,7 +158,7 @@ def _batch_chunks(
 
 
 def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
-    """Decode the dictionaries of a chunk and remove rows with text that is not UTF-8."""
+    """Remove rows with text that is not UTF-8, and convert the columns to types of DuckDB."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in chunk.columns
@@ -164,16 +166,36 @@ def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
     chunk = pa.table(columns, chunk.column_names)
     try:
         chunk.validate(full=True)
-        return chunk
     except pa.ArrowInvalid:
         kept = []
         for index in range(chunk.num_rows):
             try:
-                chunk.slice(index, 1).to_pylist()
+                for column in chunk.columns:
+                    column[index].as_py()
                 kept.append(index)
             except UnicodeDecodeError:
                 problem(chunk[ROW][index].as_py(), "(row)", "bytes that are not UTF-8")
-        return chunk.take(pa.array(kept, pa.int64()))
+        chunk = chunk.take(pa.array(kept, pa.int64()))
+    return pa.table(list(map(_readable, chunk.columns)), chunk.column_names)
+
+
+def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as JSON if DuckDB cannot read its type, such as float16 or decimal256."""
+    try:
+        duckdb.from_arrow(pa.table([column.slice(0, 0)], ["c"]))
+        # DuckDB refuses maps with repeated keys.
+        is_readable = "map<" not in str(column.type)
+    except duckdb.NotImplementedException:
+        is_readable = False
+    if is_readable:
+        return column
+    texts = (
+        None
+        if value is None
+        else to_json(value, bytes_mode="base64", inf_nan_mode="null", fallback=str).decode()
+        for value in column.to_pylist()
+    )
+    return pa.chunked_array([pa.array(texts, pa.large_string())]).cast(_JSON)
 
 
 def _check_decoded(size: int, most: float) -> None:
@@ -185,6 +207,8 @@ def _decoded_size(column: pa.Array) -> int:
     """Return the bytes of a column's values after decoding dictionaries at any depth."""
     if isinstance(column, pa.StructArray):
         return sum(map(_decoded_size, column.flatten()))
+    if isinstance(column, pa.MapArray):
+        return _decoded_size(column.keys) + _decoded_size(column.items)
     if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         return _decoded_size(column.flatten())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else None
@@ -514,7 +538,7 @@ def _converted(value: str, given: str, kind: str) -> str:
     """Return SQL that converts a value of an SQL type to a kind of column; null if it cannot."""
     text = "NULL::VARCHAR"
     if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
-        return f"trunc(epoch({value}))"
+        return f"trunc(epoch(TRY_CAST({value} AS TIMESTAMP)))"
     if given in _WHOLE:
         return f"{value}::VARCHAR" if kind == "text" else value
     if given == "JSON":
@@ -537,6 +561,9 @@ def _extra(value: str, given: str) -> str:
     if given == "JSON":
         # Texts are written without quotes.
         return f"({value}->>'$')"
+    if given == "INTERVAL":
+        # Parquet has no such type.
+        return f"{value}::VARCHAR"
     is_nested = given.endswith("]") or given.startswith(("STRUCT", "MAP", "UNION"))
     return f"to_json({value})::VARCHAR" if is_nested else value
 
@@ -662,6 +689,27 @@ def _query(
     return sql, [*fitted, ROW, _KEY, _PROBLEM, _VALUE], problems
 
 
+def _distinct(
+    names: Sequence[str], source: str, schema: Schema, columns: Mapping[str, str] | None
+) -> list[str]:
+    """Return unique names for a source's columns: "a (1)" and "a (2)" if "a" is repeated.
+
+    Raises:
+        DataError: a repeated name is a column of the schema, or of the source under `columns`.
+    """
+    names = [name or "unnamed" for name in names]
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    read = {column.name for column in schema.columns} | set((columns or {}).values())
+    if unclear := sorted(read & repeated):
+        raise DataError(f"{source}: column '{unclear[0]}' appears twice: rename or remove one")
+    distinct: list[str] = []
+    for name in names:
+        numbered = (f"{name} ({number})" for number in itertools.count(1))
+        free = (n for n in numbered if n not in names and n not in distinct)
+        distinct.append(next(free) if name in repeated else name)
+    return distinct
+
+
 class ReadOptions(TypedDict, total=False):
     """Options of reading a source, all optional.
 
@@ -710,6 +758,7 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
     with closing(_database().cursor()) as connection:
         for chunk in _read_chunks(Path(source), options.get("encoding", "utf-8"), problem):
             own = _without(chunk, ROW)
+            own = own.rename_columns(_distinct(own.column_names, str(source), schema, columns))
             raw = own.rename_columns([f"({k})" for k in range(own.num_columns)])
             connection.register("raw", raw.append_column(ROW, chunk[ROW]))
             try:
@@ -735,8 +784,9 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
                         yield _without(table, _PROBLEM, _VALUE)
             except (duckdb.Error, pa.ArrowException) as error:
                 what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
+                reason = str(error).partition("\n")[0]
                 raise DataError(
-                    f"{source}: {what}: {error} (columns of CSV are text: TRY_CAST(score AS INT))"
+                    f"{source}: {what}: {reason} (columns of CSV are text: TRY_CAST(score AS INT))"
                 ) from error
 
 
@@ -783,7 +833,8 @@ class StreamingTable:
         for source in sources:
             for chunk in _fitted_chunks(source, declared, options):
                 schemas[chunk.schema] = None
-                keys.append(chunk[_KEY].to_numpy())
+                # A view would hold all columns of the chunk in memory.
+                keys.append(chunk[_KEY].to_numpy().copy())
                 of_chunk.append(str(source))
                 self._held.append(chunk)
                 if folder is not None:

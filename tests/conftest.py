@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import runpy
+import shutil
 import string
 import subprocess
 import sys
@@ -359,3 +360,38 @@ def invented():
         return "".join(w + e for w, e in zip(source.choices(WORDS, k=words), ends, strict=True))
 
     return write
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium; the test is skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        # Its sandbox needs rights that containers do not give.
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium):
+    """Open a tab that notes its requests and what its console says."""
+    contexts = []
+
+    def build(**options):
+        context = chromium.new_context(**options)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.requests, page.console = [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("console", lambda message: page.console.append(message.text))
+        return page
+
+    yield build
+    for context in contexts:
+        context.close()

@@ -65,6 +65,9 @@ class FakeOpenAI(Loopback):
         files: the questions of each batch.
         name: the model's name in its answers.
         refusal: what it says when it refuses.
+        count: tokens read and written, of a question and its answer; words unless it is replaced.
+        report: what an answer says about its usage, of what is billed; null for nothing.
+        billed_faults: faults that are billed as an answer of `max_tokens` would be.
         most_at_once: most requests under way at one time.
     """
 
@@ -88,9 +91,10 @@ class FakeOpenAI(Loopback):
         """A server that is not started yet.
 
         `others` are further models by name. `faults` gives the fault of a request, one of `FAULTS`
-        or "400", by its number (from 1) and "chat"; `manners` that of a question, one of `MANNERS`
-        or "limit": whole, and as long as it may be. `on_request` is called with a request's number
-        before and after its answer. `complaint` and `code` are said at "400", "500" and "503".
+        or "400", by its number (from 1) and "chat"; `manners` that of a question: one of `MANNERS`,
+        "limit" (whole, and as long as it may be) or "filter later" (whole, and filtered at the
+        end). `on_request` is called with a request's number before and after its answer.
+        `complaint` and `code` are said at "400", "500" and "503".
         `question_of` gives the text of a request's messages, which is answered and counted.
         """
         self.answers = {"judge": answer, **(others or {})}
@@ -111,6 +115,9 @@ class FakeOpenAI(Loopback):
         self.files = {}
         self.name = "judge-1"
         self.refusal = "I would rather not judge this."
+        self.count = lambda question, answer: (len(question.split()), len(answer.split()))
+        self.report = lambda usage: usage
+        self.billed_faults = ()
         self.billed = [0, 0]
         self.under_way = 0
         self.most_at_once = 0
@@ -179,6 +186,9 @@ class _Handler(Handler):
             if fault is not None:
                 with fake.lock:
                     fake.faults[fault] += 1
+                    if fault in fake.billed_faults:
+                        fake.billed[0] += fake.count(question, "")[0]
+                        fake.billed[1] += body["max_tokens"]
                 self._fail(fault)
                 return
             time.sleep(fake.seconds)
@@ -229,7 +239,10 @@ class _Handler(Handler):
         manner = fake.manners(question)
         text = fake.answers[body["model"]](question)
         message = {"role": "assistant", "content": text}
-        reasons = {"filter": "content_filter", "length": "length", "limit": "length"}
+        reasons = {
+            "filter": "content_filter", "filter later": "content_filter", "length": "length",
+            "limit": "length",
+        }  # fmt: skip
         if manner == "refusal":
             message |= {"content": None, "refusal": fake.refusal}
         elif manner == "filter":
@@ -247,11 +260,12 @@ class _Handler(Handler):
         with fake.lock:
             fake.billed[0] += content["usage"]["prompt_tokens"]
             fake.billed[1] += content["usage"]["completion_tokens"]
+        content["usage"] = fake.report(content["usage"])
         self._send(200, content)
 
     def _completion(self, question, choices):
-        read = len(question.split())
-        written = sum(len((message["content"] or "").split()) for message, _ in choices)
+        texts = [message["content"] or "" for message, _ in choices]
+        read, written = self.server.fake.count(question, " ".join(texts))
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",

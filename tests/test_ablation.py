@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ from litbench.metrics.ablation import (
 from litbench.raters import RaterSpec
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.pages import draw_ablation, write_ablation
-from litbench.store import Artifact
+from litbench.store import Artifact, Cache
 from litbench.tables import write_table
 
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}
@@ -85,15 +84,8 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
     module = load_program("eval/ablation.py")
     make_pairs = module.make_pairs
 
-    def remembered(config, what, path):
-        files = [path, path.with_suffix(".json")]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            if (made_before / file.name).exists():
-                shutil.copy(made_before / file.name, file)
-        make_pairs(config, what, path)
-        for file in files:
-            shutil.copy(file, made_before)
+    def remembered(config, what, source, parts):
+        return make_pairs(config, what, source, Cache(made_before / parts.folder.name))
 
     monkeypatch.setattr(module, "make_pairs", remembered)
     monkeypatch.setattr("litbench.report.pages.draw_ablation", lambda _: {})

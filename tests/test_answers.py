@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litbench.templates import read_answer
+from litbench.templates.parser import LONGEST_REPLY
 
 CASES = [
     json.loads(line)
-    for line in (Path(__file__).parent / "answers.jsonl").read_text("utf-8").splitlines()
+    for name in ("answers.jsonl", "answers_contested.jsonl")
+    for line in (Path(__file__).parent / name).read_text("utf-8").splitlines()
 ]
 FORMS = ["label", "verdict", "explanation", "json_verdict", "json_explanation"]
 VERDICTS = {"A", "B", "tie", "unparsed", "refused"}
@@ -241,16 +243,49 @@ HOSTILE = [
     *('{"preferred": "A"}\n', "“", '"', "```\n", "A because ", "Preferred: A over B", "A[", "<|a"),
     *("`", "'", "<q>", "</q>\n", "{\n", "|", "A is: ", "no, B. ", "or a ", "x {'preferred': \n"),
     *("It ends:\nA\n", "1. Verdict: ", ", verdict: A", "\n<!-- -->", "<think></think>", "<!--"),
+    *(
+        "-",
+        "A is better. ",
+        "i prefer ",
+        "not ",
+        "A, ",
+        "=====\n",
+        ",,",
+        "’",
+        "A is really really ",
+        "<<",
+    ),
+    *(
+        "Preferred: `A`\n",
+        'Preferred: "A"\n',
+        "the author writes\n",
+        "This is a ",
+        "it says A ",
+        "一",
+    ),
 ]
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_long_answer_is_read_in_linear_time(piece):
-    """A backtracking expression takes minutes for some of these."""
-    started = time.process_time()
-    for before, behind in (("", ""), ("It ends. ", "x"), ("<think>", "\nPreferred: B")):
-        read_answer(before + piece * (200_000 // len(piece)) + behind, "json_verdict")
-    assert time.process_time() - started < 5
+    """Four times the text may take eight times as long; a quadratic expression takes sixteen."""
+    for before, behind in (
+        *(("", ""), ("It ends. ", "x"), ("<think>", "\nPreferred: B")),
+        *(("Preferred: A\n", ""), ("x\nPreferred: A, ", ""), ("It ends. ", "\nPreferred: B")),
+    ):
+        seconds = []
+        for size in (10_000, 40_000):
+            answer = before + piece * (size // len(piece)) + behind
+            started = time.process_time()
+            read_answer(answer, "json_verdict")
+            seconds.append(time.process_time() - started)
+        assert seconds[1] < 8 * max(seconds[0], 0.05), (before, behind)
+
+
+def test_too_long_answer_is_unparsed():
+    answer = "It ends. " * (LONGEST_REPLY // 9) + "\nPreferred: A"
+    assert read_answer(answer[-LONGEST_REPLY:], "explanation").verdict == "A"
+    assert read_answer("x" + answer, "explanation").verdict == "unparsed"
 
 
 def test_deeply_nested_json():

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models import attention
@@ -16,7 +17,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 LENGTHS = (1, 40, 7, 23)
-SAME = 1e-5
 
 
 def by_hand(query, key, value, starts, scale, window, *, causal):
@@ -108,7 +108,7 @@ def test_both_ways_compute_attention_within_each_sequence(
     assert weights is None
     flat = [part[0].transpose(0, 1).float() for part in (query, key, value)]
     expected = by_hand(*flat, starts, 0.3, window, causal=causal).to(query.dtype)
-    torch.testing.assert_close(out[0], expected, rtol=0, atol=SAME)
+    assert_same(out[0], expected)
     if calls is not None:
         (call,) = calls
         assert call["window_size"] == (-1 if window is None else window - 1, 0 if causal else -1)
@@ -175,7 +175,7 @@ def test_packed_padded_and_eager_attention_agree(kind, tiny_model, sequences, re
         padded, _ = load_backbone(folder, attention=implementation)
         assert not is_packed(padded)
         found = rewards_by(padded, tokenizer, sequences, packed=False)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=SAME)
+        assert_same(found, expected)
     # Weights in fp32 under autocast, as training has it by default.
     with torch.autocast("cpu", torch.bfloat16):
         low = rewards_by(packed, tokenizer, sequences, packed=True)
@@ -251,7 +251,7 @@ def test_decoder_without_packing_is_scored_on_padded_rows(tiny_model, tmp_path):
     with torch.inference_mode():
         found = rewards_of(loaded.eval(), collate(rows, packed=False, pooling="last"), "last")
         plain = [model.eval()(input_ids=torch.from_numpy(ids)[None]).logits[0] for ids in rows]
-    torch.testing.assert_close(found, torch.stack(plain), rtol=0, atol=SAME)
+    assert_same(found, torch.stack(plain))
     # Had its attention been exchanged, the sinks would be missed.
     loaded.config._attn_implementation = attention.ATTENTION
     with pytest.raises(ModelError, match=r"uses attention sinks \(s_aux\).*set attention to eager"):

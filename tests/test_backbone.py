@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import (
@@ -21,8 +22,6 @@ from litbench.models.reward import RewardModel
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-
-SAME = 1e-5
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +132,7 @@ def test_logits_are_computed_and_scaled_in_fp32(
         logits = answer_logits(model.eval(), batch, batch["read"])
     expected = scale(seen[0][0].double() @ model.lm_head.weight.double().T)
     assert logits.shape == expected.shape
-    torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=SAME)
+    assert_same(logits.double(), expected)
     # The weights are still those of the embeddings, and of their type.
     assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
     assert model.lm_head.weight.dtype == getattr(torch, dtype)
@@ -214,7 +213,7 @@ def test_merging_an_adapter_keeps_head_and_rewards(adapter, headless):
     assert not any("lora" in name for name, _ in merged.named_parameters())
     with torch.inference_mode():
         found = rewards_of(merged.eval(), batch, "last")
-    torch.testing.assert_close(found, rewards, rtol=0, atol=SAME)
+    assert_same(found, rewards)
     assert head_layers(merged)[-1].weight.dtype == torch.float32
 
 
@@ -242,7 +241,7 @@ def test_adapter_without_tokenizer_uses_its_base_model(adapter, headless):
     own = transformers.AutoTokenizer.from_pretrained(headless)
     assert tokenizer.get_vocab() == own.get_vocab()
     with torch.inference_mode():
-        torch.testing.assert_close(rewards_of(model.eval(), batch, "last"), rewards)
+        assert_same(rewards_of(model.eval(), batch, "last"), rewards)
 
 
 def test_foreign_adapter_pins_its_base_revision(adapter, monkeypatch):

@@ -1,6 +1,7 @@
 """Bad input: a one-line error with exit code 2, or a rejected row while the others are kept."""
 
 import csv
+import decimal
 import io
 import itertools
 import json
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -262,6 +264,102 @@ def test_rejected_rows_are_printed_and_written(make_stories, tmp_path):
     assert noted["column"] == "score"
     assert noted["value"].startswith("'lll")
     assert len(noted["value"]) <= 120
+
+
+# Columns that nobody reads -------------------------------------------------------------------
+
+HALVES = pa.array(np.arange(6, dtype=np.float16))
+EXOTIC = {
+    "float16": HALVES,
+    "embedding": pa.FixedSizeListArray.from_arrays(HALVES, 1),
+    "list of float16": pa.ListArray.from_arrays(pa.array(range(7), pa.int32()), HALVES),
+    "struct of float16": pa.StructArray.from_arrays([HALVES], ["a"]),
+    "dictionary of float16": pa.DictionaryArray.from_arrays(pa.array([0] * 6), HALVES),
+    "tensor": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float16(), [1]), pa.FixedSizeListArray.from_arrays(HALVES, 1)
+    ),
+    "decimal256": pa.array([decimal.Decimal("1.5")] * 6, pa.decimal256(60, 2)),
+    "list of decimal256": pa.array([[decimal.Decimal(1)]] * 6, pa.list_(pa.decimal256(60, 2))),
+    "duration": pa.array([90] * 6, pa.duration("s")),
+    "calendar interval": pa.array([(1, 2, 3)] * 6, pa.month_day_nano_interval()),
+    "map": pa.array([[("k", 1)]] * 6, pa.map_(pa.string(), pa.int64())),
+    "map with a repeated key": pa.array([[("k", 1), ("k", 2)]] * 6, pa.map_("string", "int64")),
+    "dense union": pa.UnionArray.from_dense(
+        pa.array([0] * 6, pa.int8()), pa.array(range(6), pa.int32()), [pa.array(range(6))]
+    ),
+    "run-end encoded": pa.RunEndEncodedArray.from_arrays(
+        pa.array([6], pa.int32()), pa.array(["a"])
+    ),
+    "nanoseconds": pa.array([1] * 6, pa.timestamp("ns", "Asia/Kathmandu")),
+    "list view": pa.array([[1]] * 6, pa.list_view(pa.int64())),
+    "null": pa.nulls(6),
+}
+
+
+def with_column(folder, column, name="x"):
+    """Write the rows with one more column, as `datasets` does where Parquet lacks its type."""
+    table = pa.Table.from_pylist(rows_of()).append_column(name, column)
+    try:
+        pq.write_table(table, folder / "raw.parquet")
+        return folder / "raw.parquet"
+    except pa.ArrowException:
+        saved = folder / "saved"
+        saved.mkdir()
+        with pa.ipc.new_stream(str(saved / "data.arrow"), table.schema) as stream:
+            stream.write_table(table)
+        (saved / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+        return saved
+
+
+@pytest.mark.parametrize("column", EXOTIC.values(), ids=EXOTIC)
+def test_column_of_any_type_stops_nothing_unless_it_is_read(make_stories, tmp_path, column):
+    path = with_column(tmp_path, column)
+    assert len(make_stories(path).stories) == 6
+    for name in ("text", "score", "created_utc"):
+        outcome = make_stories(path, f"--columns.{name}=x")
+        if outcome.code:
+            assert outcome.says(str(path))
+        else:
+            assert outcome.adds_up_to(6)
+
+
+def test_numbers_of_unusual_types_are_read(make_stories, tmp_path):
+    outcome = make_stories(with_column(tmp_path, HALVES), "--columns.score=x")
+    assert [row["score"] for row in outcome.stories.values()] == list(range(6))
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "a\0b", 'a"b', "a'b", "(row)", "(key)", "(problem)", "(0)"]
+)
+@every_format
+def test_column_of_any_name_stops_nothing(make_stories, tmp_path, ending, name):
+    path = write(tmp_path / f"raw.{ending}", [{**row, name: 1} for row in rows_of()])
+    assert len(make_stories(path).stories) == 6
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_repeated_column_is_an_error_only_if_it_is_read(make_stories, tmp_path, ending):
+    rows = rows_of()
+    names = [*rows[0], "x", "x", "", "", "score (1)"]
+    records = [[*row.values(), 1, 2, 3, 4, 5] for row in rows]
+
+    def save(names):
+        path = tmp_path / f"raw.{ending}"
+        if ending == "csv":
+            with path.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([names, *records])
+        else:
+            columns = map(pa.array, zip(*records, strict=True))
+            pq.write_table(pa.Table.from_arrays(list(columns), names), path)
+        return path
+
+    first = next(iter(make_stories(save(names)).stories.values()))
+    assert [int(first[name]) for name in ("x (1)", "x (2)", "unnamed (1)", "unnamed (2)")] == [
+        1, 2, 3, 4
+    ]  # fmt: skip
+    assert make_stories(save(names), "--columns.score=x").says("column 'x' appears twice")
+    twice = ["score" if name == "" else name for name in names]
+    assert make_stories(save(twice)).says("column 'score' appears twice")
 
 
 # Random damage -------------------------------------------------------------------------------

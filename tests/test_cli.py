@@ -101,8 +101,14 @@ def test_story_from_the_command_line(model_folder, run, monkeypatch):
             ["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"],
             "--batch_tokens only work with --model",
         ),
-        (["--rater", "{kind: longer", "--story", "x"], "is not valid YAML"),
-        (["--rater", "longer", "--story", "x"], "needs a kind"),
+        (
+            ["--rater", "{kind: longer", "--prompt", "p", "--story", "x"],
+            "--rater is '{kind: longer'",
+        ),
+        (["--rater", "longer", "--prompt", "p", "--story", "x"], "write an entry such as"),
+        (["--rater", "{}", "--prompt", "p", "--story", "x"], "needs a kind"),
+        (["--prompt", "p", "--story", "x"], "give --model FOLDER_OR_NAME, or --rater"),
+        (["--mod", "MODEL"], "unknown key 'mod': did you mean 'model'"),
         (["--rater", "{kind: random}", "--prompt", "p", "--story", "x"], "no rewards"),
         (["--rater", "{kind: longer}", "--story", "x"], "--story TEXT with --prompt TEXT"),
         (["--rater", "{kind: longer}", "--prompt", " ", "--story", "x"], "is empty: give both"),
@@ -132,9 +138,46 @@ def test_user_errors_exit_with_2(
     assert "Traceback" not in error
 
 
-def test_installed_command():
-    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("litbench ")
+def test_installed_command(tmp_path):
+    """Outside the checkout, as with a wheel: the programs and their configs are found."""
+
+    def done(*arguments):
+        return subprocess.run(
+            [COMMAND, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    assert done("--version").stdout.startswith("litbench ")
+    shown = done().stdout
+    for line in ("  fit  ", "  import_pairs  ", "  bradley_terry  ", "  benchmark  "):
+        assert f"\n{line}" in shown
+    assert "Turn stories into preference pairs" in done("data", "--help").stdout
+    made = done(
+        "data", "make_stories", "--config", "configs/data/sample_stories.yaml", "--out=made"
+    )
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "made" / "stories.parquet").exists()
+    for words, message in (
+        (("fot",), "unknown command 'litbench fot': did you mean 'fit'?"),
+        (("eval", "benchmrk"), "'litbench eval benchmrk': did you mean 'benchmark'?"),
+        (("eval", "benchmark", "--config", "configs/none.yaml"), "cannot read config"),
+        (("data", "make_pairs"), "keys 'stories' and 'out' are missing"),
+    ):
+        wrong = done(*words)
+        assert wrong.returncode == 2
+        assert wrong.stderr.startswith("error: ")
+        assert message in wrong.stderr
+
+
+def test_missing_library_names_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.setattr(sys, "argv", ["litbench", "fit", "sample", "--out=x", "--learning_rate=1"])
+    for name in [name for name in sys.modules if name.startswith("litbench.models.reward_tr")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit):
+        main()
+    assert "this needs trl, which is not installed: run pip install 'litbench[train]'" in (
+        capsys.readouterr().err
+    )
 
 
 def test_closed_pipe_ends_quietly():

@@ -186,7 +186,7 @@ def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
 
 
 def test_lone_surrogates_are_replaced(serve, tmp_path):
-    """In the text, the refusal and the model's name; also if stored."""
+    """In the text, the refusal, the model's name and the provider's message; also if stored."""
     bad = "A \ud800 and \udfff, \ud83d\ude00"
     with serve(manners={"r": "refusal"}.get) as server:
         server.answers["judge"] = lambda _: bad
@@ -197,11 +197,43 @@ def test_lone_surrogates_are_replaced(serve, tmp_path):
         assert answers[1].text == "I would not. A \ufffd and \ufffd, 😀"
         talk = [("user", "q"), ("assistant", answers[0].text), ("user", "And?")]
         assert run(server, tmp_path, [talk])[0].outcome == "answered", "as part of a question"
+    with serve(faults=lambda *_: "400", complaint=bad) as server:
+        (answer,) = run(server, tmp_path, ["other"], replace(QUICK, max_retries=0))
+        assert "A \ufffd and \ufffd, 😀" in answer.detail
     line = {"key": "old", "outcome": "answered", "text": bad, "model": bad, "detail": bad}
     with (tmp_path / "answers.jsonl").open("a") as file:
         file.write(json.dumps({**line, "sha256": fingerprint(line)}) + "\n")
     stored = AnswerStore(tmp_path, read_only=True).get("old")
     assert {stored.text, stored.model, stored.detail} == {"A \ufffd and \ufffd, 😀"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<think " * 32_000, "more than 64 tags <think>"),
+        ("<think>" * 32_000, "more than 64 tags <think>"),
+        ("<think a>b</think" * 10_000, "more than 64 tags <think>"),
+        ("word " * 10**6, "more than 4,194,304 bytes"),
+    ],
+)
+def test_long_or_slow_responses_are_errors(text, said, serve, tmp_path, monkeypatch):
+    """They are not parsed, and not requested again."""
+
+    def parse(_):
+        raise AssertionError("inspect-ai parses the answer")
+
+    with serve() as server:
+        server.answers["judge"] = lambda _: text
+        with monkeypatch.context() as patch:
+            patch.setattr("inspect_ai.model._openai.parse_content_with_reasoning", parse)
+            (answer,) = run(server, tmp_path, ["q"])
+        assert (answer.outcome, answer.detail) == (
+            "error",
+            f"ResponseError: the response has {said}",
+        )
+        assert server.requests == 1
+        server.answers["judge"] = lambda _: "<think>So.</think> A long answer. " * 60
+        assert run(server, tmp_path, ["q"])[0].outcome == "answered", "in the next run"
 
 
 def test_an_empty_answer_after_a_failure_is_retried(serve, tmp_path):
@@ -284,7 +316,8 @@ def test_provider_message_without_keys_and_questions(fault, code, outcome, serve
         assert answer.outcome == outcome
         assert said in f"{answer.detail} {answer.text}"
         stored = (tmp_path / complaint[:3] / "answers.jsonl").read_text()
-        assert bool(stored) == (outcome != "error")
+        answers = AnswerStore(tmp_path / complaint[:3], read_only=True)
+        assert len(answers) == (outcome != "error")
         for text in (f"{answer.detail} {answer.text}", stored):
             assert not [piece for piece in pieces if piece in text]
             assert "nobody may see" not in text
@@ -303,10 +336,8 @@ def test_cost_limit_bounds_billed_dollars(serve, tmp_path):
     with serve(faults=lambda number, _: "empty" if number % 4 else None) as server:
         for _ in range(3):
             budget = Budget(traffic, price)
-            with AnswerStore(tmp_path) as store:
-                budget.note_stored(store, keys_of(server.model, questions, sampling))
-                with pytest.raises(ConfigError, match="max_cost_usd"):
-                    ask(server.model, questions, store, sampling, traffic, budget=budget)
+            with AnswerStore(tmp_path) as store, pytest.raises(ConfigError, match="max_cost_usd"):
+                ask(server.model, questions, store, sampling, traffic, budget=budget)
             billed.append(server.dollars(price))
             assert billed[-1] <= 1.0
             assert budget.dollars == pytest.approx(billed[-1])
@@ -421,7 +452,7 @@ def test_a_part_that_is_no_file(name, tmp_path):
             with pytest.raises(DataError, match=rf"^\S+{name} is not a file: [^\n]+$"):
                 AnswerStore(tmp_path / place, read_only=read_only)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"^cannot open the answers in [^\n]+$"):
+    with pytest.raises(DataError, match=r"^cannot write answers to [^\n]+$"):
         AnswerStore(tmp_path / "file")
 
 

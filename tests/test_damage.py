@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import scoring
-from litbench.evaluation import Job, VerdictParts, evaluate
+from litbench.evaluation import Job, evaluate
 from litbench.judges.store import Answer, AnswerStore
 from litbench.models.embeddings import EmbeddingStore
 from litbench.raters import parse_raters
-from litbench.sources.parts import Parts
-from litbench.store import Artifact, read_json_part, write_digest
+from litbench.sources.parts import fresh_parts
+from litbench.store import Artifact, Cache, write_digest
 from litbench.tables import write_table
 
 # Resumes the work in a folder and returns its result.
@@ -33,7 +33,7 @@ def stop(*_, **__):
 def judge(folder, pairs):
     specs = parse_raters({name: {"kind": name} for name in ("longer", "shorter", "random")})
     jobs = [Job(spec, spec.name, lambda: pairs, "these pairs") for spec in specs]
-    results = evaluate(jobs, VerdictParts(folder / "parts"))
+    results = evaluate(jobs, Cache(folder / "parts"))
     return [
         (result.verdicts.drop_columns("seconds").to_pylist(), result.record) for result in results
     ]
@@ -53,16 +53,14 @@ def import_dumps(folder, module, dumps):
 
 
 def copy_pairs(folder, module, pairs):
-    path = folder / "pairs.parquet"
-    module.make_pairs(None, pairs, path)
-    return path.read_bytes(), read_json_part(path.with_suffix(".json"))
+    made = module.make_pairs(None, pairs, "digest of the pairs", Cache(folder / "data"))
+    return [(made / name).read_bytes() for name in ("pairs.parquet", "funnel.json")]
 
 
 def collect(folder):
-    parts = Parts(folder, "a salt")
-    for name in parts.absent([f"posts/{k}" for k in range(12)]):
-        parts.put(name, {"read_utc": 5, "name": name})
-    return [parts.get(f"posts/{k}") for k in range(12)]
+    parts = fresh_parts(folder, "posts", "a salt")
+    posts = [{"read_utc": 5, "made_for": "a salt", "name": f"{k}"} for k in range(12)]
+    return [parts.get(post["name"], lambda post=post: post) for post in posts]
 
 
 def embed(folder):
@@ -83,9 +81,10 @@ def ask(folder):
 
 
 def resume(folder):
-    for step in (2, 4, 6) if not any(folder.iterdir()) else ():
+    folder /= "checkpoints"
+    for step in (2, 4, 6) if not folder.exists() else ():
         path = folder / f"checkpoint-{step}"
-        path.mkdir()
+        path.mkdir(parents=True)
         state = {"global_step": step, "best_model_checkpoint": str(folder / "checkpoint-2")}
         (path / "trainer_state.json").write_text(json.dumps(state))
         (path / "model.safetensors").write_bytes(str(step).encode() * 500)

@@ -20,7 +20,7 @@ from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
 from litbench.report import figures
 from litbench.report.data_page import read_examples, read_splits, render_data_report
-from litbench.store import file_digest
+from litbench.store import file_digest, write_sealed
 from litbench.tables import write_table
 from litbench.text import prompt_key
 
@@ -393,7 +393,7 @@ def artifact(random_pairs, tmp_path):
         pairs.mkdir(parents=True)
         write_table(random_pairs(), pairs / "pairs.parquet")
         write_table(random_pairs(rows=500), pairs / "pairs_before_symmetry.parquet")
-        (pairs / "manifest.json").write_text(json.dumps(funnel_manifest()), encoding="utf-8")
+        write_sealed(funnel_manifest(), pairs / "manifest.json")
         examples = Examples()
         examples.add("min_words", "secret id", "SECRET of min_words", "secret facts")
         examples.write(pairs / "examples.jsonl")

@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.tables import write_table
 
@@ -29,8 +29,6 @@ from litbench.models.training import last_whole_checkpoint  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = ROOT / "configs" / "accelerate"
 TWO = LAUNCH / "cpu_two_processes.yaml"
-# Sums over processes round otherwise than a sum in one; Adam makes a little more of it.
-SAME = 1e-5
 # accelerate leaves FSDP out on a CPU, though torch has it there.
 FSDP_ON_CPU = """
 import runpy, sys
@@ -107,7 +105,7 @@ def record_of(folder):
     return json.loads((folder / "manifest.json").read_text())["counts"]["training"]
 
 
-def assert_same_model(first, second, same=SAME):
+def assert_same_model(first, second):
     from safetensors.torch import load_file  # noqa: PLC0415
 
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (first, second))
@@ -116,7 +114,7 @@ def assert_same_model(first, second, same=SAME):
         # No difference of rewards depends on some biases: their gradients are rounding, which Adam
         # makes large.
         if not name.endswith(("key.bias", "classifier.bias")):
-            np.testing.assert_allclose(two[name], weight, rtol=0, atol=same, err_msg=name)
+            assert_same(two[name], weight, name)
     records = [record_of(folder) for folder in (first, second)]
     assert records[0]["steps"] == records[1]["steps"]
     assert records[0]["kept_step"] == records[1]["kept_step"]
@@ -208,7 +206,7 @@ def test_killed_run_ends_with_the_same_weights(launcher, options, run, tmp_path)
         if state is not None:
             (checkpoints / name / "trainer_state.json").write_text(state)
     finish(run("killed", launcher, **options))
-    assert_same_model(tmp_path / "whole", folder, 1e-6)
+    assert_same_model(tmp_path / "whole", folder)
 
 
 @pytest.mark.long

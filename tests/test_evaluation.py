@@ -14,7 +14,6 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     Job,
     Result,
-    VerdictParts,
     evaluate,
     finish_evaluation,
     print_errors,
@@ -22,7 +21,7 @@ from litbench.evaluation import (
 from litbench.evaluation_pairs import EvaluationPairs, read_held_out, read_pairs
 from litbench.raters import Judgement, Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS
-from litbench.store import Artifact, fingerprint
+from litbench.store import Artifact, Cache, fingerprint
 from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 
@@ -197,7 +196,7 @@ def plugin(monkeypatch, tmp_path):
 
 def run(jobs, folder, **options):
     """Verdict tables and records of an evaluation."""
-    found = list(evaluate(jobs, VerdictParts(folder / "parts"), **options))
+    found = list(evaluate(jobs, Cache(folder / "parts"), **options))
     assert [job for job, *_ in found] == list(jobs)
     return [table for _, table, _ in found], [record for *_, record in found]
 
@@ -247,13 +246,13 @@ def test_damaged_parts_are_recomputed(plugin, pair_table, tmp_path, damaged, dam
         content = path.read_bytes()
 
 
-def test_discard_others_removes_only_unused_parts(plugin, pair_table, tmp_path):
+def test_discard_unused_removes_only_other_parts(plugin, pair_table, tmp_path):
     pairs = pair_table([row(i) for i in range(4)])
     old, new = (Job(plugin, "plugin", lambda: pairs, data) for data in ("old", "new"))
     run([old, new], tmp_path)
-    parts = VerdictParts(tmp_path / "parts")
+    parts = Cache(tmp_path / "parts")
     list(evaluate([new], parts))
-    parts.discard_others()
+    parts.discard_unused()
     assert len(list((tmp_path / "parts").iterdir())) == 2
     run([new], tmp_path)
     assert len(Plugin.loaded) == 1
@@ -273,7 +272,7 @@ def test_errors_are_judged_again_when_asked(plugin, pair_table, tmp_path, monkey
     job = Job(plugin, "plugin", lambda: pairs, "data")
     with monkeypatch.context() as patch:
         patch.setattr(Trained, "judge", lambda _, pairs: [[Judgement("error")] for _ in pairs])
-        found = list(evaluate([job], VerdictParts(tmp_path / "parts")))
+        found = list(evaluate([job], Cache(tmp_path / "parts")))
     print_errors(found)
     assert "plugin: 4 of 4 verdicts are errors" in capsys.readouterr().out
     (kept,), _ = run([job], tmp_path)
@@ -328,7 +327,7 @@ def test_interrupted_trainings_keep_their_folder(pair_table, tmp_path, monkeypat
     for _ in range(2):
         tables, records = run(jobs[::-1], tmp_path)
     assert Plugin.trained == [[], [], ["checkpoint"]]
-    assert not any((tmp_path / "scratch").iterdir())
+    assert not any((tmp_path / "parts/scratch").iterdir())
     verdicts = pa.concat_tables(tables)
     assert set(verdicts["rater"].to_pylist()) == {"arm"}
     assert verdicts["fold"].to_pylist() == ["0/1", "0/1", "0/0", "0/0"]

@@ -1,7 +1,6 @@
 """What explanations say: features of the text, differences in agreement, page and program."""
 
 import csv
-import json
 import math
 import random
 import re
@@ -22,7 +21,7 @@ from litbench.metrics.explanations import (
     stratified_difference,
 )
 from litbench.report.pages import draw_effects, write_explanations
-from litbench.store import Artifact, source_digest
+from litbench.store import Artifact, source_digest, write_sealed
 from litbench.tables import write_table
 
 PLOT = list(FEATURES).index("plot")
@@ -335,7 +334,7 @@ def evaluation(talkative, tmp_path):
         "config": {"reference": "_plain"},
         "counts": {"trained_on": {}},
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    write_sealed(manifest, folder / "manifest.json")
     return folder
 
 

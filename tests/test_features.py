@@ -1,6 +1,5 @@
 """The feature model: finite on any text, bit-exact, honest about what it was fitted on."""
 
-import json
 import math
 import random
 
@@ -20,6 +19,7 @@ from litbench.models.features import (
     shared_matrix,
 )
 from litbench.raters import judge_pairs
+from litbench.store import write_sealed
 
 
 def with_commas(text, source, every):
@@ -204,13 +204,18 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
         "{",
         "[]",
         "{}",
-        json.dumps({"features": [{"name": "commas"}], "c": 1, "training_prompts": []}),
-        json.dumps({"features": [], "c": 1, "training_prompts": "a text"}),
+        # Without its digest.
+        '{"features": [], "c": 1, "training_prompts": []}',
+        {"features": [{"name": "commas"}], "c": 1, "training_prompts": []},
+        {"features": [], "c": 1, "training_prompts": "a text"},
     ],
 )
 def test_a_broken_model_file_is_a_clear_error(tmp_path, content):
-    if content is not None:
-        (tmp_path / "features.json").write_text(content)
+    path = tmp_path / "features.json"
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        write_sealed(content, path)
     with pytest.raises(ModelError, match=r"features\.json .*train/features\.py"):
         FeatureModel.load(tmp_path)
 

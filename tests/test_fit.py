@@ -13,6 +13,7 @@ from litbench.cli import main
 from litbench.curation.rules import buckets_for
 from litbench.records import PAIRS
 from litbench.report.document import page_links
+from litbench.store import only_writer
 from litbench.tables import read_table
 from litbench.text import prompt_key
 
@@ -155,6 +156,24 @@ def test_pairs_without_times_have_no_time_rule(fit, posts):
     assert "no column of times" in said
 
 
+def test_times_that_are_all_null_are_no_times(fit, posts):
+    path = posts(rename={"created": None}, created=None)
+    code, said = fit(path, "--out", "mine", *QUICK)
+    assert code == 0, said
+    assert "time = created\n" in said
+    assert "no column of times" in said
+
+
+def test_a_second_run_in_the_folder_waits(fit, posts):
+    path = posts()
+    for folder in ("mine", "mine/stories", "mine/pairs"):
+        with only_writer(Path(folder)):
+            code, said = fit(path, "--out", "mine", *QUICK)
+        assert code == 2
+        assert said.splitlines()[-1].startswith(f"error: cannot write {folder}: another program")
+    assert fit(path, "--out", "mine", *QUICK)[0] == 0
+
+
 def test_ids_are_used_only_where_they_identify(fit, posts):
     said = fit(posts(id="always the same", link_id="also"), "--out", "mine", *QUICK)[1]
     assert "columns: prompt = title, text = body, score = ups, time = created\n" in said
@@ -174,8 +193,14 @@ def test_ids_are_used_only_where_they_identify(fit, posts):
         ({"ups": 3}, [], "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
          "pairs (pairs within a prompt, scores differ); min_score removed most: lower it"),
         ({"prompts": 2}, [], "prompts are left, and cross-validation needs 3 prompts: 10 stories"),
-        ({}, ["--min_skore", "3"], "unknown key 'min_skore': keys of a training need "
-         "--model_name_or_path; did you mean 'min_score'?"),
+        ({"prompts": 1}, [], "1 prompts are left, and cross-validation needs 3 prompts: 5 stories "
+         "were read: check the column of the prompt"),
+        ({"stories": 1}, [], "no two stories of a prompt differ in score: check the columns"),
+        ({}, ["--min_words", "5000"], "min_words removed most: lower it"),
+        ({}, ["--min_gap", "0.99"], "min_gap removed most: lower it"),
+        ({}, ["--min_skore", "3"], "unknown key 'min_skore': did you mean 'min_score'?"),
+        ({}, ["--learning_rat", "3"], "unknown key 'learning_rat': did you mean 'learning_rate'?"),
+        ({}, ["--learning_rate", "3"], "learning_rate is a key of training a reward model: give"),
         ({}, ["--folds", "9"], "folds is 9: give 2 to 6, the number of prompts"),
         ({}, ["--symmetry_buckets", "3"], "'symmetry_buckets' is 3"),
         ({}, ["--model_name_or_path", "package:nowhere/model"], "package nowhere is not installed"),

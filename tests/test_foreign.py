@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
+from tolerance import assert_same
 
 from litbench.errors import ModelError
 from litbench.models.reward import RewardModel, rater_from_options
@@ -15,7 +16,6 @@ from litbench.raters import judge_pairs
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SAME = 1e-5
 PROMPT = "The gate. of winter"
 
 
@@ -53,7 +53,7 @@ def test_chat_reward_model_is_read_at_the_last_token(kind, pad, tiny_model, stor
             hidden = plain.model(input_ids=torch.tensor([ids])).last_hidden_state
             expected.append(float(plain.score(hidden[0, -1])[0]))
     rewards = model.score([PROMPT] * len(stories), stories)
-    np.testing.assert_allclose(rewards, expected, rtol=0, atol=SAME)
+    assert_same(rewards, expected)
     assert np.std(expected) > 1e-2
 
 
@@ -69,7 +69,7 @@ def test_form_story_leaves_out_the_prompt(kind, tiny_model, stories):
             for story in stories
         ]
     rewards = model.score([PROMPT] * len(stories), stories)
-    np.testing.assert_allclose(rewards, expected, rtol=0, atol=SAME)
+    assert_same(rewards, expected)
     np.testing.assert_array_equal(rewards, model.score(["Another"] * len(stories), stories))
     assert model.notes()["stories_cut"] == 0
 

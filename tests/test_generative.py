@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import load_backbone
@@ -18,7 +19,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-SAME = 1e-5
 TEXT = "text: |-\n  {prompt}\n  A: {story_a}\n  B: {story_b}\n"
 LABEL = f"answer: label\n{TEXT}  Preferred:"
 EXPLANATION = f"answer: explanation\n{TEXT}  Say why, then Preferred: A or Preferred: B."
@@ -129,8 +129,8 @@ def test_probabilities_are_those_of_plain_transformers_in_both_orders(
         chances = torch.softmax(logits[0, -1].double(), dim=-1)
         a, b = (float(chances[list(ids)].sum()) for ids in model.question.label_ids)
         p_a = a / (a + b)
-        assert row["p_chosen"] == pytest.approx(p_a if chosen_is_a else 1 - p_a, abs=SAME)
-        assert row["label_mass"] == pytest.approx(a + b, abs=SAME)
+        assert_same(row["p_chosen"], p_a if chosen_is_a else 1 - p_a)
+        assert_same(row["label_mass"], a + b)
         # At temperature 0 the likelier label is the answer.
         assert row["outcome"] == ("chosen" if row["p_chosen"] > 0.5 else "rejected")
         assert row["input_tokens"] == len(asked.ids[0])
@@ -169,7 +169,7 @@ def test_the_verdict_does_not_depend_on_the_batch(judge, some_pairs):
         judge_pairs(judge(batch_tokens=size, least_label_mass=0.0), pairs)["p_chosen"].to_numpy()
         for size in (1, 100_000)
     )
-    assert np.abs(one_by_one - together).max() < SAME
+    assert_same(one_by_one, together)
 
 
 def test_hostile_stories_change_nothing_but_their_own_text(judge):

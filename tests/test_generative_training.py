@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, DataError
 from litbench.models.backbone import load_backbone
@@ -23,7 +24,6 @@ from litbench.models.generative_training import (  # noqa: E402
 )
 from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: E402
 
-SAME = 1e-5
 TEXT = "text: |-\n  {prompt}\n  A: {story_a}\n  B: {story_b}\n"
 LABEL = f"answer: label\n{TEXT}  Preferred:"
 EXPLANATION = f"answer: explanation\n{TEXT}  Say why, then Preferred: A or Preferred: B."
@@ -168,7 +168,7 @@ def test_loss_is_cross_entropy_of_the_answer(
         total += torch.nn.functional.cross_entropy(logits, labels[0, 1:], reduction="sum").item()
         count += len(taught(row))
     (line,) = model.training_record["curve"]
-    assert line["loss"] == pytest.approx(total / count, abs=SAME)
+    assert_same(line["loss"], total / count)
 
 
 @pytest.mark.parametrize(

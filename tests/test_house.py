@@ -2,20 +2,27 @@
 
 import ast
 import importlib.metadata
+import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+import litbench
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM_FOLDERS = ("data_prep", "train", "eval")
-PROGRAMS = sorted(path for folder in PROGRAM_FOLDERS for path in (ROOT / folder).glob("*.py"))
+TOP_FOLDERS = (*PROGRAM_FOLDERS, "configs")
+PROGRAMS = sorted(path for folder in PROGRAM_FOLDERS for path in (ROOT / folder).glob("[!_]*.py"))
 CONFIGS = [
     path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"
 ]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
@@ -26,7 +33,9 @@ def test_imports_need_no_heavy_library():
         # Only `litbench serve` imports the server, only `litbench study serve` the study's, only
         # `inspect eval` the next, and only training, whose configs and trainers are subclasses
         # of trl's, the last five.
-        "    if found.name not in ('litbench.server', 'litbench.human_study.server', "
+        # Programs import what they need.
+        "    if not found.name.startswith('litbench.programs.') and found.name not in ("
+        "'litbench.server', 'litbench.human_study.server', "
         "'litbench.judges.task', 'litbench.models.packing', 'litbench.models.training', "
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"
@@ -49,8 +58,7 @@ def test_no_program_shadows_a_package():
     assert not [path for path in PROGRAMS if path.stem in forbidden]
 
 
-def test_program_folders_and_module_names():
-    assert not [folder for folder in PROGRAM_FOLDERS if (ROOT / folder / "__init__.py").exists()]
+def test_module_names():
     vague = {"utils", "helpers", "common", "misc"}
     assert not [
         path for path in ROOT.glob("*/**/*.py") if path.stem in vague and ".venv" not in path.parts
@@ -116,11 +124,59 @@ def test_launch_config(path):
     assert load_config_from_file(str(path)).num_machines == 1
 
 
-def test_wheel_contents():
-    import tomllib  # noqa: PLC0415
+def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
+    ignored = shutil.ignore_patterns(".*", "runs", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tmp_path / "source", ignore=ignored)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", tmp_path, tmp_path / "source"], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.startswith(f"litbench-{litbench.__version__}-")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    inside = {"litbench": "litbench", **{n: f"litbench/programs/{n}" for n in TOP_FOLDERS}}
+    for folder, place in inside.items():
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                packed = tmp_path / "site" / place / path.relative_to(ROOT / folder)
+                assert packed.exists(), f"{path} is not in the wheel: add it to pyproject.toml"
+    config = "configs/data/sample_stories.yaml"
+    command = [sys.executable, "-m", "litbench", "data", "make_stories", "--config", config]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [*command, "--out", "made"], env=environment, cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made" / "stories.parquet").exists()
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["litbench*"]
-    from litbench import __version__  # noqa: PLC0415
 
-    assert project["project"]["version"] == __version__
+def test_every_dependency_is_pinned():
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    needed = [re.match(r"[\w.-]+", line)[0] for line in importlib.metadata.requires("litbench")]
+    canonical = {re.sub(r"[-_.]+", "-", name).lower() for name in needed} - {"litbench"}
+    assert canonical <= pinned, "run: make update"
+
+
+def anchors_of(path):
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    names = re.findall(r"^#+ (.+?)\s*$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in names}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        file, _, anchor = target.partition("#")
+        if re.match(r"\w+:", target):
+            continue
+        found = path.parent / file if file else path
+        if not found.exists() or (anchor and anchor not in anchors_of(found)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_of_docs_is_in_the_contents():
+    listed = re.findall(r"^\w+$", (ROOT / "docs" / "index.md").read_text(), re.M)
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= set(listed)

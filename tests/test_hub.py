@@ -1,6 +1,10 @@
 """Data sets on the Hub: names, commits and rows, read by the real libraries from a fake Hub."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -219,3 +223,28 @@ def test_replace_files_in_one_commit(server, tmp_path, kind):
     nobody = server.run(tmp_path, "-c", REPLACE, *arguments, "public", token=None)
     assert "no token for the Hub: sign in" in nobody.stderr
     assert len(repository.commits) == 2
+
+
+def test_a_path_into_a_local_folder_is_no_name_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for look in (hub.is_name, hub.fetch_model):
+        with pytest.raises(DataError, match=r"no file or folder runs/model: .* runs/model@main"):
+            look("runs/model")
+    assert hub.is_name("runs/model@main")
+
+
+def test_a_hub_that_does_not_answer_is_given_up(tmp_path):
+    """In a process of its own, since the Hub's libraries read the address when imported."""
+    code = "from litbench import hub; hub.{}('owner/name')"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
+        environment.pop("HF_HUB_OFFLINE", None)
+        for look in ("pin", "fetch_model"):
+            command = [sys.executable, "-c", code.format(look)]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False, timeout=120
+            )
+            assert "owner/name is not a local " in done.stderr
+            assert "cannot be reached on the Hub" in done.stderr

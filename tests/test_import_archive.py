@@ -264,7 +264,7 @@ def test_secrets_and_names_are_written_nowhere(importing, tmp_path, capsys):
     # A run that fails leaves its parts behind.
     with pytest.raises(DataError, match="truncated") as told:
         run(importing, tmp_path, [submissions], [comments, damaged])
-    assert list((tmp_path / "out" / "parts").glob("*.jsonl"))
+    assert list((tmp_path / "out" / "parts").rglob("*.jsonl"))
     left_behind = all_written(str(told.value))
     _, counts = run(importing, tmp_path, [submissions], [comments])
     assert sum(sum(one["rejected_rows"].values()) for one in counts["files"]) == 9

@@ -20,6 +20,7 @@ from fake_openai import KEY, LOGIN, FakeOpenAI, longer_story, shown_story
 
 from litbench.errors import ConfigError
 from litbench.judges.prices import Price
+from litbench.judges.store import AnswerStore
 from litbench.raters import blind
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
@@ -331,8 +332,7 @@ def test_errors_are_retried_on_request(bench, capsys):
     assert board["judge"]["outcomes"]["error"] == 5
     assert board["judge"]["coverage"] == pytest.approx(1 / 6, abs=1e-6)
     assert "judge: 5 of 6 verdicts are errors" in capsys.readouterr().out
-    (stored,) = (bench.folder / "out" / "answers").iterdir()
-    assert len(stored.read_text().splitlines()) == 1
+    assert len(AnswerStore(bench.folder / "out" / "answers", read_only=True)) == 1
     with bench.serve() as server:
         bench.run(pairs, raters)
         assert server.requests == 0, "the evaluation is complete, with errors"

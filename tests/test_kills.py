@@ -104,7 +104,7 @@ PROGRAMS = {
         "data_prep/import_archive.py",
         {"submissions": ["$data/dumps/RS_*"], "comments": ["$data/dumps/RC_*"], "out": "$out"},
         ["stories.parquet", "rejected.jsonl"],
-        "parts/*.json",
+        "parts/*/counts.json",
     ),
     "collect_reddit": LongProgram(
         "data_prep/collect_reddit.py",

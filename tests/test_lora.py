@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.models.backbone import load_backbone, load_with_adapter
 from litbench.models.reward import RewardModel
@@ -15,9 +16,6 @@ pytest.importorskip("trl")
 
 from litbench.models.input_format import prepare_tokenizer  # noqa: E402
 from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: E402
-
-SAME = 1e-5
-
 
 SIDES = ("chosen", "rejected")
 
@@ -85,12 +83,12 @@ def test_what_was_trained_is_what_scores_merged_or_apart(backbone, pairs, tmp_pa
         assert model.model.score.weight.dtype == torch.float32
     expected = rewards_of(merged, pairs)
     assert (expected[0] > expected[1]).mean() > 0.8
-    np.testing.assert_allclose(rewards_of(apart, pairs), expected, rtol=0, atol=SAME)
+    assert_same(rewards_of(apart, pairs), expected)
     for name, model in (("merged", merged), ("apart", apart)):
         (tmp_path / name).mkdir()
         model.save(tmp_path / name)
         loaded = RewardModel.load(tmp_path / name)
-        np.testing.assert_allclose(rewards_of(loaded, pairs), expected, rtol=0, atol=SAME)
+        assert_same(rewards_of(loaded, pairs), expected)
         whole = RewardModel.load(tmp_path / name, dtype="float32")
         assert {weight.dtype for weight in whole.model.parameters()} == {torch.float32}
         rounding = np.abs(rewards_of(whole, pairs) - expected)

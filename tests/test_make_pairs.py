@@ -18,7 +18,7 @@ from litbench.curation.pair_making import digest_of
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, pair_id
-from litbench.store import source_digest
+from litbench.store import source_digest, write_sealed
 from litbench.tables import check_parquet, write_table
 
 CONFIGS = Path(__file__).parent.parent / "configs/data"
@@ -350,7 +350,7 @@ def test_story_counts_are_reported_only_for_their_stories(pairs_from, story_tabl
         if expected:
             outputs = {stories.name: {"sha256": source_digest(stories)}}
             manifest = {"counts": expected, "outputs": outputs}
-            (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+            write_sealed(manifest, tmp_path / "manifest.json")
         made = pairs_from(None, folder=tmp_path)
         assert made.manifest["counts"].get("stories") == expected
 

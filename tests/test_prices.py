@@ -3,9 +3,9 @@
 import pytest
 
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic
+from litbench.judges.client import Budget, Traffic, check_limit
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
-from litbench.judges.store import Answer, Sampling
+from litbench.judges.store import Answer, AnswerStore, Attempt, Sampling
 
 PRICE = Price(input=2.0, output=8.0, cached=0.5, batch=0.5)
 
@@ -71,19 +71,81 @@ def test_price_of_dated_model():
         assert price_of(model, {}) == Price(0.0, 0.0), "local models are free"
 
 
-def test_budget_reserves_the_highest_cost():
-    # 4,936 bytes are 1,234 tokens, plus 16 for delimiters: 1,250 tokens at $1,000 per million.
-    price, sampling = Price(input=1_000, output=0.0), Sampling(max_tokens=10)
-    question = "x" * 4_936
-    budget = Budget(Traffic(max_cost_usd=3.0), price)
-    first = budget.take(question, sampling)
-    assert first == pytest.approx(1.25)
-    assert budget.take(question, sampling) is not None
-    assert budget.take(question, sampling) is None, "$3.75 would be exceeded"
-    budget.settle(first, Answer("answered", input_tokens=500, output_tokens=1))
-    assert budget.dollars == pytest.approx(0.5)
-    assert budget.take(question, sampling) is not None, "0.5 + 1.25 + 1.25 is 3"
-    assert "max_cost_usd of $3.0" in budget.spent()
-    budget = Budget(Traffic(max_cost_usd=1.0), Price(input=0.0, output=1_000))
-    assert budget.take("q", Sampling(max_tokens=None)) is None, "reserves _MOST_TOKENS"
-    assert budget.take("q", Sampling(max_tokens=900)) is not None
+def test_budget_reserves_before_an_attempt_and_settles_after_it(tmp_path):
+    """At $1,000 per million tokens read, 1,250 tokens cost $1.25."""
+    traffic, price = Traffic(max_cost_usd=3.0), Price(input=1_000, output=0.0)
+
+    def attempt(batched=False):
+        return Attempt("key", "a/m", (1_250, 10), batched)
+
+    def budget_of(store):
+        return Budget(traffic, price, usages=store.usages("a/m"))
+
+    with AnswerStore(tmp_path) as store:
+        budget, first = budget_of(store), attempt()
+        assert budget.start(store, first)
+        assert budget.start(store, attempt())
+        assert budget.dollars == pytest.approx(2.5)
+        assert not budget.start(store, attempt()), "$3.75 would be exceeded"
+        store.put("key", Answer("answered", input_tokens=500, output_tokens=1), first)
+        assert budget.dollars == pytest.approx(1.75)
+        assert budget.start(store, attempt()), "0.5 + 1.25 + 1.25 is 3"
+        assert "max_cost_usd of $3.0" in budget.spent()
+        assert Budget(traffic, price, usages=store.usages("b/m")).dollars == 0
+    with AnswerStore(tmp_path, "other") as store, AnswerStore(tmp_path, "third") as third:
+        assert budget_of(store).dollars == pytest.approx(3.0), "of earlier runs"
+        store.put("key", Answer("error", input_tokens=0, output_tokens=0), attempt())
+        assert budget_of(store).dollars == pytest.approx(3.0), "free"
+        freed = Attempt("key", "a/m", (1_250, 10))
+        third.reserve(freed)
+        assert budget_of(store).dollars == pytest.approx(3.0)
+        store.refresh()
+        assert budget_of(store).dollars == pytest.approx(4.25), "of a program at the same time"
+
+
+def test_reservations_grow_with_the_highest_ratio(tmp_path):
+    """A server counts 1.5 times as many tokens as were reserved."""
+    traffic, price = Traffic(max_cost_usd=10.0), Price(input=1_000, output=1_000, batch=0.5)
+    with AnswerStore(tmp_path) as store:
+        budget = Budget(traffic, price, usages=store.usages("a/m"))
+        attempts = [Attempt(f"{k}", "a/m", (1_000, 1_000)) for k in range(3)]
+        for one in attempts:
+            assert budget.start(store, one)
+        assert budget.dollars == pytest.approx(6)
+        counted = Answer("answered", "text", input_tokens=1_500, output_tokens=900)
+        store.put("0", counted, attempts[0])
+        assert budget.dollars == pytest.approx(1.5 + 0.9 + 2 * (1.5 + 1)), "those under way, too"
+        assert budget.start(store, Attempt("3", "a/m", (1_000, 1_000)))
+        assert not budget.start(store, Attempt("4", "a/m", (1_000, 1_000)))
+        assert budget.start(store, Attempt("4", "a/m", (100, 100), batched=True))
+        assert budget.dollars == pytest.approx(9.9 + 0.1)
+    again = AnswerStore(tmp_path, read_only=True)
+    assert Budget(traffic, price, usages=again.usages("a/m")).dollars == pytest.approx(10)
+    (tmp_path / "copy.jsonl").write_bytes((tmp_path / "answers.jsonl").read_bytes())
+    again = AnswerStore(tmp_path, read_only=True)
+    assert Budget(traffic, price, usages=again.usages("a/m")).dollars == pytest.approx(10), "once"
+
+
+@pytest.mark.parametrize("count", [-1, 10**400, 10**9, True, 12.0, float("nan"), "12", [1], 0])
+def test_a_number_that_is_no_count_stays_reserved(count, tmp_path):
+    with AnswerStore(tmp_path) as store:
+        attempt = Attempt("key", "a/m", (1_000, 1_000))
+        store.reserve(attempt)
+        answer = Answer("answered", "text", input_tokens=count, output_tokens=count)
+        assert answer == Answer("answered", "text")
+        store.put("key", answer, attempt)
+        (usage, _), *_ = store.usages("a/m")
+        assert (usage.counted, usage.reserved, usage.ratio) == ([0, 0], [1_000, 1_000], [1, 1])
+        assert PRICE.of(10, 0, 10**6) == PRICE.of(10, 0, 10), "no more cached than read"
+
+
+def test_a_limit_needs_a_price_and_max_tokens():
+    traffic = Traffic(max_cost_usd=1.0)
+    check_limit(traffic, PRICE, Sampling())
+    check_limit(Traffic(), None, Sampling(max_tokens=None))
+    for price, sampling, said in (
+        (None, Sampling(), "has no price"),
+        (PRICE, Sampling(max_tokens=None), "set max_tokens"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^max_cost_usd is 1.0, but [^\n]*{said}[^\n]*$"):
+            check_limit(traffic, price, sampling)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tolerance import assert_same
 
 from litbench.errors import ConfigError
 from litbench.models.generative import GenerativeModel
@@ -28,7 +29,6 @@ from litbench.models.training import TrainingOptions  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs" / "train").glob("*.yaml"))
-SAME = 1e-5
 MARK = "A marked story"
 TEMPLATE = "answer: label\ntext: |-\n  : {prompt} A {story_a} B {story_b} ?\n"
 
@@ -104,7 +104,7 @@ def test_written_files(kind, train, pairs_file, capsys):
     if kind == "reward":
         stored = model.reward_quantiles
         model.score_training_stories(train_pairs)
-        assert model.reward_quantiles == pytest.approx(stored, abs=1e-4)
+        assert_same(model.reward_quantiles, stored)
     outcomes = judge_pairs(model, test_pairs)["outcome"].to_pylist()
     (row,) = [row for row in run["evaluation"]["raters"] if row["kind"] == kind]
     credit = {"chosen": 1.0, "rejected": 0.0}

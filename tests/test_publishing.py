@@ -2,9 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 from fake_hub import TOKEN, FakeHub
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, DataError
 from litbench.models.reward import RewardModel
@@ -177,6 +177,6 @@ def test_pushed_model_loads_by_name(tiny_model, pair_table, tmp_path):
         unknown = hub.run(tmp_path, "-c", SCORE, "me/nothing", question, token=TOKEN)
     rewards, prompts = json.loads(scored.stdout)
     expected = RewardModel.load(folder).score(PROMPTS, STORIES)
-    np.testing.assert_allclose(rewards, expected, rtol=0, atol=1e-6)
+    assert_same(rewards, expected)
     assert set(prompts) == set(prompt_keys(pairs))
     assert "gated, accept its terms" in unknown.stderr

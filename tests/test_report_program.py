@@ -13,6 +13,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.finished_evaluation import Judged
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.records import prompt_keys
+from litbench.store import write_sealed
 from litbench.tables import write_table
 
 THANKS = "\n\nEdit: thank you for the gold, kind stranger!"
@@ -136,7 +137,8 @@ def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, mo
 def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):
     evaluation = copied(evaluated("one", rows_of(THANKS)), tmp_path)
     (tmp_path / "one.parquet").unlink()
-    (tmp_path / "elsewhere/one.parquet").write_bytes(b"other")
+    (tmp_path / "elsewhere/pairs").mkdir()
+    (tmp_path / "elsewhere/pairs/one.parquet").write_bytes(b"other")
     with pytest.raises(DataError, match=r"one\.parquet is not found, nor is a file one\.parq"):
         report({"one": evaluation})
 
@@ -185,6 +187,6 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
     with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):
         report({"one": one})
-    (fewer / "manifest.json").write_text('{"inputs": {}}', encoding="utf-8")
+    write_sealed({"inputs": {}}, fewer / "manifest.json")
     with pytest.raises(DataError, match=r"fewer: its manifest is not that of an evaluation"):
         report({"fewer": fewer})

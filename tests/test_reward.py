@@ -6,17 +6,18 @@ import shutil
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import load_backbone
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel, rater_from_options
+from litbench.store import write_sealed
 from litbench.text import prompt_key
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SAME = 1e-5
 VARIANTS = {
     "bert padded left": ("bert", "own", "left"),
     "llama": ("llama", "own", "right"),
@@ -52,13 +53,13 @@ def test_rewards_do_not_depend_on_order_batch_size_or_saving(folder, texts, tmp_
     assert expected.std() > 1e-2
     places = random.Random(1).sample(range(len(stories)), len(stories))
     shuffled = model.score([prompts[p] for p in places], [stories[p] for p in places])
-    np.testing.assert_allclose(shuffled, expected[places], rtol=0, atol=SAME)
+    assert_same(shuffled, expected[places])
     for batch_tokens in (1, 700, 100_000):
         model.batch_tokens = batch_tokens
-        np.testing.assert_allclose(model.score(prompts, stories), expected, rtol=0, atol=SAME)
+        assert_same(model.score(prompts, stories), expected)
     model.save(tmp_path)
     again = RewardModel.load(tmp_path)
-    np.testing.assert_allclose(again.score(*texts), expected, rtol=0, atol=SAME)
+    assert_same(again.score(*texts), expected)
 
 
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
@@ -71,7 +72,7 @@ def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     stories = [invented(source, length) for length in (3, 40, 90, 300)]
     together = model.score(["The gate"] * 4, stories)
     alone = [model.score(["The gate"], [story])[0] for story in stories]
-    np.testing.assert_allclose(together, alone, rtol=0, atol=SAME)
+    assert_same(together, alone)
     assert model.notes()["stories_cut"] == 2  # the longest, together and alone
 
 
@@ -150,16 +151,22 @@ def test_a_truncated_file_is_a_model_error(tiny_model, tmp_path, name):
     [
         lambda _: "{",
         lambda _: "[]",
-        lambda content: json.dumps({**content, "format": 99}),
-        lambda content: json.dumps({k: v for k, v in content.items() if k != "training_prompts"}),
-        lambda content: json.dumps({**content, "training_prompts": "a text"}),
+        lambda content: json.dumps(content | {"kind": "generative"}),
+        lambda content: {**content, "format": 99},
+        lambda content: {k: v for k, v in content.items() if k != "training_prompts"},
+        lambda content: {**content, "training_prompts": "a text"},
     ],
-    ids=["half", "list", "format", "lacks a key", "prompts are a text"],
+    ids=["half", "list", "changed", "format", "lacks a key", "prompts are a text"],
 )
 def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
     RewardModel.load(tiny_model("bert")).save(tmp_path)
     path = tmp_path / "litbench.json"
-    path.write_text(spoil(json.loads(path.read_text())))
+    content = json.loads(path.read_text())
+    spoilt = spoil(content)
+    if isinstance(spoilt, str):
+        path.write_text(spoilt)
+    else:
+        write_sealed({k: v for k, v in spoilt.items() if k != "sha256"}, path)
     with pytest.raises((ModelError, ConfigError), match=r"litbench\.json"):
         RewardModel.load(tmp_path)
 

@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -280,6 +282,107 @@ def test_flags(serve, run, tmp_path):
     own = {(row["rater"], "judged by its writer" in row["flags"])
            for row in rows_of(tmp_path / "recorded", "grades")}  # fmt: skip
     assert own == {("model-1", True), ("other", False)}
+
+
+def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(serve, run, tmp_path):
+    second = []
+
+    def start(number, moment):
+        if number == 5 and moment == "before":
+            command = [sys.executable, "-m", "litbench.cli", "run", "longform", *map(str, SMALL),
+                       "--out", "out", "--writer", WRITER, "--answers"]  # fmt: skip
+            second.extend(
+                subprocess.run(
+                    [*command, answers],
+                    cwd=tmp_path,
+                    capture_output=True,
+                    text=True,
+                    timeout=300,
+                    check=False,
+                )
+                for answers in ("out/answers", "elsewhere")
+            )
+
+    with serve(on_request=start):
+        run(*SMALL)
+    assert [done.returncode for done in second] == [2, 2]
+    for done in second:
+        assert "another program is writing it" in done.stderr
+        assert done.stderr.count("\n") == 1
+    rows = {name: len(table) for name, table in tables(tmp_path / "out").items()}
+    assert rows == {"turns": 20, "stories": 4, "ratings": 94, "grades": 8}
+
+
+def test_a_table_that_lost_rows_is_an_error(serve, run, tmp_path):
+    path = tmp_path / "out/scratch/grades.parquet"
+
+    def empty(number, moment):
+        if number == 5 and moment == "before":
+            path.unlink()
+            write_table(GRADES.arrow().empty_table(), path)
+
+    with serve(on_request=empty) as server:
+        said = run(*SMALL, code=2)
+        assert "grades.parquet has 0 rows, but 8 were written" in said
+        assert not (tmp_path / "out/manifest.json").exists()
+        sent = server.requests
+        assert "2 of 2 dialogues finished" in run(*SMALL)
+        assert server.requests == sent
+
+
+REPLACED = {
+    "options.chapters": ("--options.chapters", 3),
+    "options.as_published": ("--options.as_published", "true"),
+    "items.choir": ("--items", "[repair]"),
+    "samples.1": ("--samples", 1),
+    "prices": ("--prices", "prices.yaml"),
+    f"writers.{WRITER}": ("--writers", json.dumps({WRITER: {"model": "fake/other"}})),
+    f"judges.{JUDGE}": ("--judges", json.dumps({"other": JUDGE})),
+}
+
+
+def test_another_config_does_not_replace_results(serve, run, tmp_path):
+    (tmp_path / "prices.yaml").write_text(json.dumps({JUDGE: {"input": 1.0, "output": 2.0}}))
+    base = {"--options.chapters": 2, "--items": "[choir, repair]", "--samples": 2}
+    with serve() as server:
+        run(*chain(*base.items()))
+        files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
+        sent = server.requests
+        for name, (key, value) in REPLACED.items():
+            writer = None if key == "--writers" else WRITER
+            judge = None if key == "--judges" else JUDGE
+            arguments = chain(*{**base, key: value}.items())
+            said = run(*arguments, writer=writer, judge=judge, code=2)
+            assert f"would be replaced: {name}" in said
+            assert "remove manifest.json" in said
+        assert server.requests == sent
+        assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")} == files
+        judges = {JUDGE: {"model": JUDGE, "traffic": TRAFFIC}, "more": JUDGE}
+        said = run(*SMALL[:2], "--samples", 3, "--items", "[choir, repair, orchard]", "--judges",
+                   json.dumps(judges), "--writer", JUDGE, judge=None)  # fmt: skip
+        assert "9 of 18 dialogues finished" in said, "the judge writes no stories"
+        (tmp_path / "out/manifest.json").unlink()
+        assert "2 of 2 dialogues finished" in run(*SMALL)
+
+
+def test_an_output_folder_that_is_a_file(run, tmp_path):
+    (tmp_path / "out").write_text("")
+    said = run(*SMALL, code=2)
+    assert said.startswith("error: cannot write out: ")
+    assert said.count("\n") == 1
+
+
+def test_filtered_text_is_neither_history_nor_story(serve, run, tmp_path):
+    def manner(question):
+        return None if "It rained" in question or "[Scores]" in question else "filter later"
+
+    with serve(manners=manner):
+        said = run(*SMALL[:2], "--items", "[choir]")
+    assert "0 of 1 dialogues finished" in said
+    assert "5 answers are shorter than 500 characters or refused" in said
+    assert manifest(tmp_path / "out")["counts"]["turns"] == {"refused": 5}
+    found = {name: pq.read_metadata(tmp_path / f"out/{name}.parquet").num_rows for name in SCHEMAS}
+    assert found == {"turns": 5, "stories": 0, "ratings": 0, "grades": 0}
 
 
 def test_folder_of_another_program(serve, run, tmp_path):

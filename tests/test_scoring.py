@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from litbench import raters, scoring
@@ -84,6 +86,42 @@ def test_rows_keep_order_and_get_reward_and_rank(job, suffix):
             if other["prompt"] == row["prompt"] and its > reward
         }
         assert int(row["rank_within_prompt"]) == 1 + len(better)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_columns_of_any_name_and_type_are_written(job, tmp_path, suffix):
+    rows = [{"prompt": "p", "text": "a b", "": 1, 'a"b': 2, "a\0b": 3}]
+    names = ["prompt", "text", "unnamed", 'a"b', "a\0b"]
+    source = tmp_path / "in.parquet"
+    table = pa.Table.from_pylist(rows).append_column("half", pa.array([np.float16(0.5)]))
+    pq.write_table(table.append_column("for", pa.array([90], pa.duration("s"))), source)
+    for made in (job(rows, f"a.{suffix}"), job(None, f"b.{suffix}", source=source)):
+        (row,) = scored(made)
+        assert [row["prompt"], row["text"], *(int(row[name]) for name in names[2:])] == [
+            "p", "a b", 1, 2, 3
+        ]  # fmt: skip
+    assert (str(row["half"]), str(row["for"])) == ("0.5", "00:01:30")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    program = (
+        "import resource, sys; from pathlib import Path; from litbench.records import Schema; "
+        "from litbench.tables import StreamingTable; "
+        "StreamingTable([sys.argv[1]], Schema('any', (), ()), Path(sys.argv[2])); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+
+    def peak(megabytes):
+        """Return the peak memory of reading a file, in MiB."""
+        folder = tmp_path / str(megabytes)
+        folder.mkdir()
+        row = json.dumps({"prompt": "p", "text": "a door " * 14_285}) + "\n"
+        with (folder / "in.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(row for _ in range(megabytes * 10))
+        command = [sys.executable, "-c", program, str(folder / "in.jsonl"), str(folder)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert peak(240) < peak(60) + 100
 
 
 def test_other_column_names_and_old_rewards(job):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from tolerance import WITHIN, assert_same
 
 from litbench.errors import ConfigError
 from litbench.raters import LengthRater, ScoreRater
@@ -31,7 +32,6 @@ pytest.importorskip("uvicorn")
 
 from litbench.server import ServerLimits, accepted_hosts, make_app, make_server
 
-SAME = 1e-5
 JSON = {"Content-Type": "application/json"}
 # Timeout of tests in seconds, long enough for a busy machine.
 PATIENCE = 60
@@ -165,11 +165,11 @@ def plain():
 
 def test_all_formats_give_the_local_rewards(served, texts, local):
     prompts, stories = texts
-    assert served.rewards(prompts, stories) == pytest.approx(local, abs=SAME, rel=0)
+    assert_same(served.rewards(prompts, stories), local)
     same_prompt = [row for row, prompt in enumerate(prompts) if prompt == prompts[0]]
     body = {"prompt": prompts[0], "stories": [stories[row] for row in same_prompt]}
     _, _, response = served.call("/score", body)
-    assert response["rewards"] == pytest.approx(local[same_prompt], abs=SAME, rel=0)
+    assert_same(response["rewards"], local[same_prompt])
     assert (response["model"], response["comparable"]) == ("verifier", "within a prompt")
 
     turns = [
@@ -177,9 +177,9 @@ def test_all_formats_give_the_local_rewards(served, texts, local):
         {"role": "assistant", "content": stories[3]},
     ]
     _, _, response = served.call("/classify", {"model": "verifier", "messages": turns})
-    assert response["data"][0]["probs"] == [pytest.approx(1 / (1 + math.exp(-local[3])), abs=SAME)]
+    assert_same(response["data"][0]["probs"], [1 / (1 + math.exp(-local[3]))])
     _, _, response = served.call("/classify", {"messages": turns, "use_activation": False})
-    assert response["data"][0]["probs"] == [pytest.approx(local[3], abs=SAME)]
+    assert_same(response["data"][0]["probs"], [local[3]])
     assert (response["data"][0]["index"], response["data"][0]["num_classes"]) == (0, 1)
 
 
@@ -201,7 +201,7 @@ def test_concurrent_requests_share_batches(model, texts, local):
         running.wait_until(lambda: running.metric("queue_stories") == 3 * (requests - 1))
         rater.may.set()
         for rows, response in zip(chosen, asked, strict=True):
-            assert response.result() == pytest.approx(local[rows], abs=SAME, rel=0)
+            assert_same(response.result(), local[rows])
         assert len(rater.seen) == 2
         assert running.metric("queue_stories") == 0
 
@@ -413,7 +413,50 @@ def test_shutdown_answers_accepted_requests():
             running.call("/health")
 
 
+@pytest.mark.parametrize("path", ["/score", "/health", "/none"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Content-Length: 5"],
+        ["content-length:5", "TRANSFER-ENCODING:\tChunked"],
+        ["Content-Length: 0", "Transfer-Encoding: chunked"],
+        ["Content-Length: 5", "Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Content-Length: 5", "Content-Length: 6"],
+        ["Content-Length: 5", "Transfer-Encoding: identity"],
+        ["Content-Length: 5", "Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked", "Content-Length: 5"],
+        ["Content-Length: 5", "Transfer-Encoding: chunked", "Connection: keep-alive"],
+    ],
+)
+def test_two_lengths_are_refused_and_the_connection_is_closed(plain, path, headers):
+    method = "GET" if path == "/health" else "POST"
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *headers]
+    hidden = "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", plain.port), PATIENCE) as raw:
+        raw.sendall(("\r\n".join(lines) + f"\r\n\r\n0\r\n\r\n{hidden}").encode())
+        heard = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := raw.recv(10_000):
+                heard += piece
+    # One answer, not that of the second request.
+    assert heard.count(b"HTTP/1.1 ") == 1
+    assert heard[9:12] in (b"400", b"501")
+    assert b"connection: close" in heard.lower()
+
+
 # The command --------------------------------------------------------------------------------
+
+
+def test_a_used_port_is_one_line_before_the_model_is_loaded(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [sys.executable, "-m", "litbench", "serve", "--model", str(tmp_path / "none"),
+             "--port", str(taken.getsockname()[1])],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: cannot listen on 127.0.0.1, port \d+ .*\n", done.stderr)
 
 
 def test_limits_are_numbers_above_0():
@@ -478,7 +521,7 @@ def test_hostile_clients_change_no_reward(good, hostile, seconds, model, texts, 
         body = {"prompt": [prompts[k] for k in rows], "stories": [stories[k] for k in rows]}
         status, _, found = running.call("/score", body)
         seen[f"good {status}"] += 1
-        if status == 200 and not np.abs(np.array(found["rewards"]) - local[rows]).max() < SAME:
+        if status == 200 and not np.allclose(found["rewards"], local[rows], **WITHIN):
             wrong.append(rows)
 
     def send_garbage(source):

@@ -1,28 +1,32 @@
 """Manifests, when an artifact is current, and recovery from kills and full disks."""
 
 import errno
+import itertools
 import json
 import math
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 import litbench.hub
+from litbench.config import Input, Runtime
 from litbench.errors import DataError
 from litbench.store import (
     Artifact,
+    Cache,
     file_digest,
-    read_json_part,
     read_manifest,
     read_manifest_of,
     source_digest,
-    write_json_part,
 )
 
 
@@ -68,7 +72,7 @@ def test_manifest_records_provenance(config):
     assert manifest["program"] == Path(__file__).name
     assert manifest["config"]["seed"] == 0
     assert manifest["inputs"]["stories"] == {
-        "path": str(config.stories),
+        "path": "../stories.txt",
         "sha256": file_digest(config.stories),
     }
     pairs = config.out / "pairs.txt"
@@ -117,23 +121,37 @@ def test_store_is_outdated_after(change, config):
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
+@dataclass
+class Marked:
+    """A config that says what its keys are."""
+
+    out: str
+    password: Annotated[str, Runtime]
+    stories: Annotated[Path | None, Input] = None
+    seed: int = 0
+
+
 def test_runtime_keys_are_left_out(tmp_path):
     out = tmp_path / "out"
 
     def artifact(secret, seed=0):
-        config = {"out": str(out), "seed": seed, "spark": {"secret.key": secret}}
-        return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
+        return Artifact(out, program=__file__, config=Marked(str(out), secret, seed=seed))
 
     artifact(PASSWORD).finish()
-    assert read_manifest(out)["config"] == {"out": str(out), "seed": 0}
+    assert read_manifest(out)["config"] == {"out": str(out), "stories": None, "seed": 0}
     assert PASSWORD not in (out / "manifest.json").read_text()
     assert artifact("another").is_current()
     assert not artifact(PASSWORD, seed=1).is_current()
 
 
-def test_unknown_runtime_key_raises(config):
-    with pytest.raises(KeyError, match="sparc"):
-        Artifact(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
+def test_marked_inputs_are_found(tmp_path):
+    path = tmp_path / "stories.txt"
+    path.write_text("once upon a time")
+    artifact = Artifact(tmp_path, program=__file__, config=Marked("out", "", path))
+    assert artifact.digests == {"stories": file_digest(path)}
+    path.write_text("once upon a crime")
+    changed = Artifact(tmp_path, program=__file__, config=Marked("out", "", path))
+    assert changed.fingerprint != artifact.fingerprint
 
 
 def test_manifest_digest_must_match(config):
@@ -309,6 +327,42 @@ def test_killed_write_leaves_no_partial_file(config, tmp_path):
     assert not list(config.out.glob(".part-*"))
 
 
+def test_a_flipped_bit_in_a_manifest_is_noticed(config):
+    make(config)
+    path = config.out / "manifest.json"
+    whole, source = path.read_bytes(), random.Random(4)
+    expected = read_manifest(config.out)
+    for _ in range(300):
+        flipped = bytearray(whole)
+        flipped[source.randrange(len(whole))] ^= 1 << source.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            # White space between values.
+            assert read_manifest(config.out) == expected
+        except DataError:
+            assert not artifact_of(config).is_current()
+
+
+def test_a_changed_count_outdates_the_artifact(config):
+    make(config)
+    path = config.out / "manifest.json"
+    path.write_text(path.read_text().replace('"pairs": 1', '"pairs": 2'))
+    assert not artifact_of(config).is_current()
+    with pytest.raises(DataError, match="its content does not match its sha256"):
+        read_manifest(config.out)
+
+
+def test_inputs_are_found_from_a_copy(config, tmp_path):
+    make(config)
+    (tmp_path / "copy").mkdir()
+    for path in (config.stories, config.out):
+        path.rename(tmp_path / "copy" / path.name)
+    folder = tmp_path / "copy" / "out"
+    assert (folder / read_manifest(folder)["inputs"]["stories"]["path"]).samefile(
+        tmp_path / "copy" / "stories.txt"
+    )
+
+
 def test_invalid_manifest(tmp_path):
     for text in (None, "{", "[]", "3"):
         if text is not None:
@@ -336,9 +390,101 @@ def test_outputs_keep_the_umask(config, tmp_path):
     assert file.stat().st_mode == (folder / "weights").stat().st_mode == wanted
 
 
-def test_json_part_round_trip(tmp_path):
-    path = tmp_path / "part.json"
-    assert read_json_part(path) is None
+def test_part_round_trip(tmp_path):
     content = [0.1 + 0.2, math.nan, {"a": None}]
-    write_json_part(content, path)
-    assert repr(read_json_part(path)) == repr(content)
+    for make in (lambda: content, pytest.fail):
+        assert repr(Cache(tmp_path).get("key", make)) == repr(content)
+
+
+KEYS = ["a", "b", ["c", 1]]
+
+
+def fill(folder):
+    """A file and a folder for each of KEYS, and how many of them were made now."""
+    cache, made = Cache(folder), []
+
+    def make(key):
+        made.append(key)
+        return {"of": key}
+
+    def write(key, path):
+        made.append(key)
+        (path / "of").write_text(str(key))
+
+    found = [cache.get(key, partial(make, key)) for key in KEYS]
+    found += [(cache.get_folder(key, partial(write, key), "f") / "of").read_text() for key in KEYS]
+    return found, len(made)
+
+
+def swap(first, second):
+    for end in ("", ".sha256"):
+        one, other = Path(f"{first}{end}"), Path(f"{second}{end}")
+        one.rename(one.with_name("away"))
+        other.rename(one)
+        one.with_name("away").rename(other)
+
+
+def in_its_place(kind):
+    def replace(path):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(path.parent)
+        else:
+            path.touch()
+
+    return replace
+
+
+def test_swapped_parts_are_made_again(tmp_path, capsys):
+    expected, made = fill(tmp_path)
+    assert made == 6
+    assert fill(tmp_path) == (expected, 0)
+    for kind in ("part", "f"):
+        paths = [path for path in tmp_path.glob(f"{kind}-*") if path.suffix != ".sha256"]
+        assert len(paths) == 3
+        for pair in itertools.combinations(paths, 2):
+            swap(*pair)
+            assert fill(tmp_path) == (expected, 2)
+            assert capsys.readouterr().err.count("is damaged or incomplete") == 2
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "empty file"])
+def test_what_is_no_part_is_replaced(kind, tmp_path, capsys):
+    expected, _ = fill(tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        in_its_place(kind)(path)
+        assert fill(tmp_path) == (expected, 1), path
+        assert "is damaged or incomplete" in capsys.readouterr().err
+    assert fill(tmp_path) == (expected, 0)
+
+
+def test_unused_parts_are_discarded_whatever_they_are(tmp_path):
+    fill(tmp_path)
+    cache = Cache(tmp_path)
+    cache.get("a", pytest.fail)
+    for kind in ("folder", "pipe", "link"):
+        path = tmp_path / f"foreign {kind}"
+        path.touch()
+        in_its_place(kind)(path)
+    cache.discard_unused()
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".sha256"}
+    assert fill(tmp_path)[1] == 5
+
+
+@pytest.mark.parametrize("kind", ["empty file", "pipe"])
+def test_no_place_for_parts_is_one_line(kind, tmp_path):
+    path = tmp_path / "parts"
+    path.touch()
+    in_its_place(kind)(path)
+    with pytest.raises(DataError, match="cannot write"):
+        Cache(path).get("a", lambda: 1)
+
+
+def test_an_input_that_is_no_file_is_one_line(config):
+    in_its_place("pipe")(config.stories)
+    with pytest.raises(DataError, match=r"stories.txt is neither a file nor a folder"):
+        artifact_of(config)

@@ -5,8 +5,15 @@ import json
 import logging
 import os
 import re
+import socket
+import sqlite3
 import stat
+import time
+import urllib.error
+import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +23,7 @@ from study_folder import (
     TEXTS,
     check_balance,
     free_port,
+    run_command,
     serving,
     simulate_choices,
     study_pairs,
@@ -33,6 +41,7 @@ from litbench.human_study.plan import (
     Study,
     check_plan,
     estimate,
+    estimate_text,
     garble,
 )
 from litbench.human_study.simulation import Crowd, visit_study
@@ -66,6 +75,7 @@ def make(tmp_path, pair_table):
     return build
 
 
+OTHER = {"chosen": "rejected", "rejected": "chosen"}
 OPTIONS = [option for key, text in TEXTS.items() for option in (f"--{key}", text)]
 
 
@@ -177,17 +187,81 @@ def test_pages_of_a_reader(make):
     check = next(row for row in rows if row["kind"] == "attention")
     assert check["pair_id"] not in {row["pair_id"] for row in rows if row["kind"] == "pair"}
     first, second = study.sides(check["pair_id"], "attention", check["order"])
-    intact, garbled = (first, second) if check["order"] == "chosen" else (second, first)
-    assert intact == study.by_id[check["pair_id"]]["chosen"]
-    assert garbled == garble(study.by_id[check["pair_id"]]["rejected"], check["pair_id"])
+    pair, garbled = study.by_id[check["pair_id"]], study.garbled_side(check["pair_id"])
+    texts = {side: pair[side] for side in ("chosen", "rejected")}
+    texts[garbled] = garble(pair[garbled], check["pair_id"])
+    shown = [texts[check["order"]], texts[OTHER[check["order"]]]]
+    assert [first, second] == shown
     # One reader chooses the garbled story, another the intact one.
     read_on(store, "r", check["place"] - 1)
     store.next_page("r")
-    store.answer("r", check["place"], "second" if check["order"] == "chosen" else "first")
-    begin(store, "other")
-    read_on(store, "other")
+    store.answer("r", check["place"], "first" if check["order"] == garbled else "second")
+    page = begin(store, "other")
+    while page is not None:
+        intact = OTHER[study.garbled_side(page.pair_id)]
+        store.answer("other", page.place, "first" if page.order == intact else "second")
+        page = store.next_page("other")
     rights = [row["is_right"] for row in store.choices().to_pylist() if row["kind"] == "attention"]
     assert rights == [0, 1]
+
+
+def test_attention_check_says_nothing_about_the_label(make):
+    study = make(200, pairs_per_reader=3)
+    sides = Counter(study.garbled_side(name) for name in study.by_id)
+    assert min(sides.values()) > 70
+    # Whoever follows the labels passes half of the checks.
+    assert study.garbled_side("x") == study.garbled_side("x")
+
+
+def checks_and_pairs(store):
+    """By reader, the story ids of checks and of pairs."""
+    found = {}
+    for row in store._all("select number, kind, pair_id from choices where kind <> 'repeat'"):
+        own = found.setdefault(row["number"], {"attention": set(), "pair": set()})
+        own[row["kind"]] |= store._study.stories_of([row["pair_id"]])
+    return found.values()
+
+
+@pytest.mark.parametrize(("pairs", "each"), [(4, 3), (4, 2), (6, 3), (12, 4)])
+def test_nobody_reads_the_pair_of_their_check(make, clock, pairs, each):
+    store = Store(make(pairs, readers_per_pair=60, pairs_per_reader=each), now=clock)
+    # Readers leave after each page and come back.
+    for leaves_after in range(each + 2):
+        for at in range(10):
+            begin(store, f"{leaves_after}-{at}")
+            read_on(store, f"{leaves_after}-{at}", leaves_after)
+            store.next_page(f"{leaves_after}-{at}")
+        clock.at += 100 * 60
+    for leaves_after in range(each + 2):
+        for at in range(10):
+            read_on(store, f"{leaves_after}-{at}")
+    assert store.states() == {"finished": 10 * (each + 2)}
+    for own in checks_and_pairs(store):
+        assert len(own["attention"]) == 2
+        assert own["attention"].isdisjoint(own["pair"])
+
+
+def test_a_story_of_a_check_is_in_no_other_pair_of_the_reader(tmp_path, pair_table):
+    rows = [{"prompt_id": "p", "chosen_story_id": f"s{k}", "rejected_story_id": f"s{k + 1}",
+             "chosen": f"story {k}", "rejected": f"story {k + 1}"} for k in range(8)]  # fmt: skip
+    study = write_study(tmp_path / "study", pair_table(rows), pairs_per_reader=2)
+    store = Store(study)
+    for at in range(30):
+        begin(store, f"r{at}")
+    for own in checks_and_pairs(store):
+        assert own["attention"].isdisjoint(own["pair"])
+
+
+def test_without_an_unread_pair_there_is_no_check(make):
+    study = make(3, pairs_per_reader=3)
+    store = Store(study)
+    begin(store, "r")
+    read_on(store, "r")
+    kinds = Counter(row["kind"] for row in store.choices().to_pylist())
+    assert kinds == {"pair": 3, "repeat": 1}
+    found = estimate(study)
+    assert found["pages"] == 4
+    assert "no attention check" in estimate_text(study.plan, found)
 
 
 def test_content_question_follows_its_pair(make, pair_table):
@@ -220,7 +294,7 @@ def test_who_is_silent_gives_back_what_is_not_answered(make, clock):
 
 
 def test_who_comes_back_goes_on(make, clock):
-    store = Store(make(4, readers_per_pair=3, pairs_per_reader=4), now=clock)
+    store = Store(make(5, readers_per_pair=3, pairs_per_reader=4), now=clock)
     begin(store, "r")
     read_on(store, "r", 2)
     old = store.next_page("r")
@@ -237,7 +311,95 @@ def test_who_comes_back_goes_on(make, clock):
     assert len(set(map(tuple, own))) == 6
 
 
+def test_made_up_ids_do_not_keep_others_away(make, clock):
+    # Ten places; a page of 25 words takes 6.5 seconds.
+    store = Store(make(4, readers_per_pair=10, pairs_per_reader=4, most_starting=5), now=clock)
+    for at in range(37):
+        begin(store, f"made-up-{at}")
+    assert store.states() == {"reading": 5, "queued": 32}
+    begin(store, "person")
+    assert store.state("person") == "queued"
+    clock.at += 12
+    assert store.next_page("person") is None
+    clock.at += 2
+    assert store.next_page("person") is not None
+    read_on(store, "person")
+    assert store.states() == {"reading": 4, "queued": 32, "left": 1, "finished": 1}
+    # Who has answered keeps the pairs, however many come.
+    begin(store, "slow")
+    read_on(store, "slow", 1)
+    for at in range(37):
+        clock.at += 60
+        begin(store, f"more-{at}")
+    assert store.state("slow") == "reading"
+    assert len(store._all("select 1 from choices where answered is null group by number")) == 6
+
+
 # Store ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0, 86_400.0, -86_400.0])
+def test_steps_of_the_clock(make, monkeypatch, step):
+    study = make(3, pairs_per_reader=3, fastest_words_per_minute=600.0, release_minutes=30)
+    wall, ticks = Clock(), Clock()
+    monkeypatch.setattr("litbench.human_study.store.time.time", wall)
+    monkeypatch.setattr("litbench.human_study.store.time.monotonic", ticks)
+
+    def sleep(seconds):
+        wall.at += seconds
+        ticks.at += seconds
+
+    store = Store(study)
+    page = begin(store, "r")
+    least = study.least_seconds(page.pair_id)
+    wall.at += step
+    assert 0 < store.answer("r", page.place, "first") <= least
+    sleep(least)
+    assert store.answer("r", page.place, "first") == 0
+    # The next page is open over a restart, before or during which the clock steps back.
+    page = store.next_page("r")
+    for _ in range(2):
+        store.close()
+        wall.at -= step
+        ticks.at = 5.0
+        store = Store(study)
+        store.note_restart()
+        begin(store, "other")
+        assert store.state("r") == "reading"
+    store.answer("r", page.place, "first")
+    sleep(least)
+    assert store.answer("r", page.place, "first") == 0
+    rows = store.choices().to_pylist()
+    times = [row["answered_utc"] for row in rows]
+    assert times == sorted(times)
+    assert all(row["seconds"] >= 0 for row in rows)
+    # Silence is measured after the restart.
+    sleep(31 * 60)
+    store.next_page("other")
+    begin(store, "third")
+    assert store.states()["left"] == 2
+    store.close()
+
+
+def test_a_removed_reader_leaves_nothing(make, capsys):
+    study = make(4, pairs_per_reader=3)
+    with closing(Store(study)) as store:
+        for reader in ("gone", "other"):
+            page = begin(store, reader)
+            store.answer(reader, page.place, "first", f"reason of {reader}")
+    command(["export", str(study.folder)])
+    exported = study.folder / "export"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in exported.glob("*.parquet")} == {0o600}
+    command(["remove", str(study.folder), "gone"])
+    texts = [path.read_bytes() for path in study.folder.rglob("*") if path.is_file()]
+    assert not any(b"reason of gone" in text for text in texts)
+    assert pq.read_table(exported / "choices.parquet")["reason"].to_pylist() == ["reason of other"]
+    assert len(set(pq.read_table(exported / "ratings.parquet")["rater"].to_pylist())) == 1
+    with pytest.raises(SystemExit):
+        command(["remove", str(study.folder), "gone"])
+    assert "no reader 'gone'" in capsys.readouterr().err
+    command(["remove", str(study.folder), "other"])
+    assert not exported.exists()
 
 
 def test_first_answer_binds(make):
@@ -325,13 +487,18 @@ def client(make):
         one.close()
 
 
+def hidden(page):
+    """What the form of a page sends by itself."""
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
+
+
 RIGHT = {"attempt": "0", "statement0": "true", "statement1": "false",
          "statement2": "true", "statement3": "false", "statement4": "true"}  # fmt: skip
 
 
 def join(client, reader="reader1"):
-    client.post("/start", data={"reader": reader, "agree": "yes"})
-    return client.post("/statements", data=RIGHT)
+    page = client.post("/start", data={"reader": reader, "agree": "yes"})
+    return client.post("/statements", data=RIGHT | hidden(page))
 
 
 def test_from_consent_to_code(client):
@@ -341,13 +508,12 @@ def test_from_consent_to_code(client):
     assert browser.post("/start", data={"reader": "reader1"}).status_code == 422
     started = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
     assert "Before you start" in started.text
-    wrong = browser.post("/statements", data=RIGHT | {"statement1": "true"})
+    wrong = browser.post("/statements", data=RIGHT | hidden(started) | {"statement1": "true"})
     assert "you can try 1 more time." in wrong.text
-    page = browser.post("/statements", data=RIGHT | {"attempt": "1"})
+    page = browser.post("/statements", data=RIGHT | hidden(wrong))
     for at in range(5):
         assert f"Page {at + 1} of 5" in page.text
-        place = re.search(r'name="place" value="(\d+)"', page.text)[1]
-        data = {"place": place, "choice": "first", "reason": f"reason {at}"}
+        data = hidden(page) | {"choice": "first", "reason": f"reason {at}"}
         page = browser.post("/answer", data=data)
     assert TEXTS["completion_code"] in page.text
     assert browser.again().get("/?PROLIFIC_PID=reader1").text == page.text
@@ -357,14 +523,14 @@ def test_from_consent_to_code(client):
 
 def test_wrong_statements_end_it(client):
     browser = client(4)
-    browser.post("/start", data={"reader": "reader1", "agree": "yes"})
-    wrong = RIGHT | {"statement0": "false"}
+    page = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
+    wrong = RIGHT | hidden(page) | {"statement0": "false"}
     # A double click is one attempt.
     for _ in range(2):
         assert "you can try 1 more time." in browser.post("/statements", data=wrong).text
     assert browser.post("/statements", data=wrong | {"attempt": "x"}).status_code == 400
     assert "You cannot take part" in browser.post("/statements", data=wrong | {"attempt": "1"}).text
-    assert "You cannot take part" in browser.post("/statements", data=RIGHT).text
+    assert "You cannot take part" in browser.post("/statements", data=RIGHT | hidden(page)).text
     assert "You cannot take part" in browser.again().get("/?PROLIFIC_PID=reader1").text
 
 
@@ -421,8 +587,8 @@ def test_texts_are_escaped(client, tmp_path, pair_table):
     browser = client(4, study=study)
     pages = [browser.get("/?PROLIFIC_PID=r")]
     pages.append(browser.post("/start", data={"reader": "r", "agree": "yes"}))
-    pages.append(browser.post("/statements", data={"attempt": "0", "statement0": "true"}))
-    answer = {"place": "1", "choice": "first", "reason": f"</textarea>{SCRIPT}"}
+    pages.append(browser.post("/statements", data=hidden(pages[-1]) | {"statement0": "true"}))
+    answer = hidden(pages[-1]) | {"choice": "first", "reason": f"</textarea>{SCRIPT}"}
     pages.append(browser.post("/answer", data=answer))
     assert "That was quick" in pages[-1].text
     for page in pages:
@@ -445,11 +611,12 @@ def test_hostile_ids(client, reader, status):
 
 
 def test_forged_and_foreign_requests(client):
+    from litbench.human_study.server import form_key  # noqa: PLC0415
+
     browser = client(4)
-    join(browser)
+    answer = hidden(join(browser)) | {"choice": "first"}
     thief = browser.again()
     real = browser.cookies["reader"]
-    answer = {"place": "1", "choice": "first"}
     forged = ["reader1", "reader1.", f"reader1.{'0' * 32}", real[:-1], f"reader2{real[7:]}", "."]
     for cookie in forged:
         thief.cookies.set("reader", cookie)
@@ -457,7 +624,11 @@ def test_forged_and_foreign_requests(client):
         assert thief.get("/read").status_code == 403
     cases = [
         ({"data": answer, "headers": {"origin": "https://evil.example"}}, 403),
-        ({"data": answer | {"place": "99"}}, 400),
+        ({"data": answer | {"place": "99"}}, 403),
+        ({"data": answer | {"place": "99", "key": form_key(browser.store, "reader1", 99)}}, 400),
+        ({"data": answer | {"key": ""}}, 403),
+        ({"data": answer | {"key": answer["key"][:-1]}}, 403),
+        ({"data": answer | {"key": "é"}}, 403),
         ({"data": answer | {"place": "-1"}}, 400),
         ({"data": answer | {"place": "1; drop table choices"}}, 400),
         ({"data": answer | {"choice": "chosen"}}, 400),
@@ -470,14 +641,94 @@ def test_forged_and_foreign_requests(client):
         assert browser.post("/answer", **request).status_code == status, request
     assert browser.store.choices().num_rows == 0
     lines = "a\r\n" * 999
-    assert browser.post("/answer", data=answer | {"reason": lines}).status_code == 200
+    after = browser.post("/answer", data=answer | {"reason": lines})
+    assert after.status_code == 200
     assert browser.store.choices()["reason"].to_pylist() == [lines.replace("\r", "").strip()]
     browser.store._all("update readers set seen = 0")
     browser.store._release_silent(0)
     assert browser.store.states() == {"left": 1}
     # An answer of who was away for long goes to no page, and they go on.
-    assert "Page 2 of" in browser.post("/answer", data=answer | {"place": "2"}).text
+    assert "Page 2 of" in browser.post("/answer", data=hidden(after) | {"choice": "first"}).text
     assert browser.store.choices().num_rows == 1
+
+
+def test_a_tab_of_another_reader_answers_for_nobody(client):
+    browser = client(4)
+    one = join(browser, "one")
+    consented = browser.post("/start", data={"reader": "third", "agree": "yes"})
+    two = join(browser, "two")
+    # The cookie is that of the last link.
+    for page, path, more in (
+        (one, "/answer", {"choice": "first"}), (consented, "/statements", RIGHT)
+    ):  # fmt: skip
+        refused = browser.post(path, data=more | hidden(page))
+        assert (refused.status_code, "another reader" in refused.text) == (403, True)
+    assert browser.store.choices().num_rows == 0
+    assert browser.store.attempts("third") == 0
+    assert browser.post("/answer", data=hidden(two) | {"choice": "first"}).status_code == 200
+    browser.get("/?PROLIFIC_PID=one")
+    assert browser.post("/answer", data=hidden(one) | {"choice": "first"}).status_code == 200
+    done = browser.store._all("select reader, place from choices join readers using (number) "
+                              "where answered is not null order by answered")  # fmt: skip
+    assert list(map(tuple, done)) == [("two", 1), ("one", 1)]
+
+
+def test_only_listed_ids(client):
+    browser = client(4, reader_ids=["ann", "ben"])
+    assert "I have read this" in browser.get("/?PROLIFIC_PID=ann").text
+    for answer in (
+        browser.get("/?PROLIFIC_PID=eve"), browser.get("/"),
+        browser.post("/start", data={"reader": "eve", "agree": "yes"}),
+        browser.post("/start", data={"reader": "made-x", "agree": "yes"}),
+    ):  # fmt: skip
+        assert answer.status_code in (400, 403)
+    assert browser.store.states() == {}
+    assert "Page 1 of 5" in join(browser, "ben").text
+
+
+def test_titles_and_languages(client):
+    browser = client(4, language="zh", fastest_words_per_minute=1.0)
+    pages = [browser.get("/?PROLIFIC_PID=reader1")]
+    pages.append(browser.post("/start", data={"reader": "reader1", "agree": "yes"}))
+    pages.append(browser.post("/statements", data=RIGHT | hidden(pages[-1])))
+    pages.append(browser.post("/answer", data=hidden(pages[-1]) | {"choice": "first"}))
+    pages.append(browser.get("/none"))
+    titles = [re.search("<title>(.*)</title>", page.text)[1] for page in pages]
+    study = " · Which story is better?"
+    assert titles == [name + study for name in (
+        "Consent", "Instructions", "Page 1 of 5", "Error: Page 1 of 5", "This did not work"
+    )]  # fmt: skip
+    assert pages[2].text.count('lang="zh"') == 3
+    assert '<html lang="en">' in pages[2].text
+
+
+def test_a_locked_store_blocks_nothing_else(make, monkeypatch):
+    monkeypatch.setattr("litbench.human_study.server.BUSY_S", 0.5)
+    monkeypatch.setattr("litbench.human_study.store.BUSY_S", 0.5)
+    study = make(4, pairs_per_reader=3)
+    with serving(study) as (url, store), ThreadPoolExecutor(20) as threads:
+        begin(store, "r")
+
+        def timed(path):
+            started = time.monotonic()
+            try:
+                with urllib.request.urlopen(url + path, timeout=30) as answer:  # noqa: S310
+                    return answer.status, answer.read().decode(), time.monotonic() - started
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode(), time.monotonic() - started
+
+        with closing(sqlite3.connect(study.database, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            visits = [threads.submit(timed, "/?PROLIFIC_PID=r") for _ in range(20)]
+            styles = [timed("/style.css") for _ in range(5)]
+            assert {(status, seconds < 0.4) for status, _, seconds in styles} == {(200, True)}
+            for visit in visits:
+                status, page, seconds = visit.result()
+                assert (status, "The study is busy" in page, seconds < 3) == (503, True, True)
+            other.execute("rollback")
+        # A simulated reader tries again.
+        assert timed("/?PROLIFIC_PID=new")[0] == 200
 
 
 def test_closed_study(client):
@@ -485,11 +736,11 @@ def test_closed_study(client):
     join(browser, "done")
     read_on(browser.store, "done")
     other, new = browser.again(), browser.again()
-    join(other, "other")
+    data = hidden(join(other, "other")) | {"choice": "first"}
     browser.store.close_study()
     assert TEXTS["completion_code"] in browser.get("/read").text
     for answer in (
-        other.get("/read"), other.post("/answer", data={"place": "1", "choice": "first"}),
+        other.get("/read"), other.post("/answer", data=data),
         new.get("/?PROLIFIC_PID=new"), new.post("/start", data={"reader": "new", "agree": "yes"}),
     ):  # fmt: skip
         assert (answer.status_code, "closed" in answer.text) == (403, True)
@@ -515,7 +766,8 @@ def test_errors_reveal_nothing(client, monkeypatch, caplog):
 
     monkeypatch.setattr(Store, "answer", fail)
     with caplog.at_level(logging.DEBUG):
-        answer = browser.post("/answer", data={"place": "1", "choice": "second", "reason": "mine"})
+        data = hidden(page) | {"choice": "second", "reason": "mine"}
+        answer = browser.post("/answer", data=data)
     assert answer.status_code == 500
     assert "a request failed: RuntimeError" in caplog.text
     for secret in (story, "secret-reader", "mine"):
@@ -703,6 +955,9 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
         assert found.returncode == 0, found.stderr
         return found.stdout
 
+    # Lengths are counted where the file has none.
+    shorter = pq.read_table(pairs).drop_columns(["chosen_n_words", "rejected_n_words"])
+    pq.write_table(shorter, pairs)
     made = run("data_prep/make_study.py", "--pairs", pairs, "--out", out, "--readers_per_pair", 4,
                "--pairs_per_reader", 4, "--fastest_words_per_minute", "null", *OPTIONS)  # fmt: skip
     assert "8 pairs of 8 prompts, 4 readers a pair, 4 pairs a reader: 8 readers" in made
@@ -726,6 +981,7 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     raters = {row["rater"]: row["agreement"]["mean"] for row in results["annotators"]["raters"]}
     assert raters["mine"] == raters["longer"] == pytest.approx(1 - raters["shorter"])
     check_parquet(done / "verdicts.parquet", VERDICTS)
+    assert stat.S_IMODE((done / "verdicts.parquet").stat().st_mode) == 0o600
     page = (done / "human_study.html").read_text()
     assert "0.564" in page
     assert "shorter" in page
@@ -742,6 +998,45 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     other = json.loads((tmp_path / "finished" / "human_study.json").read_text())["all"]
     for name in ("one_annotator", "alpha"):
         assert other["annotators"][name] == results["annotators"][name]
+
+
+def test_commands_say_nothing_on_stderr(make):
+    study = make(4, pairs_per_reader=3)
+    with closing(Store(study)) as store:
+        begin(store, "r")
+        read_on(store, "r")
+    for options in (["status", "--pairs"], ["export"], ["close"], ["remove", "r"]):
+        name, *more = options
+        done = run_command([name, study.folder, *more])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+
+
+def test_errors_are_one_line(make, tmp_path):
+    study = make(4, pairs_per_reader=3)
+    with closing(Store(study)), socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cases = [
+            (["serve", study.folder, "--port", port], "Address already in use"),
+            (["serve", study.folder, "--port", 80_000], "port 80000"),
+            (["serve", study.folder, "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+            (["serve", study.folder, "--host", "no.such.host.invalid"], "cannot listen on no.such"),
+            (["serve", tmp_path], "manifest.json"),
+            (["export", study.folder], "has no answer yet"),
+            (["remove", study.folder, "x"], "no reader 'x'"),
+        ]
+        with closing(sqlite3.connect(study.database, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            locked = run_command(["close", study.folder])
+        done = [(run_command(options), message) for options, message in cases]
+    done.append((locked, "database is locked"))
+    study.database.write_bytes(b"x" * 10_000)
+    done.append((run_command(["status", study.folder]), "file is not a database"))
+    for found, message in done:
+        assert found.returncode == 2
+        assert message in found.stderr
+        assert found.stderr.startswith("error: ")
+        assert found.stderr.count("\n") == 1
 
 
 def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, monkeypatch):

@@ -1,7 +1,6 @@
 """The page of a study in a real browser: mouse and keyboard, phone and desktop, light and dark."""
 
 import itertools
-import shutil
 from collections import Counter
 
 import pytest
@@ -9,48 +8,13 @@ from study_folder import TEXTS, serving, study_pairs, write_study
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
-playwright = pytest.importorskip("playwright.sync_api")
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as started:
-        # Its sandbox needs rights that containers do not give.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
 def study(tmp_path, pair_table):
     return write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
                        asks_reason=True)  # fmt: skip
-
-
-@pytest.fixture
-def open_page(chromium):
-    """Open a tab that notes its requests and what its console says."""
-    contexts = []
-
-    def build(**options):
-        context = chromium.new_context(**options)
-        context.set_default_timeout(30_000)
-        contexts.append(context)
-        page = context.new_page()
-        page.requests, page.console = [], []
-        page.on("request", lambda request: page.requests.append(request.url))
-        page.on("console", lambda message: page.console.append(message.text))
-        return page
-
-    yield build
-    for context in contexts:
-        context.close()
 
 
 class Mouse:
@@ -117,6 +81,9 @@ def check_looks(page):
         for field in page.get_by_role(role).all():
             assert field.evaluate("field => field.labels.length") == 1
     assert page.get_by_role("heading", level=1).count() == 1
+    # The footer begins where the page does, and a warning stands apart from the card below it.
+    left = [page.locator(one).bounding_box()["x"] for one in ("main", "footer")]
+    assert left[0] == pytest.approx(left[1], abs=1)
     # Beside each other if there is room, else one below the other.
     first, second = (one.bounding_box() for one in page.locator("article").all())
     assert (second["y"] == first["y"]) == (page.viewport_size["width"] > 1000)
@@ -139,6 +106,28 @@ def go_through(hand, url, reader, store, shot=None):
     assert all(row["outcome"] != row["order"] for row in rows)
     assert not hand.page.console
     assert all(one.startswith(url) for one in hand.page.requests)
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP])
+def test_footer_and_warning(open_page, tmp_path, pair_table, size):
+    study = write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
+                        fastest_words_per_minute=1.0)  # fmt: skip
+
+    def box(selector):
+        return page.locator(selector).bounding_box()
+
+    with serving(study) as (url, _):
+        page = open_page(viewport=size)
+        page.goto(f"{url}/?PROLIFIC_PID=r")
+        assert box("footer")["x"] == pytest.approx(box("main")["x"], abs=1)
+        hand = Mouse(page)
+        enter(hand, url, "r")
+        hand.choose("input[value=first]")
+        hand.press("Next")
+        assert page.title().startswith("Error: Page 1 of 5")
+        warning, card, stories = box(".warn"), box("fieldset"), box(".stories")
+        assert card["y"] - (warning["y"] + warning["height"]) >= 12
+        assert warning["y"] - (stories["y"] + stories["height"]) >= 12
 
 
 def test_keyboard_on_a_phone(study, open_page):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tolerance import assert_same
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError, ModelError
@@ -29,7 +30,6 @@ from litbench.models.reward_training import (  # noqa: E402
 )
 from litbench.models.training import hold_back  # noqa: E402
 
-SAME = 1e-5
 # So small that weights stay what they are in fp32.
 STILL = 1e-30
 
@@ -154,7 +154,7 @@ def assert_alike(first, others, way):
     """Each weight's gradient to 1e-5; of those that are rounding only, to that of the whole."""
     whole = torch.cat([one.flatten() for one in first]).norm()
     for one, other in zip(first, others, strict=True):
-        assert float((one - other).norm()) <= SAME * float(max(one.norm(), 0.01 * whole)), way
+        assert float((one - other).norm()) <= 1e-5 * float(max(one.norm(), 0.01 * whole)), way
 
 
 def of_trl(folder, data, center, out):
@@ -219,10 +219,10 @@ def test_loss_is_the_documented_formula(
     loss = (
         np.log1p(np.exp(-(chosen - rejected - COLUMN))) + (center or 0) * (chosen + rejected) ** 2
     )
-    assert losses(model) == pytest.approx([(loss * weight).sum() / weight.sum()], abs=SAME)
+    assert_same(losses(model), [(loss * weight).sum() / weight.sum()])
     found = model.training_record["curve"][0]
     assert found["accuracy"] == pytest.approx((chosen > rejected).mean())
-    assert found["margin"] == pytest.approx((chosen - rejected).mean(), abs=SAME)
+    assert_same(found["margin"], (chosen - rejected).mean())
 
 
 @pytest.mark.parametrize("column", ["margin", "weight"])
@@ -298,12 +298,12 @@ def test_trained_returned_and_loaded_models_agree(
     model = train_reward_model(pairs, quick(folder, **changes), tmp_path / "checkpoints")
     found = np.concatenate(scores_of(model, pairs))
     assert found.std() > 0.05
-    np.testing.assert_allclose(found, live[-1], rtol=0, atol=SAME)
+    assert_same(found, live[-1])
     model.save(tmp_path)
     files = {path.name for path in tmp_path.iterdir()}
     assert ("adapter_model.safetensors" in files) == (changes.get("merge_adapter") is False)
     again = RewardModel.load(tmp_path)
-    np.testing.assert_allclose(np.concatenate(scores_of(again, pairs)), found, rtol=0, atol=SAME)
+    assert_same(np.concatenate(scores_of(again, pairs)), found)
     assert again.training_prompts() == set(prompt_keys(pairs))
 
 

@@ -21,8 +21,9 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from litbench.config import build, run_program
+from litbench.config import Input, build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
@@ -46,7 +47,7 @@ from litbench.records import STORIES
 from litbench.report.figures import policy_curves
 from litbench.rewards import PolicyReward, RewardShaping
 from litbench.scoring import finite_rewards, load_scorer
-from litbench.store import Artifact, read_part, write_json, write_part
+from litbench.store import Artifact, Cache, write_json
 from litbench.tables import read_table
 from litbench.text import count_words_of, digest, prompt_key
 
@@ -83,7 +84,7 @@ class Config:
         grpo: keys of trl's GRPOConfig, such as max_steps, learning_rate, beta or seed.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     rater: dict[str, Any]
     out: Path
     other_raters: dict[str, Any] = field(default_factory=dict)
@@ -125,7 +126,7 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     return parts
 
 
-def make_policy(stories: Stories, folder: Path, seed: int) -> None:
+def make_policy(stories: Stories, seed: int, folder: Path) -> None:
     """Train a tokenizer and a small Llama on stories and save both."""
     prompts, texts = flat(stories)
     bpe, end, pad = ByteLevelBPETokenizer(), "<|end|>", "<|pad|>"
@@ -222,7 +223,7 @@ def main(config: Config) -> None:
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
     args = build(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"stories": config.stories},
+        config.out, program=__file__, config=config,
         models=models, version=2,
     )  # fmt: skip
     if artifact.is_current():
@@ -234,12 +235,11 @@ def main(config: Config) -> None:
     reward = PolicyReward(
         raters["reward"], config.shaping, references=flat(training), prompt_column="writing_prompt"
     )
-    if pretrained is None and not read_part(checkpoints / "policy", Path.exists):
-        policy_folder = checkpoints / "policy"
-        write_part(
-            policy_folder, lambda path: make_policy(training, path, args.seed), is_folder=True
-        )
-    policy = pretrained or str(checkpoints / "policy")
+    policy = pretrained
+    if policy is None:
+        write = partial(make_policy, training, args.seed)
+        # The folder's name has the fingerprint of everything that the policy depends on.
+        policy = str(Cache(checkpoints).get_folder(artifact.fingerprint, write, "policy"))
     model, tokenizer = load_backbone(policy, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
     texts = {"before": write_stories(model, tokenizer, prompts, args)}

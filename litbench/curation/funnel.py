@@ -8,6 +8,19 @@ from typing import Any, NamedTuple
 from litbench.text import digest
 
 _LONGEST_EXAMPLE = 600
+# What to do if a step removes too much; otherwise: lower it, or set it to null.
+_REMEDIES = {
+    "has_score": "check the column of the score",
+    "has_time": "check the column of the time, or set chosen_later to false",
+    "max_tokens": "raise it, or set it to null",
+    "max_pairs_per_prompt": "raise it, or set it to null",
+    "drop_near_duplicates": "raise it, or set it to null",
+    "test_from": "give an earlier day",
+    **dict.fromkeys(
+        ("drop_deleted", "drop_bots", "drop_talk", "drop_duplicates", "chosen_later"),
+        "set it to false",
+    ),
+}
 
 
 class FunnelStep(NamedTuple):
@@ -57,16 +70,33 @@ class Funnel:
         return [step._asdict() for step in self.steps]
 
     def summary(self) -> str:
-        """Return one line: what the steps left, and which key to relax."""
+        """Return one line: what the steps left, and which rule removed most of its rows, if any."""
         parts, unit = [], ""
         for step in self.steps:
             if step.unit != unit or step.removed:
                 about = f"{step.kept:,} {step.unit}" if step.unit != unit else f"{step.kept:,}"
                 parts.append(f"{about} ({step.about})")
             unit = step.unit
-        most = max(self.steps, key=lambda step: step.removed)
-        advice = f"; {most.step} removed most: lower it, or set it to null" if most.removed else ""
-        return " → ".join(parts) + advice
+        return " → ".join(parts) + self._advice()
+
+    def _advice(self) -> str:
+        """Name the rule that removed the largest share, if that is more than half of its rows."""
+        shares = {
+            step.step: step.removed / (step.kept + step.removed)
+            for step in self.steps
+            if step.removed > step.kept
+        }
+        for step in self.steps:
+            if step.step == "within_prompt" and not step.kept and not shares:
+                return (
+                    "; no two stories of a prompt differ in score: check the columns of the prompt "
+                    "and the score"
+                )
+        if not shares:
+            return ""
+        most = max(shares, key=lambda name: shares[name])
+        remedy = _REMEDIES.get(most, "lower it, or set it to null")
+        return f"; {most} removed most: {remedy}"
 
     def __str__(self) -> str:
         """Format the funnel as a table for the terminal."""

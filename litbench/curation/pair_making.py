@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.config import Input, Runtime
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.filters import Rule
@@ -32,7 +33,7 @@ from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, STORIES
-from litbench.store import Artifact, is_output, read_manifest
+from litbench.store import Artifact, is_output, only_writer, read_manifest
 from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
 from litbench.text import prompt_key
 
@@ -373,11 +374,11 @@ class PairMaking(PairRules):
             authors, stories, near_duplicates. The check runs in memory.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     out: Path
-    engine: EngineName = "duckdb"
-    memory_limit: str | None = None
-    spark: dict[str, str] = field(default_factory=dict)
+    engine: Annotated[EngineName, Runtime] = "duckdb"
+    memory_limit: Annotated[str | None, Runtime] = None
+    spark: Annotated[dict[str, str], Runtime] = field(default_factory=dict)
     must_be_clean: list[Kind] = field(default_factory=list)
 
     def check(self) -> None:
@@ -427,15 +428,19 @@ def make_pairs(config: PairMaking, program: str) -> None:
     given) and `manifest.json` with the funnel.
 
     Raises:
-        DataError: no pair is left, or splits share what `must_be_clean` names.
+        DataError: no pair is left, another program is writing there, or splits share what
+            `must_be_clean` names.
     """
     config.check()
+    with only_writer(config.out):
+        _make_pairs(config, program)
+
+
+def _make_pairs(config: PairMaking, program: str) -> None:
     artifact = Artifact(
         config.out,
         program=program,
         config=config,
-        inputs={"stories": config.stories},
-        runtime_keys=("engine", "memory_limit", "spark"),
     )
     if artifact.is_current():
         return

@@ -7,7 +7,7 @@ needs disk space in the output folder for a second copy of the rows.
 import glob
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokeni
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
-from litbench.store import Artifact
+from litbench.store import Artifact, only_writer
 from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import count_words
 
@@ -118,6 +118,11 @@ def make_stories(config: StoryMaking, program: str) -> None:
     files = [str(sample_path())] if is_sample else _find_inputs(config.input)
     if any(Path(file).resolve() == (config.out / "stories.parquet").resolve() for file in files):
         raise ConfigError(f"out: {config.out}/stories.parquet is the input: name another folder")
+    with only_writer(config.out):
+        _make_stories(config, program, files)
+
+
+def _make_stories(config: StoryMaking, program: str, files: Sequence[str]) -> None:
     # The artifact records the tokenizer's file, since its contents determine the counts.
     tokenizer = None if config.tokenizer is None else locate_tokenizer(config.tokenizer)
     artifact = Artifact(
@@ -132,18 +137,12 @@ def make_stories(config: StoryMaking, program: str) -> None:
     rejected_rows, examples = RejectedRows(), Examples()
     cut: Counter[str] = Counter()
     with ExitStack() as stack:
-        if is_sample:
+        if config.input == "sample":
             sample = read_sample()
             chunks, total, schema = iter([sample]), sample.num_rows, sample.schema
         else:
-            try:
-                config.out.mkdir(parents=True, exist_ok=True)
-                # A later run deletes folders with this prefix that a killed run left behind.
-                folder = tempfile.TemporaryDirectory(prefix=".part-", dir=config.out)
-            except OSError as error:
-                raise DataError(
-                    f"cannot write into {config.out} ({error}): choose another folder"
-                ) from error
+            # A later run deletes folders with this prefix that a killed run left behind.
+            folder = tempfile.TemporaryDirectory(prefix=".part-", dir=config.out)
             source = "'" + config.source.replace("'", "''") + "'"
             rows = StreamingTable(
                 files,

@@ -2,9 +2,13 @@
 
 import argparse
 import logging
+import shutil
 import signal
+import sqlite3
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,27 +33,45 @@ def serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise MissingExtraError(str(error.name), "study") from error
 
+    server.check_address(arguments.host, arguments.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    study = Study.open(arguments.folder)
-    store = Store(study)
     hosts = server.accepted_hosts(arguments.host, arguments.allowed_host)
-    app = make_app(study, store, hosts)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
-    server.make_server(app, server.ServerLimits(), arguments.host, arguments.port).run()
+    with open_store(Study.open(arguments.folder)) as (study, store):
+        store.note_restart()
+        app = make_app(study, store, hosts)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(0))
+        server.make_server(app, server.ServerLimits(), arguments.host, arguments.port).run()
 
 
-def open_store(folder: Path) -> tuple[Study, Store]:
+@contextmanager
+def open_store(study: Study) -> Iterator[tuple[Study, Store]]:
+    """Open a study's store; DataError if another program does not let it be used."""
+    try:
+        with closing(Store(study)) as store:
+            yield study, store
+    except sqlite3.Error as error:
+        raise DataError(
+            f"{study.database}: {error}: end other programs that use it, or restore it"
+        ) from error
+
+
+def started_study(folder: Path) -> AbstractContextManager[tuple[Study, Store]]:
     """Open a study that readers have started."""
     study = Study.open(folder)
     if not study.database.exists():
         raise DataError(f"{study.database} does not exist: run litbench study serve {folder} first")
-    return study, Store(study)
+    return open_store(study)
 
 
 def status(arguments: argparse.Namespace) -> None:
     """Print the progress of readers and pairs."""
-    study, store = open_store(arguments.folder)
+    with started_study(arguments.folder) as (study, store):
+        print_status(study, store, with_pairs=arguments.pairs)
+
+
+def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
+    """Print the progress of an open study."""
     choices, progress, states = store.choices(), store.progress(), store.states()
     wanted = study.plan.readers_per_pair * len(progress)
     done = [answered for answered, _ in progress.values()]
@@ -65,24 +87,29 @@ def status(arguments: argparse.Namespace) -> None:
     if minutes := store.minutes():
         print(f"minutes of readers who finished: median {np.median(minutes):.1f}, "
               f"{minutes[0]:.1f} to {minutes[-1]:.1f}")  # fmt: skip
-    if arguments.pairs:
+    if with_pairs:
         for name, (answered, waiting) in progress.items():
             print(f"{name}  {answered} answered, {waiting} waiting")
 
 
 def export(arguments: argparse.Namespace) -> None:
     """Write the choices, and the pairs with readers as annotators."""
-    study, store = open_store(arguments.folder)
-    choices = store.choices()
-    if not choices.num_rows:
-        raise DataError(f"{study.database} has no answer yet: wait for readers")
-    out = study.folder / "export"
+    with started_study(arguments.folder) as (study, store):
+        if not store.choices().num_rows:
+            raise DataError(f"{study.database} has no answer yet: wait for readers")
+        write_export(study, store)
+
+
+def write_export(study: Study, store: Store) -> None:
+    """Write the export, which only its owner can read: it holds what readers wrote."""
+    choices, out = store.choices(), study.folder / "export"
     inputs = {name: study.folder / name for name in ("plan.json", "pairs.parquet")}
     artifact = Artifact(out, program="study_export", config={"out": out}, inputs=inputs)
     stories, ratings = stories_and_ratings(choices, study.pairs)
     tables = {"choices": choices, "stories": stories, "ratings": ratings}
     for name, table in tables.items():
         artifact.write(f"{name}.parquet", partial(write_table, table))
+        (out / f"{name}.parquet").chmod(0o600)
     artifact.counts = {"answers": choices.num_rows, "readers": store.states()}
     artifact.finish()
     print(f"{out / 'choices.parquet'}: {choices.num_rows:,} answers")
@@ -90,8 +117,22 @@ def export(arguments: argparse.Namespace) -> None:
 
 def close(arguments: argparse.Namespace) -> None:
     """Accept no more readers and answers."""
-    open_store(arguments.folder)[1].close_study()
+    with started_study(arguments.folder) as (_, store):
+        store.close_study()
     print("closed: readers who finished still see their code")
+
+
+def remove(arguments: argparse.Namespace) -> None:
+    """Remove a reader with all answers, from the export too."""
+    with started_study(arguments.folder) as (study, store):
+        store.remove(arguments.reader)
+        print("removed: analyse again what you computed from an earlier export")
+        if not (study.folder / "export").exists():
+            return
+        if store.choices().num_rows:
+            write_export(study, store)
+        else:
+            shutil.rmtree(study.folder / "export")
 
 
 def simulate(arguments: argparse.Namespace) -> None:
@@ -110,7 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
     made = {}
-    for run in (serve, status, close, export, simulate):
+    for run in (serve, status, close, export, remove, simulate):
         about = (run.__doc__ or "").partition(".")[0]
         made[run.__name__] = commands.add_parser(run.__name__, help=about, description=about)
         made[run.__name__].set_defaults(run=run)
@@ -119,6 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
     add("--port", type=int, default=8000, help="default: 8000")
     add("--allowed_host", action="append", default=[], help="accept this Host header; repeatable")
+    made["remove"].add_argument("reader", help="the id with which the reader came")
     made["status"].add_argument("--pairs", action="store_true", help="also print every pair")
     add = made["simulate"].add_argument
     add("--url", default="http://127.0.0.1:8000", help="default: http://127.0.0.1:8000")

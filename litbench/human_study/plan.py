@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,7 @@ from litbench.text import count_words_of, digest
 PAGES = Path(__file__).with_name("pages")
 # The parameter of the address that holds the reader's id, as Prolific names it.
 ID_PARAMETER = "PROLIFIC_PID"
+READER_ID = r"^[A-Za-z0-9_-]{1,64}$"
 
 _INSTRUCTIONS = """\
 You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
@@ -96,8 +98,9 @@ class Plan:
         readers_per_pair: readers of each pair.
         pairs_per_reader: pairs that each reader reads.
         repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
-        checks_attention: show one pair in which one story has its words in a random order; the
-            default instructions and statements say so.
+        checks_attention: show one pair in which one story, of either side, has its words in a
+            random order; the default instructions and statements say so. The reader does not read
+            this pair otherwise, so a reader of all pairs gets no check.
         questions: pair_id -> question about its stories, asked on a page of its own after the pair.
         shows_prompt: show the writing prompt above the stories.
         side_by_side: show the stories side by side where the screen is wide enough.
@@ -107,6 +110,11 @@ class Plan:
             accepts all.
         release_minutes: a reader who sends nothing for so long loses the unanswered pairs.
         requires_id: refuse readers without an id in the address.
+        reader_ids: ids to accept, which plan.json then holds; null for any.
+        most_starting: how many readers may have pairs without having answered one. When there are
+            as many, a further one waits until one of them answers, or has taken twice the usual
+            time and loses the pairs.
+        language: language tag of prompts and stories, such as `zh`.
         exclude: which readers the analysis leaves out.
         expected_agreement: share of choices that agree with the labels, for the power.
         reader_agreement: how often two readers choose the same story, for the power.
@@ -135,6 +143,9 @@ class Plan:
     fastest_words_per_minute: Positive | None = 800
     release_minutes: Positive = 90
     requires_id: bool = False
+    reader_ids: list[Annotated[str, Field(pattern=READER_ID)]] | None = None
+    most_starting: Count = 20
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] = "en"
     exclude: Exclusions = field(default_factory=Exclusions)
     expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
     reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
@@ -201,16 +212,31 @@ class Study:
         words: int = pair["chosen_n_words"] + pair["rejected_n_words"]
         return words + (count_words_of(pair["prompt"]) if self.plan.shows_prompt else 0)
 
+    def usual_seconds(self, pair_id: str) -> float:
+        """Seconds that reading a pair takes at the usual speed."""
+        return 60 * self.words_of(pair_id) / self.plan.words_per_minute
+
     def least_seconds(self, pair_id: str) -> float:
         """Seconds before which an answer is sent back."""
         fastest = self.plan.fastest_words_per_minute
         return 0.0 if fastest is None else 60 * self.words_of(pair_id) / fastest
 
+    def stories_of(self, pair_ids: Iterable[str]) -> set[str]:
+        """The `story_id`s of some pairs."""
+        pairs = [self.by_id[name] for name in pair_ids]
+        return {pair[f"{side}_story_id"] for pair in pairs for side in ("chosen", "rejected")}
+
+    def garbled_side(self, pair_id: str) -> str:
+        """The side that an attention check on a pair garbles; independent of the label."""
+        seed = digest("garbled side", self.plan.seed, pair_id)
+        return random.Random(seed).choice(("chosen", "rejected"))
+
     def sides(self, pair_id: str, kind: str, first: str) -> tuple[str, str]:
         """The first and the second text of a page; in the attention check, one is garbled."""
         texts = {side: self.by_id[pair_id][side] for side in ("chosen", "rejected")}
         if kind == "attention":
-            texts["rejected"] = garble(texts["rejected"], pair_id)
+            garbled = self.garbled_side(pair_id)
+            texts[garbled] = garble(texts[garbled], pair_id)
         return texts[first], texts["rejected" if first == "chosen" else "chosen"]
 
 
@@ -226,7 +252,8 @@ def garble(text: str, seed: str) -> str:
 def estimate(study: Study) -> dict[str, Any]:
     """The readers, hours, cost and power of a study, see `estimate_text`."""
     plan, pairs = study.plan, study.pairs
-    pages = plan.pairs_per_reader + plan.repeats_a_pair + plan.checks_attention
+    checks = plan.checks_attention and plan.pairs_per_reader < pairs.num_rows
+    pages = plan.pairs_per_reader + plan.repeats_a_pair + checks
     readers = math.ceil(pairs.num_rows * plan.readers_per_pair / plan.pairs_per_reader)
     page_words = sum(map(study.words_of, study.by_id)) / pairs.num_rows
     first_words = count_words_of(plan.consent) + count_words_of(plan.instructions)
@@ -239,6 +266,7 @@ def estimate(study: Study) -> dict[str, Any]:
         "choices": pairs.num_rows * plan.readers_per_pair,
         "readers": readers,
         "pages": pages,
+        "checks_attention": checks,
         "words_per_page": page_words,
         "minutes_per_reader": minutes,
         "hours": hours,
@@ -263,6 +291,10 @@ a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, a
 {found["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
 {found["hours"]:,.1f} hours in all
 """
+    if plan.checks_attention and not found["checks_attention"]:
+        text += (
+            "no attention check: readers read all pairs; correct instructions that announce it\n"
+        )
     if found["cost"] is not None:
         text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
     if found["power"] is None:

@@ -7,13 +7,19 @@ POST /statements  answers to the statements about the instructions
 POST /answer      the answer of one page
 
 The first answer of a page binds, and a POST that is accepted redirects to /read, so that a reload,
-a second tab or a double click changes nothing. Logs contain no story, no choice and no id.
+a second tab or a double click changes nothing. A form is signed for its reader, so that a tab of
+another reader in the same browser answers for nobody. Logs contain no story, no choice and no id.
+
+Handlers run in a thread, one at a time, because the store waits for the disk and for other
+programs; requests that would wait for long are told that the study is busy.
 """
 
+import asyncio
 import hmac
 import math
 import re
 import secrets
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -21,19 +27,27 @@ from urllib.parse import parse_qsl
 import jinja2
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
-from litbench.human_study.plan import ID_PARAMETER, PAGES, Study
-from litbench.human_study.store import Page, Store
+from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, Study
+from litbench.human_study.store import BUSY_S, Page, Store
 from litbench.server import ServerLimits, log_error, read_body
 
 COOKIE = "reader"
-_READER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LIMITS = ServerLimits(body_bytes=64 * 1024)
 _MOST_FIELDS, _MOST_REASON = 64, 2_000
 _NO_PAGE = "This answer belongs to no page of yours. Please go back to the study."
+_OTHER_READER = (
+    "This page was opened for another reader, and the answer was not saved. Please open your own "
+    "link again."
+)
+_BUSY = "The study is busy. Please reload this page in a few seconds, and send it again if asked."
+
+Form = Mapping[str, str]
+Handler = Callable[[Request, Form], Response]
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -71,17 +85,29 @@ async def read_form(request: Request) -> dict[str, str]:
 
 def valid_id(text: str) -> str:
     """A reader's id as it came; HTTPException if it is none."""
-    if not _READER.fullmatch(text):
+    if not re.fullmatch(READER_ID, text):
         raise HTTPException(400, "This address has no valid id. Please use the link you were sent.")
     return text
 
 
-def number_in(form: Mapping[str, str], name: str) -> int:
+def number_in(form: Form, name: str) -> int:
     """A number that our pages put into a form; HTTPException for something else."""
     text = form.get(name, "")
     if not re.fullmatch(r"[0-9]{1,6}", text):
         raise HTTPException(400, _NO_PAGE)
     return int(text)
+
+
+def form_key(store: Store, reader: str, page: str | int) -> str:
+    """What a form must bring back: it was made for this reader and this page."""
+    return store.sign("form", f"{reader} {page}")
+
+
+def check_key(store: Store, reader: str, page: str | int, form: Form) -> None:
+    """Raise an HTTPException for a form of another reader or page."""
+    key = form.get("key", "")
+    if not hmac.compare_digest(key.encode(), form_key(store, reader, page).encode()):
+        raise HTTPException(403, _OTHER_READER)
 
 
 def go_on() -> RedirectResponse:
@@ -102,6 +128,33 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
     style = "\n".join(path.read_text(encoding="utf-8") for path in styles)
     app = FastAPI(openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts), www_redirect=False)
+
+    turn = asyncio.Lock()
+
+    def route(method: str, path: str) -> Callable[[Handler], Handler]:
+        """Register a handler that uses the store."""
+
+        def register(handle: Handler) -> Handler:
+            @app.api_route(path, methods=[method])
+            async def respond(request: Request) -> Response:
+                form = await read_form(request) if method == "POST" else {}
+                try:
+                    async with asyncio.timeout(BUSY_S):
+                        await turn.acquire()
+                except TimeoutError:
+                    raise HTTPException(503, _BUSY, {"retry-after": "5"}) from None
+                try:
+                    return await run_in_threadpool(handle, request, form)
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                        raise
+                    raise HTTPException(503, _BUSY, {"retry-after": "5"}) from None
+                finally:
+                    turn.release()
+
+            return handle
+
+        return register
 
     @app.middleware("http")
     async def guard(
@@ -125,7 +178,7 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
 
     @app.exception_handler(HTTPException)
     async def http_error(_request: Request, error: HTTPException) -> Response:
-        heading = "This did not work"
+        heading = "One moment" if error.status_code == 503 else "This did not work"
         response = page("message", error.status_code, heading=heading, text=error.detail)
         response.headers.update(error.headers or {})
         return response
@@ -138,6 +191,11 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return response
+
+    def listed_id(text: str) -> str:
+        if plan.reader_ids is not None and valid_id(text) not in plan.reader_ids:
+            raise HTTPException(403, "This address has no id of this study. Please check it.")
+        return valid_id(text)
 
     def check_open() -> None:
         if store.is_closed:
@@ -153,30 +211,29 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
     async def read_style() -> Response:
         return Response(style, media_type="text/css")
 
-    @app.get("/")
-    async def consent(request: Request) -> Response:
+    @route("GET", "/")
+    def consent(request: Request, _form: Form) -> Response:
         given = request.query_params.get(ID_PARAMETER)
-        reader = reader_of(request, store) if given is None else valid_id(given)
+        reader = reader_of(request, store) if given is None else listed_id(given)
         if reader is not None and store.state(reader) is not None:
             return with_cookie(request, reader)
-        if given is None and plan.requires_id:
+        if given is None and (plan.requires_id or plan.reader_ids is not None):
             raise HTTPException(400, "This address has no id. Please use the link you got.")
         check_open()
         # Made here, not when the form arrives: a double click then starts one reader.
         return page("consent", reader=given or f"made-{secrets.token_urlsafe(12)}")
 
-    @app.post("/start")
-    async def start(request: Request) -> Response:
-        form = await read_form(request)
+    @route("POST", "/start")
+    def start(request: Request, form: Form) -> Response:
         check_open()
-        reader = valid_id(form.get("reader", ""))
+        reader = listed_id(form.get("reader", ""))
         if form.get("agree") != "yes":
             return page("consent", 422, reader=reader)
         store.start(reader)
         return with_cookie(request, reader)
 
-    @app.get("/read")
-    async def read(request: Request) -> Response:
+    @route("GET", "/read")
+    def read(request: Request, _form: Form) -> Response:
         reader = known_reader(request)
         state = store.state(reader)
         if state is None:
@@ -184,21 +241,29 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         if state != "finished":
             check_open()
         if state == "consented":
-            return page("statements", attempts=store.attempts(reader))
+            key = form_key(store, reader, "statements")
+            return page("statements", attempts=store.attempts(reader), key=key)
         if state == "failed":
             text = "Some statements about the instructions were not answered right."
             text += " You cannot take part in this study."
             return page("message", heading="Thank you", text=text)
         shown = store.next_page(reader)
         if shown is not None:
-            return show(shown)
-        if store.state(reader) == "finished":
+            return show(reader, shown)
+        state = store.state(reader)
+        if state == "finished":
             return page("end")
+        if state == "queued":
+            text = "Many readers are starting. Please try again in a minute."
+            return page("message", heading="One moment", text=text, again=True)
         text = "The study has enough readers at the moment."
         return page("message", heading="Thank you", text=text)
 
-    def show(shown: Page, status: int = 200, wait: float = 0, **sent: str) -> Response:
-        values = {"page": shown, "wait": math.ceil(wait), "choice": "", "reason": "", **sent}
+    def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: str) -> Response:
+        values = {
+            "page": shown, "key": form_key(store, reader, shown.place), "wait": math.ceil(wait),
+            "choice": "", "reason": "", **sent,
+        }  # fmt: skip
         if shown.kind == "question":
             return page("question", status, asked=plan.questions[shown.pair_id], **values)
         assert shown.order is not None
@@ -209,10 +274,11 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
             least=math.ceil(study.least_seconds(shown.pair_id)), **values,
         )  # fmt: skip
 
-    @app.post("/statements")
-    async def statements(request: Request) -> Response:
-        form, reader = await read_form(request), known_reader(request)
+    @route("POST", "/statements")
+    def statements(request: Request, form: Form) -> Response:
+        reader = known_reader(request)
         check_open()
+        check_key(store, reader, "statements", form)
         are_right = all(
             form.get(f"statement{at}") == ("true" if one.is_true else "false")
             for at, one in enumerate(plan.statements)
@@ -220,10 +286,11 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         store.try_statements(reader, number_in(form, "attempt"), are_right=are_right)
         return go_on()
 
-    @app.post("/answer")
-    async def answer(request: Request) -> Response:
-        form, reader = await read_form(request), known_reader(request)
+    @route("POST", "/answer")
+    def answer(request: Request, form: Form) -> Response:
+        reader, place = known_reader(request), number_in(form, "place")
         check_open()
+        check_key(store, reader, place, form)
         if store.state(reader) != "reading":
             # Away for long, or done in another tab.
             return go_on()
@@ -231,12 +298,14 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         reason = form.get("reason", "").replace("\r\n", "\n").strip()
         if len(reason) > _MOST_REASON:
             raise HTTPException(413, f"A reason may have {_MOST_REASON:,} letters.")
-        place, choice = number_in(form, "place"), form.get("choice", "")
+        choice = form.get("choice", "")
         try:
             wait = store.answer(reader, place, choice, reason or None)
         except ValueError:
             raise HTTPException(400, _NO_PAGE) from None
         shown = store.next_page(reader) if wait else None
-        return go_on() if shown is None else show(shown, 422, wait, choice=choice, reason=reason)
+        if shown is None:
+            return go_on()
+        return show(reader, shown, 422, wait, choice=choice, reason=reason)
 
     return app

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,8 @@ from litbench.human_study.plan import ID_PARAMETER, Study
 from litbench.text import digest
 
 _TIMEOUT, _PATIENCE = 30, 60
+# A form, or the link of a page that asks to come again.
+_NEXT = re.compile(r'<(?:form method="post" action|a class="again" href)="([^"]*)"')
 _HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -58,8 +61,8 @@ class Crowd:
 class Reader:
     """One simulated reader; `name` is the id that the reader brings."""
 
-    def __init__(self, crowd: Crowd, number: int, pages: int) -> None:
-        self._crowd, self.name = crowd, f"simulated-{crowd.seed}-{number}"
+    def __init__(self, crowd: Crowd, number: int, pages: int, name: str | None = None) -> None:
+        self._crowd, self.name = crowd, name or f"simulated-{crowd.seed}-{number}"
         draw = random.Random(digest("reader", crowd.seed, number))
         self.is_careless = draw.random() < crowd.careless
         self.effect = draw.gauss(0, crowd.reader_sd)
@@ -69,16 +72,16 @@ class Reader:
         """The answer to a page, as forms send it."""
         if kind == "question":
             return study.plan.questions[pair_id].right
-        is_chosen = self._chooses_chosen(kind, pair_id, place)
+        is_chosen = self._chooses_chosen(study, kind, pair_id, place)
         return "first" if is_chosen == (order == "chosen") else "second"
 
-    def _chooses_chosen(self, kind: str, pair_id: str, place: int) -> bool:
+    def _chooses_chosen(self, study: Study, kind: str, pair_id: str, place: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
         crowd = self._crowd
         if self.is_careless:
             return random.Random(digest("guess", self.name, place)).random() < 0.5
         if kind == "attention":
-            return True
+            return study.garbled_side(pair_id) == "rejected"
         effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, crowd.pair_sd)
         chance = random.Random(digest("choice", self.name, pair_id)).random()
         return chance < crowd.agreement + effect + self.effect
@@ -127,9 +130,11 @@ class Visitor:
                     return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
                 with error:
-                    if error.code >= 500:
+                    if error.code < 500:
+                        return error.code, error.read().decode()
+                    if error.code != 503 or time.monotonic() > end:
                         raise DataError(f"{path}: status {error.code}: see its log") from error
-                    return error.code, error.read().decode()
+                time.sleep(0.2)
             except (OSError, http.client.HTTPException) as error:
                 if time.monotonic() > end:
                     raise DataError(f"{self._url} does not answer ({error}): serve it") from error
@@ -141,9 +146,12 @@ class Visitor:
         right = {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
         answered = 0
         _, page = self.send(f"/?{ID_PARAMETER}={self.reader.name}")
-        while form := re.search(r'<form method="post" action="([^"]*)"', page):
+        while form := _NEXT.search(page):
             path, hidden = form[1], dict(_HIDDEN.findall(page))
-            if path == "/start":
+            if path == "/read":
+                time.sleep(0.5)
+                _, page = self.send(path)
+            elif path == "/start":
                 _, page = self.send(path, hidden | {"agree": "yes"})
             elif path == "/statements":
                 _, page = self.send(path, hidden | right)
@@ -178,7 +186,10 @@ def visit_study(
 
     Returns how many ended how, and the readers.
     """
-    pages = study.plan.pairs_per_reader
-    visitors = [Visitor(study, url, Reader(crowd, at, pages)) for at in range(1, readers + 1)]
+    pages, ids = study.plan.pairs_per_reader, study.plan.reader_ids
+    names: Sequence[str | None] = [None] * readers if ids is None else ids[:readers]
+    visitors = [
+        Visitor(study, url, Reader(crowd, at, pages, name)) for at, name in enumerate(names, 1)
+    ]
     with ThreadPoolExecutor(readers) as threads:
         return Counter(threads.map(Visitor.visit, visitors)), visitors

@@ -2,7 +2,7 @@
 
 Every row of `choices` is one page of one reader: assigned when the reader starts, filled when the
 reader answers, and removed when a reader leaves for long. A commit is on the disk when a method
-returns. One process writes; others may read at the same time.
+returns. One server writes; other programs may read, close the study or remove a reader meanwhile.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +27,12 @@ from litbench.human_study.plan import Study
 from litbench.metrics.human_study import CHOICES
 from litbench.text import digest
 
-# Who is waiting came when others held the last pairs.
-State = Literal["consented", "reading", "finished", "failed", "waiting", "left"]
+# waiting: came when all pairs were assigned; queued: came when too many readers were starting.
+State = Literal["consented", "reading", "finished", "failed", "waiting", "queued", "left"]
+# How long a program waits for another one that writes.
+BUSY_S = 2.0
+# A reader who has taken this many times the usual time for the first pair may lose it.
+_SLOW_START = 2
 _MEMORY = ":memory:"
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
@@ -45,11 +50,31 @@ create table if not exists choices (
 ) strict;
 create index if not exists choices_of_pair on choices (pair_id, kind);
 """
+_LATEST = """
+select coalesce(max(at), 0.0) from (
+    select seen as at from readers union all select max(shown, coalesce(answered, 0)) from choices
+)
+"""
 _CHOICES = """
 select hashed(reader) as reader, place, kind, pair_id, "order", outcome, is_right, seconds, hurried,
     reason, version, cast(answered as integer) as answered_utc, state = 'finished' as finished
 from choices join readers using (number) where answered is not null order by answered
 """
+
+
+def steady_clock(last: float) -> Callable[[], float]:
+    """A clock in seconds since 1970, UTC, which starts no earlier than `last`.
+
+    Later steps of the machine's clock do not reach it, so that no time runs backwards and no
+    reader seems to have read, or been silent, for an hour.
+    """
+    offset = max(time.time(), last) - time.monotonic()
+    return lambda: offset + time.monotonic()
+
+
+def _sign(secret: bytes, purpose: str, text: str) -> str:
+    message = f"{purpose}:{text}".encode()
+    return hmac.new(secret, message, hashlib.sha256).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -70,25 +95,30 @@ class Store:
     Args:
         study: the study; its `database` is created if it does not exist.
         path: another file, or None for the study's; ":memory:" keeps everything in memory.
-        now: the clock, in seconds since 1970.
+        now: the clock, in seconds since 1970; None for one that never runs backwards.
     """
 
     def __init__(
-        self, study: Study, path: str | Path | None = None, now: Callable[[], float] = time.time
+        self,
+        study: Study,
+        path: str | Path | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
-        self._study, self._plan, self._now = study, study.plan, now
+        self._study, self._plan = study, study.plan
         path = path or study.database
         if path != _MEMORY:
             # Readable by its owner only: it holds the readers' ids.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         # One thread at a time uses it, not always the same one.
         self._database = sqlite3.connect(
-            path, isolation_level=None, timeout=30, check_same_thread=False
+            path, isolation_level=None, timeout=BUSY_S, check_same_thread=False
         )
         self._database.row_factory = sqlite3.Row
-        self._database.create_function("hashed", 1, lambda text: self.sign("reader", text)[:16])
-        # WAL lets others read meanwhile; FULL survives a crash of the machine too.
-        self._database.executescript("pragma journal_mode = wal; pragma synchronous = full;")
+        # WAL lets others read meanwhile; FULL survives a crash of the machine too; a removed
+        # reader's answers are overwritten.
+        self._database.executescript(
+            "pragma journal_mode = wal; pragma synchronous = full; pragma secure_delete = on;"
+        )
         pairs = digest(*sorted(study.by_id))
         with self._transaction():
             for statement in filter(str.strip, _TABLES.split(";")):
@@ -99,6 +129,11 @@ class Store:
             raise DataError(
                 f"{path} belongs to other pairs: move it away, or restore the study's pairs"
             )
+        # Not a method: the database would keep this object, and this object the database.
+        hashed = partial(_sign, self._secret, "reader")
+        self._database.create_function("hashed", 1, lambda text: hashed(text)[:16])
+        ((last,),) = self._all(_LATEST)
+        self._now = now or steady_clock(last)
 
     def close(self) -> None:
         """Close the database."""
@@ -124,8 +159,7 @@ class Store:
 
     def sign(self, purpose: str, text: str) -> str:
         """A hash that only the owner of the store can compute; 32 hexadecimal digits."""
-        message = f"{purpose}:{text}".encode()
-        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()[:32]
+        return _sign(self._secret, purpose, text)
 
     # Readers ----------------------------------------------------------------------------------
 
@@ -137,6 +171,12 @@ class Store:
     def close_study(self) -> None:
         """Accept no more readers and answers."""
         self._meta("closed", str(self._now()))
+
+    def note_restart(self) -> None:
+        """Measure silence from now on: while the server was down, nobody could send anything."""
+        self._database.execute(
+            "update readers set seen = ? where state = 'reading'", (self._now(),)
+        )
 
     def start(self, reader: str) -> None:
         """Add a reader who gave consent; nothing changes for a known reader."""
@@ -153,6 +193,20 @@ class Store:
             "update readers set seen = ? where reader = ? returning state", self._now(), reader
         )
         return rows[0][0] if rows else None
+
+    def remove(self, reader: str) -> None:
+        """Remove a reader and all their answers, on the disk too.
+
+        Raises:
+            DataError: there is no such reader.
+        """
+        with self._transaction():
+            found = self._all("select number from readers where reader = ?", reader)
+            if not found:
+                raise DataError(f"no reader '{reader}': give the id with which they came")
+            self._database.execute("delete from choices where number = ?", tuple(found[0]))
+            self._database.execute("delete from readers where number = ?", tuple(found[0]))
+        self._database.execute("pragma wal_checkpoint(truncate)")
 
     def attempts(self, reader: str) -> int:
         """How often a reader has answered the statements."""
@@ -177,20 +231,26 @@ class Store:
         """The first unanswered page of a reader who passed the statements.
 
         Pages are assigned at the first call, and anew after the reader had left. Returns None if
-        the reader has finished, or waits because there is no pair to assign.
+        the reader has finished, waits because there is no pair to assign, or is queued because too
+        many readers are starting.
         """
         own_pages = "select * from choices where number = ? order by place"
         with self._transaction():
             (row,) = self._all("select number, state from readers where reader = ?", reader)
             number = row["number"]
-            if row["state"] not in ("reading", "waiting", "left"):
+            if row["state"] in ("consented", "failed", "finished"):
                 return None
             pages = self._all(own_pages, number)
+            no_pages: State = "waiting"
             if row["state"] != "reading" or not pages:
-                self._assign(number)
-                pages = self._all(own_pages, number)
+                self._release_silent(number)
+                if pages or self._has_room():
+                    self._assign(number)
+                    pages = self._all(own_pages, number)
+                else:
+                    no_pages = "queued"
             waiting = [page for page in pages if page["answered"] is None]
-            state: State = "reading" if waiting else "finished" if pages else "waiting"
+            state: State = "reading" if waiting else "finished" if pages else no_pages
             self._database.execute("update readers set state = ? where number = ?", (state, number))
             if not waiting:
                 return None
@@ -204,14 +264,41 @@ class Store:
         )  # fmt: skip
 
     def _release_silent(self, number: int) -> None:
-        """Take their unanswered pairs from all readers but one who have sent nothing for long."""
+        """Release all readers but one who have sent nothing for long."""
+        since = self._now() - 60 * self._plan.release_minutes
+        self._release("seen < ? and number <> ?", since, number)
+
+    def _has_room(self) -> bool:
+        """Whether one more reader who has answered nothing may have pairs.
+
+        Of too many of them, the one who has had the first pair for longest makes room, unless it
+        could be that they are still reading it.
+        """
+        starting = self._all(
+            "select number, pair_id, min(shown) as shown from choices group by number "
+            "having count(answered) = 0 order by shown"
+        )
+        if len(starting) < self._plan.most_starting:
+            return True
+        for row in starting:
+            usual = self._study.usual_seconds(row["pair_id"])
+            if self._now() - row["shown"] > _SLOW_START * usual:
+                self._release("number = ?", row["number"])
+                return True
+        return False
+
+    def _release(self, condition: str, *values: Any) -> None:
+        """Take their unanswered pages from the readers of a condition.
+
+        An attention check that was shown stays: its reader must not read the pair otherwise.
+        """
         self._database.execute(
-            "update readers set state = 'left' "
-            "where state = 'reading' and seen < ? and number <> ?",
-            (self._now() - 60 * self._plan.release_minutes, number),
+            f"update readers set state = 'left' where state = 'reading' and {condition}",  # noqa: S608
+            values,
         )
         self._database.execute(
             "delete from choices where answered is null "
+            "and not (kind = 'attention' and shown is not null) "
             "and number in (select number from readers where state = 'left')"
         )
 
@@ -221,13 +308,13 @@ class Store:
         So two pairs differ by one reader at most, and the two sides of a pair by one, as long as
         nobody leaves; later readers fill the gaps of those who left.
         """
-        self._release_silent(number)
         load = Counter(
             (row["pair_id"], row["order"])
             for row in self._all("select pair_id, \"order\" from choices where kind = 'pair'")
         )
         own = self._all("select kind, pair_id from choices where number = ?", number)
         read = {row["pair_id"] for row in own if row["kind"] == "pair"}
+        checked = self._study.stories_of(r["pair_id"] for r in own if r["kind"] == "attention")
         kinds = {row["kind"] for row in own}
         draw = random.Random(digest("assign", self._plan.seed, number, len(own)))
 
@@ -237,6 +324,7 @@ class Store:
         free = [
             name for name in sorted(self._study.by_id)
             if name not in read and readers_of(name) < self._plan.readers_per_pair
+            and checked.isdisjoint(self._study.stories_of([name]))
         ]  # fmt: skip
         draw.shuffle(free)
         free.sort(key=readers_of)
@@ -250,8 +338,12 @@ class Store:
             draw.shuffle(sides)
             rows.append(("pair", name, min(sides, key=lambda side: load[name, side])))
         _, first, side = rows[0]
-        if self._plan.checks_attention and "attention" not in kinds:
-            unread = sorted(set(self._study.by_id) - set(picked) - read) or picked
+        seen = self._study.stories_of([*picked, *read])
+        unread = [
+            name for name in sorted(self._study.by_id)
+            if seen.isdisjoint(self._study.stories_of([name]))
+        ]  # fmt: skip
+        if self._plan.checks_attention and "attention" not in kinds and unread:
             check = ("attention", draw.choice(unread), draw.choice(sides))
             rows.insert(draw.randint(1, len(rows)), check)
         if self._plan.repeats_a_pair and "repeat" not in kinds and len(picked) > 1:
@@ -298,7 +390,7 @@ class Store:
             if page["answered"] is not None:
                 return 0.0
             outcome, is_right = self._read_answer(page, answer)
-            seconds: float = now - page["shown"]
+            seconds: float = max(0.0, now - page["shown"])
             key = (page["number"], place)
             is_pair = page["kind"] != "question"
             least = self._study.least_seconds(page["pair_id"]) if is_pair else 0.0
@@ -324,8 +416,8 @@ class Store:
         if answer not in ("first", "second"):
             raise ValueError("no such answer")
         side = page["order"] if answer == "first" else _OTHER[page["order"]]
-        # The garbled story of the attention check is the rejected one.
-        return side, side == "chosen" if page["kind"] == "attention" else None
+        is_check = page["kind"] == "attention"
+        return side, side != self._study.garbled_side(page["pair_id"]) if is_check else None
 
     # Reading ----------------------------------------------------------------------------------
 

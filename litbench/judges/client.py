@@ -29,16 +29,31 @@ from tqdm import tqdm
 from litbench.config import as_plain
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
-from litbench.judges.store import Answer, AnswerStore, Question, Sampling, keys_of, text_of
+from litbench.judges.responses import ResponseError, check_response
+from litbench.judges.store import (
+    Answer,
+    AnswerStore,
+    Attempt,
+    Question,
+    Sampling,
+    Usage,
+    identity,
+    keys_of,
+    text_of,
+)
 from litbench.raters import Estimate
 
 _OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
+# Settles an attempt that costs nothing.
+_UNBILLED = Answer("error", input_tokens=0, output_tokens=0)
 # English text has 4 to 4.5 bytes per token, Chinese 4 to 5.
 _BYTES_PER_TOKEN = 4
-# Role and delimiter tokens that a provider adds to a question.
+# Base64 and rare scripts have 2 bytes per token or more.
+_LEAST_BYTES_PER_TOKEN = 2
+# Role and delimiter tokens that a provider adds to a message.
 _TOKENS_AROUND = 16
-# Upper bound on output tokens when `max_tokens` is null.
-_MOST_TOKENS = 4_096
+# Output tokens to reserve if `max_tokens` is null, which only a run without a limit allows.
+_USUAL_MOST_TOKENS = 4_096
 _LONGEST_WAIT = 60.0
 # For estimates: time to the first token, and generation speed.
 _SECONDS_TO_START = 1.0
@@ -53,12 +68,12 @@ class Traffic:
 
     Attributes:
         connections: concurrent requests.
-        max_retries: attempts after the first; some providers' libraries try twice within each.
+        max_retries: attempts after the first.
         timeout_seconds: timeout of one attempt.
         first_wait_seconds: pause after the first failed attempt; doubled after each further one.
         max_calls: maximum calls of this run, not counting retries; null for no limit.
-        max_cost_usd: maximum dollars billed for these questions over all runs; null for no limit.
-            An attempt is made only if its highest possible cost stays within the limit.
+        max_cost_usd: maximum dollars of the model in the folder of answers over all runs; null for
+            no limit. An attempt is made only if its reservation stays within the limit.
         give_up_after: end the run after this many consecutive errors, for example a wrong key.
     """
 
@@ -71,83 +86,92 @@ class Traffic:
     give_up_after: PositiveInt = 10
 
 
+def check_limit(traffic: Traffic, price: Price | None, sampling: Sampling) -> None:
+    """Raise a ConfigError if there is a limit of dollars, but no highest cost of an answer."""
+    limit = f"max_cost_usd is {traffic.max_cost_usd}, but"
+    if traffic.max_cost_usd is not None and price is None:
+        raise ConfigError(
+            f"{limit} the model has no price: add it to a file and set prices to that file, or set "
+            "max_calls instead"
+        )
+    if traffic.max_cost_usd is not None and sampling.max_tokens is None:
+        raise ConfigError(
+            f"{limit} max_tokens is null, so an answer may be of any length: set max_tokens"
+        )
+
+
 @dataclass
 class Budget:
-    """Calls and dollars spent by a run, and its limits.
+    """Limits of a run for one model, and what is used of them.
 
     Attributes:
         traffic: the limits.
         price: price of the model; required if `max_cost_usd` is set.
-        calls: calls made so far.
-        dollars: cost so far, including the answers of earlier runs (`note_stored`).
-        under_way: attempts whose cost is reserved.
-        counted: keys whose stored answers are part of `dollars`.
+        calls: calls made by this run.
+        under_way: attempts under way.
+        usages: tokens of the model in all runs, see `AnswerStore.usages`; set by the client.
     """
 
     traffic: Traffic
     price: Price | None = None
     calls: int = 0
-    dollars: float = 0.0
     under_way: int = 0
-    counted: set[str] = field(default_factory=set)
-    _reserved: float = 0.0
+    usages: Sequence[tuple[Usage, bool]] = ()
 
-    def __post_init__(self) -> None:
-        if self.traffic.max_cost_usd is not None and self.price is None:
-            raise ConfigError(
-                f"max_cost_usd is {self.traffic.max_cost_usd}, but the model has no price: add it "
-                "to a file and set prices to that file, or set max_calls instead"
-            )
+    @property
+    def dollars(self) -> float:
+        """Dollars billed or reserved by all runs; 0 without a price."""
+        if self.price is None:
+            return 0.0
+        price = self.price
+        return sum(price.of_usage(usage, batched=batched) for usage, batched in self.usages)
 
-    def take(
-        self, question: Question, sampling: Sampling, batched: bool = False, is_retry: bool = False
-    ) -> float | None:
-        """Reserve the highest cost of an attempt, in dollars; None if a limit forbids it."""
+    def start(self, store: AnswerStore, attempt: Attempt, *, is_retry: bool = False) -> bool:
+        """Reserve an attempt in the store; False if a limit forbids it."""
         if not is_retry and self.calls == self.traffic.max_calls:
-            return None
+            return False
         most = 0.0
         if self.price is not None:
-            written = _MOST_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-            read = estimate_tokens(text_of(question)) + _TOKENS_AROUND
-            most = self.price.of(read, written, batched=batched)
-        limit = self.traffic.max_cost_usd
-        if limit is not None and self.dollars + self._reserved + most > limit:
-            return None
+            ratio = self.usages[attempt.batched][0].ratio
+            read, written = (n * r for n, r in zip(attempt.reserved, ratio, strict=True))
+            most = self.price.of(read, written, batched=attempt.batched)
+        if self._exceeds(store, most):
+            return False
+        store.reserve(attempt)
+        if self._exceeds(store):
+            # Another program made a reservation at the same moment.
+            store.put(attempt.key, _UNBILLED, attempt)
+            return False
         self.calls += not is_retry
-        self.under_way += 1
-        self._reserved += most
-        return most
+        return True
 
-    def settle(self, reserved: float, answer: Answer, *, is_billed: bool = True) -> None:
-        """Replace a reservation by the actual cost of the answer.
-
-        An attempt without token counts may still be billed: it costs the reserved amount, unless
-        the provider rejected the request.
-        """
-        self.under_way -= 1
-        self._reserved -= reserved
-        cost = None if self.price is None else self.price.of_answer(answer)
-        self.dollars += (reserved if is_billed else 0.0) if cost is None else cost
-
-    def note_stored(self, store: AnswerStore, keys: Iterable[str]) -> None:
-        """Add the cost of the answers of earlier runs, including billed errors, once."""
-        if self.price is not None:
-            for key in set(keys) - self.counted:
-                billed = store.billed(key)
-                self.dollars += sum(self.price.of_answer(answer) or 0.0 for answer in billed)
-                self.counted.add(key)
+    def _exceeds(self, store: AnswerStore, more: float = 0.0) -> bool:
+        """Whether `max_cost_usd` is exceeded if `more` dollars are added."""
+        limit = self.traffic.max_cost_usd
+        if limit is None:
+            return False
+        store.refresh()
+        # Rounded, because sums in another order differ in the last bit.
+        return round(self.dollars + more, 9) > limit
 
     def spent(self) -> str:
         """The limit that stopped the run, for error messages."""
         limit = self.traffic.max_cost_usd
         if self.calls == self.traffic.max_calls:
             return f"max_calls of {self.calls} is reached"
-        return f"max_cost_usd of ${limit} would be exceeded (${self.dollars:.4f} spent)"
+        return (
+            f"max_cost_usd of ${limit} would be exceeded (${self.dollars:.4f} are billed or "
+            "reserved)"
+        )
 
 
 def estimate_tokens(text: str) -> int:
     """Estimate the number of tokens of a text from its bytes, to within about 20 %."""
-    return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
+    return -(-_bytes(text) // _BYTES_PER_TOKEN)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def is_error(answer: Answer) -> bool:
@@ -251,6 +275,10 @@ class Client:
     _model: Any = None
     _consecutive_errors: int = 0
 
+    def __post_init__(self) -> None:
+        check_limit(self.traffic, self.budget.price, self.sampling)
+        self.budget.usages = self.store.usages(self.name)
+
     async def __aenter__(self) -> Self:
         connections = self.traffic.connections if self.batch is None else _MOST_AT_ONCE
         self._slots = asyncio.Semaphore(connections)
@@ -341,37 +369,47 @@ class Client:
         if self.batch is None:
             # Never called; inspect-ai's default uses an argument that tenacity deprecates.
             model.api.retry_wait = wait_none
+            # Of the provider's library, if it retries by itself.
+            if hasattr(getattr(model.api, "client", None), "max_retries"):
+                model.api.client.max_retries = 0
+            # Only OpenAI-compatible providers have one.
+            if (http_client := getattr(model.api, "http_client", None)) is not None:
+                http_client.event_hooks["response"].append(check_response)
         return model
 
     async def _answer(self, question: Question, key: str) -> Answer | None:
         """Send one question and store its answer; None if the budget does not allow the call."""
         traffic, batched = self.traffic, self.batch is not None
+        turns = 1 if isinstance(question, str) else len(question)
+        most_read = -(-_bytes(text_of(question)) // _LEAST_BYTES_PER_TOKEN) + turns * _TOKENS_AROUND
+        most_written = self.sampling.max_tokens
+        reserved = (most_read, _USUAL_MOST_TOKENS if most_written is None else most_written)
         answer: Answer | None = None
-        empty = 0
+        replies = 0
         for number in range(1 if batched else traffic.max_retries + 1):
-            reserved = self.budget.take(question, self.sampling, batched, is_retry=number > 0)
-            if reserved is None:
-                break
             if number:
                 pause = min(traffic.first_wait_seconds * 2.0 ** (number - 1), _LONGEST_WAIT)
                 # Jitter, so that connections do not all retry at the same moment.
                 await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
+            attempt = Attempt(key, identity(self.name), reserved, batched)
+            if not self.budget.start(self.store, attempt, is_retry=number > 0):
+                break
             # A separate task and context, so that inspect-ai's record of the call is freed.
             call = asyncio.create_task(self._attempt(question), context=contextvars.Context())
-            answer, is_retriable, is_billed = await call
-            self.budget.settle(reserved, answer, is_billed=is_billed)
-            counted = answer.input_tokens is not None
-            if counted or not is_error(answer):
-                self.store.put(key, answer)
-                self.budget.counted.add(key)
+            self.budget.under_way += 1
+            try:
+                answer, is_retriable, settlement = await call
+            finally:
+                self.budget.under_way -= 1
+            if settlement is not None:
+                self.store.put(key, settlement, attempt)
             # Empty answers are billed, so only one is retried.
-            empty += counted
-            if not is_error(answer) or not is_retriable or empty > 1:
+            replies += settlement is answer
+            if not is_error(answer) or not is_retriable or replies > 1:
                 break
         if answer is None:
             return None
-        has_reply = not is_error(answer) or answer.input_tokens is not None
-        self._consecutive_errors = 0 if has_reply else self._consecutive_errors + 1
+        self._consecutive_errors = 0 if replies else self._consecutive_errors + 1
         if self._consecutive_errors >= traffic.give_up_after:
             raise ModelError(
                 f"model {self.name}: {self._consecutive_errors} consecutive errors, the last: "
@@ -380,8 +418,8 @@ class Client:
             )
         return answer
 
-    async def _attempt(self, question: Question) -> tuple[Answer, bool, bool]:
-        """Return the answer, whether to retry, and whether the attempt may be billed."""
+    async def _attempt(self, question: Question) -> tuple[Answer, bool, Answer | None]:
+        """Return the answer, whether to retry, and what to store; None if the cost is unknown."""
         from tenacity import RetryError  # noqa: PLC0415
 
         sent = question if isinstance(question, str) else chat_messages(question)
@@ -395,13 +433,15 @@ class Client:
             # Some of inspect-ai's error messages contain the whole request.
             message = _short(getattr(inner, "provider_message", None) or str(inner))
             answer = Answer("error", detail=f"{type(inner).__name__}: {message}")
-            return answer, isinstance(error, RetryError) or not rejected, not rejected
+            may_retry = isinstance(error, RetryError) or not rejected
+            may_retry &= not isinstance(inner, ResponseError)
+            return answer, may_retry, _UNBILLED if rejected or _is_unsent(inner) else None
         answer = replace(_read_output(output), batched=self.batch is not None)
         is_whole = (answer.output_tokens or 0) < (self.sampling.max_tokens or math.inf)
         if self.name.startswith("hf/") and answer.outcome == "answered" and not is_whole:
             # For `hf` models inspect-ai does not report that an answer was truncated.
             answer = replace(answer, outcome="cut")
-        return answer, True, True
+        return answer, True, answer
 
 
 def chat_messages(conversation: Sequence[tuple[str, str]]) -> list[Any]:
@@ -423,6 +463,15 @@ async def run_workers(workers: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_unsent(error: BaseException | None) -> bool:
+    """Whether there was no connection to the provider."""
+    while error is not None:
+        if type(error).__name__ in ("ConnectError", "ConnectTimeout"):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _read_output(output: Any) -> Answer:

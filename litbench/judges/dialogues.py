@@ -27,7 +27,14 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from litbench.errors import LitBenchError
-from litbench.judges.client import Budget, Client, Traffic, estimate_tokens, run_workers
+from litbench.judges.client import (
+    Budget,
+    Client,
+    Traffic,
+    check_limit,
+    estimate_tokens,
+    run_workers,
+)
 from litbench.judges.prices import Price, price_of
 from litbench.judges.store import (
     Answer,
@@ -64,8 +71,7 @@ class Role:
     Attributes:
         model: a name that inspect-ai knows, or recorded/FILE; see litbench.judges.client.
         sampling: generation options.
-        traffic: connections, retries and limits; answers of earlier runs count towards
-            `max_cost_usd`.
+        traffic: connections, retries and limits.
     """
 
     model: str
@@ -95,8 +101,8 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """The text of the answer."""
-        return self.answer.text
+        """The text of the answer; empty if it was refused, which includes filtered answers."""
+        return self.answer.text if self.outcome in ("answered", "cut") else ""
 
     @property
     def outcome(self) -> str:
@@ -257,13 +263,11 @@ class _Rehearsed:
     """Stored answers, and examples in place of all others.
 
     Attributes:
-        needs_examples: whether to go on with an example where no answer is stored.
         keys: of all questions, and whether they are answered.
         tokens: read and written, by each call that is left.
     """
 
     asked: _Asked
-    needs_examples: bool
     keys: dict[str, bool] = field(default_factory=dict)
     tokens: list[tuple[int, int]] = field(default_factory=list)
 
@@ -280,9 +284,6 @@ class _Rehearsed:
         self.keys[key] = stored is not None
         if stored is not None:
             return stored
-        if not self.needs_examples:
-            # As in the run whose request failed, so that what it asked next is found, too.
-            return Answer("error", detail="not answered yet")
         read, written = estimate_tokens(text_of(question)), estimate_tokens(example)
         if is_new:
             self.tokens.append((read, written))
@@ -349,7 +350,7 @@ class Cast:
         budgets: what each model that is asked has spent, by ("writer", name) or ("role", name).
 
     Raises:
-        ConfigError: a role has `max_cost_usd`, but its model has no price.
+        ConfigError: see `check_limit`.
     """
 
     writers: Mapping[str, Role]
@@ -360,7 +361,9 @@ class Cast:
     def __post_init__(self) -> None:
         for key, role in self._by_key().items():
             if not role.is_recorded:
-                self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
+                price = price_of(role.model, self.prices)
+                check_limit(role.traffic, price, role.sampling)
+                self.budgets[key] = Budget(role.traffic, price)
 
     def _by_key(self) -> dict[tuple[str, str], Role]:
         roles = {("role", name): role for name, role in self.roles.items()}
@@ -392,35 +395,17 @@ def hold(
     Raises:
         ModelError: a model failed `give_up_after` times in a row.
     """
-    endpoints = cast.endpoints(store)
-    asked = {key: found for key, found in endpoints.items() if isinstance(found, _Asked)}
-    if any(found.client.traffic.max_cost_usd is not None for found in asked.values()):
-        # Answers of earlier runs count towards the limits before the first new question.
-        known = _rehearse(dialogues, endpoints, needs_examples=False)
-        for key, rehearsed in known.items():
-            asked[key].client.budget.note_stored(store, rehearsed.keys)
-    asyncio.run(_hold_all(dialogues, endpoints, take, about))
+    asyncio.run(_hold_all(dialogues, cast.endpoints(store), take, about))
 
 
 def estimate(dialogues: Sequence[Dialogue], cast: Cast, store: AnswerStore) -> list[Estimate]:
     """Hold all dialogues with stored answers and examples; returns an estimate per model."""
-    known = _rehearse(dialogues, cast.endpoints(store), needs_examples=True)
-    return [found.estimate(name, len(dialogues)) for (_, name), found in known.items()]
-
-
-def _rehearse(
-    dialogues: Sequence[Dialogue],
-    endpoints: Mapping[tuple[str, str], Endpoint],
-    *,
-    needs_examples: bool,
-) -> dict[tuple[str, str], _Rehearsed]:
+    endpoints = cast.endpoints(store)
     known = {
-        key: _Rehearsed(found, needs_examples)
-        for key, found in endpoints.items()
-        if isinstance(found, _Asked)
+        key: _Rehearsed(found) for key, found in endpoints.items() if isinstance(found, _Asked)
     }
     asyncio.run(_hold_all(dialogues, {**endpoints, **known}, lambda _: None, "reading answers"))
-    return known
+    return [found.estimate(name, len(dialogues)) for (_, name), found in known.items()]
 
 
 async def _hold_all(
@@ -448,8 +433,9 @@ async def _hold_all(
             except UnfinishedError as error:
                 ended[index] = Held(dialogue, talk.turns, reason=str(error))
             bar.update()
-            dollars = sum(client.budget.dollars for client in clients)
-            bar.set_postfix({"$": f"{dollars:.2f}"})
+            # Clients of the same model share its dollars.
+            dollars = {client.name: client.budget.dollars for client in clients}
+            bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"})
             while expected in ended:
                 take(ended.pop(expected))
                 expected += 1

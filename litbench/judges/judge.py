@@ -20,7 +20,15 @@ from pydantic import PositiveInt
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Client, Traffic, ask, estimate_tokens, is_error
+from litbench.judges.client import (
+    Budget,
+    Client,
+    Traffic,
+    ask,
+    check_limit,
+    estimate_tokens,
+    is_error,
+)
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.store import (
@@ -70,8 +78,7 @@ class ModelOptions:
     answers: Path | None = None
 
     def __post_init__(self) -> None:
-        # Raises if `max_cost_usd` is set and the model has no price.
-        Budget(self.traffic, self.price())
+        check_limit(self.traffic, self.price(), self.sampling)
 
     def files(self) -> dict[str, str]:
         """User files that verdicts and costs depend on: prices, a local model."""
@@ -198,7 +205,6 @@ class Judge(ModelRater):
         """Judge every pair in both orders; raises the errors of `ask`."""
         questions = self._questions(pairs)
         with self.answer_store() as store:
-            self._budget.note_stored(store, self._keys(questions))
             answers = ask(
                 self.options.model,
                 questions,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from litbench.config import build, read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.store import Answer
+from litbench.judges.store import Answer, Usage
 
 _PACKAGED = Path(__file__).with_name("prices.yaml")
 # Such as gpt-4.1-2025-04-14, claude-3-7-sonnet-20250219 and claude-3-5-haiku-latest.
@@ -36,9 +36,10 @@ class Price:
     cached: _Dollars | None = None
     batch: _Dollars | None = None
 
-    def of(self, read: int, written: int, cached: int = 0, *, batched: bool = False) -> float:
-        """Dollars for one call; `cached` of the `read` tokens came from the prompt cache."""
+    def of(self, read: float, written: float, cached: float = 0, *, batched: bool = False) -> float:
+        """Dollars for tokens; `cached` of the `read` ones came from the prompt cache."""
         cached_price = self.input if self.cached is None else self.cached
+        cached = min(cached, read)
         dollars = (read - cached) * self.input + cached * cached_price + written * self.output
         return dollars / 1e6 * (self.batch if batched and self.batch is not None else 1.0)
 
@@ -48,6 +49,16 @@ class Price:
         if read is None or written is None:
             return None
         return self.of(read, written, answer.cached_tokens or 0, batched=answer.batched)
+
+    def of_usage(self, usage: Usage, *, batched: bool) -> float:
+        """Dollars for counted and reserved tokens; the reserved ones times the highest ratio."""
+        read, written = (
+            counted + reserved * ratio
+            for counted, reserved, ratio in zip(
+                usage.counted, usage.reserved, usage.ratio, strict=True
+            )
+        )
+        return self.of(read, written, usage.cached, batched=batched)
 
 
 def dollars_of(answers: Iterable[Answer], price: Price | None) -> float | None:

@@ -271,7 +271,7 @@ class RubricRater(ModelRater):
             prefers,
             reward_first=grades[0],
             reward_second=grades[1],
-            explanation="\n\n".join(one.reply.text for one in rated),
+            explanation="\n\n".join(one.reply.answer.text for one in rated),
             input_tokens=sum(answer.input_tokens or 0 for answer in answers),
             output_tokens=sum(answer.output_tokens or 0 for answer in answers),
             cost_usd=dollars_of(answers, self.options.price()),

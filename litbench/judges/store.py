@@ -1,9 +1,18 @@
-"""Stored answers of models, so that no question is paid for twice.
+"""Stored answers of models and what they cost, so that no question is paid for twice.
 
-Answers are read from disk when they are needed, so that memory does not grow with their length.
-Every answer is one line of a JSON Lines file, appended in one write. Its key is a hash of model,
-sampling options and question. A line without a matching digest is damaged. A run can be killed at
-any moment, and files written on several machines can be put into one folder.
+Every attempt to get an answer is two lines of a JSON Lines file, each appended in one write: before
+the request its reservation, and after it its settlement, which is the answer.
+
+    {"attempt": "5f0c...", "key": "d339...", "asked": "openai/gpt-4.1", "reserved": [950, 1024],
+     "batched": false, "sha256": "..."}
+    {the same keys, "outcome": "answered", "text": "...", "input_tokens": 512, ..., "sha256": "..."}
+
+`key` is a hash of model, sampling options and question, `asked` the `identity` of the model, and
+`reserved` the tokens read and written that the attempt may cost. An attempt that was killed or
+failed has no settlement: `AnswerStore.usages` charges what it reserved. A line without a matching
+digest is damaged. A run can be killed at any moment, and files written on several machines can be
+put into one folder. Answers are read from disk when they are needed, so that memory does not grow
+with their length.
 """
 
 import fcntl
@@ -11,8 +20,9 @@ import json
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -30,6 +40,8 @@ Question = str | Sequence[tuple[str, str]]
 _DIGEST = "sha256"
 # Errors of `_parse`.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# A higher number of tokens is no count.
+_MOST_TOKENS = 100_000_000
 # inspect-ai providers whose model may be a local folder.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 
@@ -52,7 +64,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's answer to one question; lone surrogates in its texts are replaced.
+    """A model's answer to one question.
+
+    Lone surrogates in its texts are replaced. A token count that is not a possible count is null: a
+    negative or absurd number, another type than an integer, or 0 for a text.
 
     Attributes:
         outcome: `cut` if truncated at `max_tokens`, or if the question was too long.
@@ -79,6 +94,48 @@ class Answer:
         for name in ("text", "detail", "model"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, valid_unicode(value))
+        least = {"input_tokens": self.outcome != "error", "output_tokens": bool(self.text)}
+        for name in ("input_tokens", "cached_tokens", "output_tokens"):
+            value = getattr(self, name)
+            if type(value) is not int or not least.get(name, 0) <= value <= _MOST_TOKENS:
+                object.__setattr__(self, name, None)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request to a model, as its reservation and its settlement name it.
+
+    Attributes:
+        key: key of the question.
+        asked: `identity` of the model; null for answers of earlier versions.
+        reserved: tokens that the model may read, and write.
+        batched: whether the question is sent, and billed, in a batch.
+        attempt: a unique name.
+    """
+
+    key: str
+    asked: str | None
+    reserved: tuple[int, int]
+    batched: bool = False
+    attempt: str = field(default_factory=lambda: os.urandom(8).hex())
+
+
+@dataclass
+class Usage:
+    """Tokens that one model has used or may have used; lists are of tokens read, and written.
+
+    Attributes:
+        counted: tokens of settled attempts, as the provider counted them.
+        cached: tokens read from the provider's prompt cache, part of the counted ones.
+        reserved: tokens reserved by attempts without counts: under way, killed, failed without a
+            word about its cost, or answered without counts.
+        ratio: highest ratio of counted to reserved tokens of one attempt, at least 1.
+    """
+
+    counted: list[int] = field(default_factory=lambda: [0, 0])
+    cached: int = 0
+    reserved: list[int] = field(default_factory=lambda: [0, 0])
+    ratio: list[float] = field(default_factory=lambda: [1.0, 1.0])
 
 
 class AnswerStore:
@@ -90,6 +147,9 @@ class AnswerStore:
     Args:
         folder: created if missing, unless `read_only`.
         name: name of the file to write; programs that run at the same time need different names.
+
+    Raises:
+        DataError: the folder cannot be read or written, or another program writes the same file.
     """
 
     def __init__(self, folder: Path, name: str = "answers", *, read_only: bool = False) -> None:
@@ -98,27 +158,24 @@ class AnswerStore:
         self._path = folder / f"{name}.jsonl"
         # Where each answer is stored: file and offset.
         self._answers: dict[str, tuple[Path, int]] = {}
-        self._failed: dict[str, list[Answer]] = {}
+        # Bytes read of each file.
+        self._read: dict[Path, int] = {}
+        self._usages: dict[tuple[str | None, bool], Usage] = defaultdict(Usage)
+        # Attempts by name: reserved, and settled.
+        self._reserved: set[str] = set()
+        self._settled: set[str] = set()
         self._file: BinaryIO | None = None
         try:
-            paths = sorted(folder.glob("*.jsonl"))
-            if others := [path for path in paths if not path.is_file()]:
-                raise DataError(f"{others[0]} is not a file: move it out of the stored answers")
+            # Before `_open`, which would wait for the other end of a pipe.
+            self._files()
             if not read_only:
                 self._open()
-            for path in paths:
-                self._read_file(path)
-        except BlockingIOError as error:
+            self.refresh()
+            # A last line that is not whole.
+            self.unreadable += sum(size > self._read[path] for path, size in self._files() if size)
+        except BaseException:
             self.close()
-            raise DataError(
-                f"{self._path}: another program is writing it: wait until that program ends"
-            ) from error
-        except OSError as error:
-            self.close()
-            raise DataError(
-                f"cannot open the answers in {folder}: {error}: choose another folder, or make it "
-                "readable and writable"
-            ) from error
+            raise
         if self.unreadable and not read_only:
             damage = f"{self.unreadable:,} lines are damaged: their questions are asked again"
             print(f"{folder}: {damage}", file=sys.stderr)
@@ -155,15 +212,58 @@ class AnswerStore:
                 f"{path} was changed while it was read ({error}): run the same command again"
             ) from error
 
-    def billed(self, key: str) -> list[Answer]:
-        """All billed attempts of a key: the failed ones, then the answer."""
-        answer = self.get(key)
-        return [*self._failed.get(key, []), *([] if answer is None else [answer])]
+    def usages(self, model: str) -> list[tuple[Usage, bool]]:
+        """What a model has used in all runs that wrote to the folder, and whether in batches.
 
-    def put(self, key: str, answer: Answer) -> None:
-        """Append an answer, or the cost of an error; on return it survives a killed program."""
+        The sum over all entries is what counts towards a limit, in dollars `Price.of_usage`. They
+        are updated in place by `reserve`, `put` and `refresh`.
+
+        Returns:
+            Usage outside and inside of batches, then the same for answers of earlier versions,
+            which do not name the model that was asked and are part of every model's usage.
+        """
+        asked = (identity(model), None)
+        return [(self._usages[name, batch], batch) for name in asked for batch in (False, True)]
+
+    def refresh(self) -> None:
+        """Read what other programs appended to the folder since the last call.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        try:
+            for path, size in self._files():
+                if size > self._read.get(path, 0):
+                    self._read_file(path)
+        except OSError as error:
+            raise DataError(
+                f"cannot read the answers in {self.folder}: {error}: make the folder readable"
+            ) from error
+
+    def reserve(self, attempt: Attempt) -> None:
+        """Append a reservation; to be called before the request is sent."""
+        self._append(vars(attempt))
+        self._charge(attempt, None)
+
+    def put(self, key: str, answer: Answer, attempt: Attempt | None = None) -> None:
+        """Append an answer, or the cost of an error; on return it survives a killed program.
+
+        Args:
+            key: key of the question.
+            answer: its token counts replace the reservation of the attempt; where a count is null,
+                the reservation remains charged.
+            attempt: as passed to `reserve`; None if the model that was asked is not known, so that
+                the answer is part of every model's usage.
+        """
+        attempt = Attempt(key, None, (0, 0)) if attempt is None else attempt
+        place = self._append(as_plain(answer) | vars(attempt))
+        self._charge(attempt, answer)
+        if answer.outcome != "error":
+            self._answers[key] = (self._path, place)
+
+    def _append(self, content: dict[str, Any]) -> int:
+        """Append a line; returns its offset."""
         assert self._file is not None, "the store is closed or read-only"
-        content = {"key": key, **as_plain(answer)}
         line = json.dumps({**content, _DIGEST: fingerprint(content)}) + "\n"
         try:
             self._file.write(line.encode("ascii"))
@@ -171,45 +271,97 @@ class AnswerStore:
             raise DataError(
                 f"cannot write {self._path}: {error}; free space and run the same command again"
             ) from error
-        self._add(key, answer, self._path, self._file.tell() - len(line))
+        self._read[self._path] = self._file.tell()
+        return self._read[self._path] - len(line)
 
     def _open(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # Unbuffered, so that each line is one write.
-        self._file = file = self._path.open("a+b", buffering=0)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                # A full disk truncated the last line: start a new one.
-                file.write(b"\n")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Unbuffered, so that each line is one write.
+            self._file = file = self._path.open("a+b", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    # A full disk truncated the last line: start a new one.
+                    file.write(b"\n")
+        except BlockingIOError as error:
+            raise DataError(
+                f"{self._path}: another program is writing it: wait until that program ends"
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"cannot write answers to {self._path}: {error}: choose another folder"
+            ) from error
+
+    def _files(self) -> list[tuple[Path, int]]:
+        """Files of answers and their sizes."""
+        found = []
+        for path in sorted(self.folder.glob("*.jsonl")):
+            if not path.is_file():
+                raise DataError(f"{path} is not a file: move it out of the stored answers")
+            found.append((path, path.stat().st_size))
+        return found
 
     def _read_file(self, path: Path) -> None:
-        offset = 0
+        """Read the lines that were appended to a file since the last call."""
         with path.open("rb") as file:
+            offset = file.seek(self._read.get(path, 0))
             for line in file:
                 try:
                     if line.strip():
-                        self._add(*_parse(line), path, offset)
+                        attempt, answer = _parse(line)
+                        self._charge(attempt, answer)
+                        if answer is not None and answer.outcome != "error":
+                            self._answers[attempt.key] = (path, offset)
                 except _DAMAGE:
+                    if not line.endswith(b"\n"):
+                        # Another program may be writing it.
+                        break
                     self.unreadable += 1
                 offset += len(line)
+        self._read[path] = offset
 
-    def _add(self, key: str, answer: Answer, path: Path, offset: int) -> None:
-        if answer.outcome == "error":
-            self._failed.setdefault(key, []).append(answer)
-        else:
-            self._answers[key] = (path, offset)
+    def _charge(self, attempt: Attempt, answer: Answer | None) -> None:
+        """Charge a reservation, or replace it by the counts of its answer, once."""
+        name, usage = attempt.attempt, self._usages[attempt.asked, attempt.batched]
+        if name in self._settled:
+            return
+        if name not in self._reserved:
+            self._reserved.add(name)
+            for place, tokens in enumerate(attempt.reserved):
+                usage.reserved[place] += tokens
+        if answer is None:
+            return
+        self._reserved.remove(name)
+        self._settled.add(name)
+        usage.cached += min(answer.cached_tokens or 0, answer.input_tokens or 0)
+        for place, count in enumerate((answer.input_tokens, answer.output_tokens)):
+            if count is not None:
+                reserved = attempt.reserved[place]
+                usage.reserved[place] -= reserved
+                usage.counted[place] += count
+                usage.ratio[place] = max(usage.ratio[place], count / reserved if reserved else 1.0)
 
 
-def _parse(line: bytes) -> tuple[str, Answer]:
-    """Return the key and the answer of a line; raises one of `_DAMAGE`."""
+def _parse(line: bytes) -> tuple[Attempt, Answer | None]:
+    """Return the attempt of a line, and its answer if there is one; raises one of `_DAMAGE`."""
     content = json.loads(line)
-    if content.pop(_DIGEST) != fingerprint(content):
+    found = content.pop(_DIGEST)
+    if found != fingerprint(content):
         raise ValueError("the digest does not match")
-    # Earlier versions wrote keys that are ignored now.
-    known = {name: content[name] for name in Answer.__slots__ if name in content}
-    return content["key"], Answer(**known)
+    # Earlier versions reserved nothing.
+    attempt = Attempt(
+        key=content["key"],
+        asked=content.get("asked"),
+        reserved=tuple(content.get("reserved", (0, 0))),
+        batched=content.get("batched", False),
+        attempt=content.get("attempt", found),
+    )
+    if "outcome" not in content:
+        return attempt, None
+    # Earlier versions also wrote keys that are ignored now.
+    return attempt, Answer(**{name: content[name] for name in Answer.__slots__ if name in content})
 
 
 @cache

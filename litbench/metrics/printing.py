@@ -85,7 +85,8 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     compared = next((row.comparison for row in rows if row.comparison is not None), None)
     reference = "" if compared is None else clean_name(compared.reference)
     first = rows[0].agreement
-    table = [("rater", "agreement", "chosen longer", "shorter", f"vs {reference}", "p (Holm)")]
+    heading = ("rater", "agreement", "chosen longer", "shorter", f"vs {reference}", "p (Holm)")
+    table: list[tuple[str, ...]] = [heading]
     for row in rows:
         strata = [
             f"{of.mean:.3f}" if of.n else "-" for of in (row.chosen_longer, row.chosen_shorter)

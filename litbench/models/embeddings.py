@@ -24,7 +24,7 @@ from litbench.locations import locate
 from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import load_backbone, on_device, quiet
 from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
-from litbench.store import fingerprint, read_part, source_digest, write_part
+from litbench.store import Cache, fingerprint, source_digest
 from litbench.text import digest
 
 # Value of `EmbeddingOptions.model` that names no model.
@@ -211,12 +211,9 @@ class EmbeddingStore:
     def __init__(self, folder: Path) -> None:
         self.rows: dict[str, tuple[np.ndarray, list[int]]] = {}
         self.folder = folder
+        self._parts = Cache(folder)
         self._new: dict[str, tuple[np.ndarray, list[int]]] = {}
-        for path in sorted(folder.glob("[!.]*.parquet")):
-            table = read_part(path, pq.read_table)
-            if table is None:
-                path.unlink()
-                continue
+        for _, table in self._parts.stored(pq.read_table):
             for row in table.to_pylist():
                 self.rows[row["key"]] = np.array(row["vector"], np.float32), row["counts"]
 
@@ -235,8 +232,9 @@ class EmbeddingStore:
                 "vector": pa.array(vectors, pa.list_(pa.float32())),
                 "counts": pa.array(counts, pa.list_(pa.int64())),
             }
-            path = self.folder / f"{digest(*sorted(self._new))}.parquet"
-            write_part(path, lambda path: pq.write_table(pa.table(columns), path))
+            table, write = pa.table(columns), pq.write_table
+            key = sorted(self._new)
+            self._parts.get(key, lambda: table, pq.read_table, write, suffix=".parquet")
         self._new.clear()
 
 

@@ -4,7 +4,6 @@ The baseline that every other rater should beat. It has interpretable coefficien
 probabilities, and is stored as JSON.
 """
 
-import json
 import math
 import multiprocessing
 import os
@@ -30,7 +29,7 @@ from litbench.raters import (
     training_prompts_of,
 )
 from litbench.records import connected_prompts, pair_weights
-from litbench.store import versions, write_json
+from litbench.store import read_sealed, versions, write_sealed
 from litbench.text import count_words, digest
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -241,24 +240,23 @@ class FeatureModel(ScoreRater):
             "training_prompts": sorted(self.prompts),
             "versions": versions(),
         }  # fmt: skip
-        write_json(content, folder / "features.json")
+        write_sealed(content, folder / "features.json")
 
     @classmethod
     def load(cls, folder: Path, name: str = "features") -> "FeatureModel":
         """Load a model; its scores are exactly those of the saved model."""
-        path = folder / "features.json"
+        path, advice = folder / "features.json", "train it with train/features.py"
+        content = read_sealed(path, ModelError, advice)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
             names = tuple(str(item["name"]) for item in content["features"])
             mean, scale, coefficients = (
                 np.array([item[key] for item in content["features"]], dtype=np.float64)
                 for key in ("mean", "scale", "coefficient")
             )
             strength, prompts = float(content["c"]), stored_training_prompts(content)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ModelError(
-                f"cannot read {path} ({type(error).__name__}: {error}): train it with "
-                "train/features.py"
+                f"cannot read {path} ({type(error).__name__}: {error}): {advice}"
             ) from error
         unknown = sorted(set(names) - set(FEATURES))
         if unknown:

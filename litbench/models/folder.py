@@ -27,7 +27,7 @@ from litbench.models.backbone import (
     quiet,
 )
 from litbench.raters import Rater, stored_training_prompts
-from litbench.store import versions, write_json
+from litbench.store import read_sealed, versions, write_sealed
 
 _FILE = "litbench.json"
 _FORMAT = 3
@@ -155,7 +155,7 @@ class FolderRater(Rater):
             "training": without_folders(self.training_record),
             "versions": versions(),
         }
-        write_json(content, folder / _FILE)
+        write_sealed(content, folder / _FILE)
 
 
 def load_folder(
@@ -231,8 +231,8 @@ def prompts_of(name: str) -> frozenset[str]:
 def _read(path: Path, kind: str | None) -> dict[str, Any]:
     if not path.exists():
         return {}
+    content = read_sealed(path, ModelError, "train the model again")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, not {_FORMAT}")
         stored_kind = content["kind"]

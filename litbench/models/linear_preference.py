@@ -7,6 +7,7 @@ Logistic regression without intercept, which is the Bradley-Terry model with a l
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def logistic(
         basis: np.ndarray = np.linalg.svd(differences, full_matrices=False)[2]
         within: np.ndarray = logistic(differences @ basis.T, first_chosen, c, weights) @ basis
         return within
-    stack = sparse.vstack if is_sparse else np.concatenate
+    stack: Any = sparse.vstack if is_sparse else np.concatenate
     # Newton: lbfgs does not reach these tolerances on some data.
     solver, tolerance = ("newton-cg", 1e-10) if is_sparse else ("newton-cholesky", 1e-8)
     model = LogisticRegression(

@@ -3,9 +3,9 @@
     model = RewardModel.load("runs/verifier/model")
     rewards = model.score(["[WP] A door."], ["It opened."])
 
-The reward of a prompt and a story does not depend on the batch (1e-5 in fp32) or on the program
-that loads the folder; see `litbench.models.input_format`. Rewards are comparable within a prompt
-only: Bradley-Terry training leaves a free offset per prompt.
+The reward of a prompt and a story does not depend on the batch or on the program that loads the
+folder: it is equal within 1e-5 x (1 + |reward|) in fp32. See `litbench.models.input_format`.
+Rewards are comparable within a prompt only: Bradley-Terry training leaves a free offset per prompt.
 """
 
 from collections.abc import Mapping, Sequence

@@ -39,7 +39,7 @@ from litbench.store import (
     as_json,
     clear_full_disk,
     fingerprint,
-    read_part,
+    is_whole,
     write_atomically,
     write_digest,
 )
@@ -532,11 +532,11 @@ class _CheckpointDigests(TrainerCallback):  # type: ignore[misc]
 
 def last_whole_checkpoint(folder: Path) -> str | None:
     """Find the latest undamaged checkpoint whose best checkpoint, if it has one, is undamaged."""
-    states = {}
-    for path in folder.glob("checkpoint-*/"):
-        state = read_part(path, lambda path: (path / "trainer_state.json").read_text())
-        if state is not None:
-            states[path] = json.loads(state)
+    states = {
+        path: json.loads((path / "trainer_state.json").read_bytes())
+        for path in folder.glob("checkpoint-*/")
+        if is_whole(path)
+    }
     whole = {path.name for path in states} | {None}
     found = [
         (state["global_step"], path)

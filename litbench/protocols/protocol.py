@@ -151,7 +151,7 @@ def written_text(turn: Turn) -> str:
     """
     if turn.outcome == "error" and turn.answer.output_tokens is None:
         raise UnfinishedError(f"{turn.step}: {turn.answer.detail}")
-    return without_reasoning(turn.text) if turn.outcome in ("answered", "cut") else ""
+    return without_reasoning(turn.text)
 
 
 def missing_flag(rated: Sequence[Rated]) -> list[str]:

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
 
-from litbench.config import as_plain, build, clear_exit, load_config, nearest
+from litbench.config import Input, Runtime, as_plain, build, clear_exit, load_config, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.judges.dialogues import (
     RECORDED,
@@ -42,7 +42,7 @@ from litbench.protocols.protocol import Item, Piece, Protocol, load_protocol
 from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
 from litbench.sources.ratings import story_digest
-from litbench.store import Artifact, read_manifest
+from litbench.store import Artifact, only_writer, read_manifest
 from litbench.tables import RejectedRows
 from litbench.text import count_words
 
@@ -78,9 +78,9 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     items: list[str | int] | None = None
     samples: PositiveInt = 1
-    prices: Path | None = None
-    answers: Path | None = None
-    dry_run: bool = False
+    prices: Annotated[Path | None, Input] = None
+    answers: Annotated[Path | None, Runtime] = None
+    dry_run: Annotated[bool, Runtime] = False
 
 
 class _Table:
@@ -89,10 +89,12 @@ class _Table:
     def __init__(self, schema: Schema, path: Path, extra: Mapping[str, pa.DataType] = {}) -> None:
         types = {name: column.type for name, column in empty_columns(schema, 0).items()}
         self._schema = pa.schema({**types, **extra})
+        self.rows = 0
         self._rows: list[dict[str, Any]] = []
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.rows += len(rows)
         self._rows += map(dict, rows)
         if len(self._rows) >= _ROWS_AT_ONCE:
             self._write()
@@ -146,7 +148,7 @@ class _Results:
         place = {name: getattr(dialogue, name) for name in ("writer", "prompt_id", "sample")}
         self.tables["turns"].add([
             {
-                **place, "role": turn.role, "step": turn.step, "text": turn.text,
+                **place, "role": turn.role, "step": turn.step, "text": turn.answer.text,
                 "outcome": turn.outcome, "model": turn.answer.model, "cost_usd": turn.cost_usd,
                 "input_tokens": turn.answer.input_tokens,
                 "output_tokens": turn.answer.output_tokens, "seconds": turn.answer.seconds,
@@ -189,7 +191,7 @@ class _Results:
             whole = {
                 "rating": rated.grade,
                 "outcome": rated.outcome,
-                "explanation": rated.reply.text or None,
+                "explanation": rated.reply.answer.text or None,
                 "input_tokens": _sum(answer.input_tokens for answer in answers),
                 "output_tokens": _sum(answer.output_tokens for answer in answers),
                 "cost_usd": _sum(turn.cost_usd for turn in rated.turns),
@@ -239,6 +241,24 @@ class _Results:
             write_log(path, samples, task=self.name, model=self.name, metadata={}, metric="mean")
         self._logged = []
 
+    def write(self, artifact: Artifact) -> None:
+        """Write what was collected; DataError if a table has lost rows."""
+        self.write_log()
+        self.events.close()
+        for name, table in self.tables.items():
+            path = self.scratch / f"{name}.parquet"
+            table.close()
+            if (found := pq.read_metadata(path).num_rows) != table.rows:
+                raise DataError(
+                    f"{path} has {found:,} rows, but {table.rows:,} were written: another program "
+                    "changed it: run the same command again"
+                )
+            artifact.write(path.name, partial(shutil.move, path))
+        if self.has_events:
+            artifact.write("events.jsonl", partial(shutil.move, self.scratch / "events.jsonl"))
+        shutil.rmtree(self.scratch)
+        artifact.write("rejected.jsonl", self.rejected_rows.write)
+
 
 def run(config: Run) -> None:
     """Hold the dialogues of a protocol and write the results."""
@@ -267,8 +287,6 @@ def run(config: Run) -> None:
         return
     roles = [*cast.writers.values(), *cast.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
-    if config.prices is not None:
-        inputs["prices"] = config.prices
     for role in roles:
         if role.is_recorded:
             name = role.model.removeprefix(RECORDED)
@@ -280,40 +298,77 @@ def run(config: Run) -> None:
         config=config,
         inputs=inputs,
         models=folders,
-        runtime_keys=("answers", "dry_run"),
     )
     # Recorded models fail again in the same way.
     is_recorded = all(role.is_recorded for role in roles)
-    if (is_recorded or _is_finished(config.out)) and artifact.is_current():
-        return
-    scratch = config.out / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(config.out / "logs", ignore_errors=True)
-    scratch.mkdir(parents=True)
-    results = _Results(
-        config.protocol, protocol, {item.prompt_id: item for item in items}, cast, config.out,
-        scratch,
-    )  # fmt: skip
-    with AnswerStore(answers) as store:
-        hold(dialogues, cast, store, results.take, config.protocol)
-    results.write_log()
-    results.events.close()
-    for name, table in results.tables.items():
-        table.close()
-        artifact.write(f"{name}.parquet", partial(shutil.move, scratch / f"{name}.parquet"))
-    if results.has_events:
-        artifact.write("events.jsonl", partial(shutil.move, scratch / "events.jsonl"))
-    shutil.rmtree(scratch)
-    artifact.write("rejected.jsonl", results.rejected_rows.write)
-    artifact.counts = {
-        "protocol": config.protocol,
-        "headline": protocol.headline,
-        **protocol.record(),
-        **results.counts,
-        "cost_usd": round(results.cost, 6),
-    }
-    artifact.finish()
+    with only_writer(config.out):
+        if (is_recorded or _is_finished(config.out)) and artifact.is_current():
+            return
+        _check_extends(artifact, protocol)
+        with AnswerStore(answers) as store:
+            scratch = config.out / "scratch"
+            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.rmtree(config.out / "logs", ignore_errors=True)
+            scratch.mkdir()
+            results = _Results(
+                config.protocol, protocol, {item.prompt_id: item for item in items}, cast,
+                config.out, scratch,
+            )  # fmt: skip
+            hold(dialogues, cast, store, results.take, config.protocol)
+        results.write(artifact)
+        artifact.counts = {
+            "protocol": config.protocol,
+            "headline": protocol.headline,
+            **protocol.record(),
+            **results.counts,
+            "cost_usd": round(results.cost, 6),
+        }
+        artifact.finish()
     _print_summary(config, results, may_go_on=not is_recorded)
+
+
+def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
+    """Refuse to replace results in the folder by those of another config.
+
+    Further writers, judges, items and samples only add results. Traffic does not change any.
+
+    Raises:
+        ConfigError: results of the folder would be replaced.
+    """
+    try:
+        manifest = read_manifest(artifact.folder)
+    except DataError:
+        return
+    now = artifact.as_manifest()
+    if manifest.get("program") != now["program"]:
+        return
+    before, after = _settings(manifest, protocol), _settings(now, protocol)
+    changed = {name for name, value in before.items() if after.get(name) != value}
+    changed |= {name for name in after.keys() - before if name.startswith("options.")}
+    if changed:
+        raise ConfigError(
+            f"{artifact.folder} has results of another config, which would be replaced: "
+            f"{', '.join(sorted(changed))} changed: choose another folder, or remove manifest.json "
+            "in this one to replace its results"
+        )
+
+
+def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    """What the results of a manifest depend on, by dotted key; files by their digests."""
+    config = manifest["config"]
+    first_judge = next(iter(config["judges"].values()), None)
+    defaults = {name for name, role in protocol.roles.items() if role.is_judge and first_judge}
+    named = {**config, "roles": {**dict.fromkeys(defaults, first_judge), **config["roles"]}}
+    found = {f"options.{name}": value for name, value in config["options"].items()}
+    for kind in ("writers", "judges", "roles"):
+        for name, entry in named[kind].items():
+            role = {"model": entry} if isinstance(entry, str) else entry
+            found[f"{kind}.{name}"] = {key: role[key] for key in role if key != "traffic"}
+    items = [item.prompt_id for item in protocol.items()]
+    found |= {f"items.{name}": True for name in (config["items"] or items)}
+    found |= {f"samples.{number}": True for number in range(config["samples"])}
+    digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
+    return {"protocol": config["protocol"], "prices": None, **found, **digests}
 
 
 def _print_estimates(config: Run, estimates: Sequence[Estimate], dialogues: int) -> None:

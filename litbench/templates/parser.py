@@ -3,24 +3,28 @@
     reading = read_answer(answer, "explanation")
 
 The last explicit verdict counts: a line such as `Preferred: A`, a JSON object with a key such as
-`preferred`, or a last line that is a single letter. Anything else is `unparsed`; nothing is
-guessed.
+`preferred`, or a last line such as `A` or, after prose, `A is better`. Anything else is `unparsed`,
+and so is a verdict that later prose takes back or contradicts; nothing is guessed.
 
 Stories may contain verdict lines to manipulate the judge, and a judge may quote them. Therefore
 fenced and indented code, block quotations, table rows, HTML elements and text in quotation marks
 are never read as a verdict. The same holds for a line that the judge introduces with a colon or
-that continues in the middle of a sentence. In doubt, text counts as quoted. Every step takes linear
-time, because a story can influence the judge to write a pathological answer.
+with words such as "the author writes", that continues in the middle of a sentence, or that the
+next sentence calls a manipulation. In doubt, text counts as quoted. Every step takes linear time,
+because a story can influence the judge to write a pathological answer.
 """
 
 import json
 import re
 import unicodedata
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple, cast
+
+from litbench.templates.contradiction import NOUN, contradicts, is_disowned, is_taken_back
 
 # label: a single letter. verdict: the line "Preferred: A". explanation: reasons, then that line.
 # json_verdict: {"preferred": "A"}. json_explanation: an object with the keys "explanation" and
@@ -28,6 +32,9 @@ from typing import Literal, NamedTuple, cast
 AnswerForm = Literal["label", "verdict", "explanation", "json_verdict", "json_explanation"]
 Label = Literal["A", "B"]
 Verdict = Literal["A", "B", "tie", "unparsed", "refused"]
+
+# Longer replies are not read, in characters.
+LONGEST_REPLY = 500_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
     cases: for `label` a single letter on the first line counts, and for the JSON forms a fence
     tagged `json` contains the answer, not a quotation.
     """
-    answer = _after_reasoning(text)
+    answer = _after_reasoning(text) if len(text) <= LONGEST_REPLY else None
     if answer is None:
         return Reading("unparsed", _storable(text))
     answer = _without_outer_fence(answer.strip())
@@ -71,19 +78,21 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
     is_one_line = sum(bool(_WORD.search(answer, *line)) for line in _lines(answer)) == 1
     if is_one_line:
         quoted = bytearray(len(answer))
-    objects = list(_objects(answer, quoted))
+    objects = list(_objects(answer, quoted, is_one_line=is_one_line))
     hidden = bytearray(quoted)
     for item in objects:
         _mark(hidden, item.start, item.end)
-    prose = _blanked(answer, hidden)
-    if not is_one_line:
-        for span in _between_marks(prose):
-            _mark(quoted, *span)
+    prose = _with_bare_values(_blanked(answer, hidden))
+    for span in _between_marks(prose):
+        _mark(quoted, *span)
+    if is_one_line and not _WORD.search(_blanked(prose, quoted)):
+        # Marks around the whole answer quote nobody.
+        quoted = bytearray(len(answer))
     prose = _blanked(prose, quoted)
     stated = [item for item in objects if not quoted[item.start] and item.verdict is not None]
     stated = [*stated, *_stated_lines(prose, form)]
-    stated = [item for item in stated if not _is_part_of_a_sentence(item, answer, prose)]
-    final = _final_verdict(sorted(stated, key=lambda item: item.start), prose)
+    stated = [item for item in stated if not _is_quoted_by_prose(item, answer, prose)]
+    final = _final_verdict(sorted(stated, key=lambda item: item.start), prose, form)
     if final is None or final.verdict is None:
         declines = _REFUSAL.search(_folded(_blanked(answer, quoted)))
         return Reading("refused" if declines else "unparsed", _storable(answer))
@@ -124,30 +133,37 @@ _VERDICT_LINE = re.compile(
 _NAMED = re.compile(r"[\s*_`\"'(\[]*(?:story\s+)?(?P<label>[AB])[\s*_`\"')\].]*", re.I)
 
 # Verdict words, matched after `_bare` has removed the markup.
-_NOUN = (
-    r"(?:story|response|option|text|answer|candidate|geschichte|histoire|historia|storia|故事|作品)"
-)
 _KEY = (
     r"(?:(?:my|the) )?(?:(?:final|overall) )?"
     r"(?:preferred|preference|verdict|answer|winner|choice|decision|judge?ment|better"
-    rf"|bevorzugt|préférée?|preferid[ao]|偏好|首选|答案)(?: ?(?:{_NOUN}|one))?"
+    rf"|bevorzugt|préférée?|preferid[ao]|偏好|首选|答案)(?: ?(?:{NOUN}|one))?"
 )
 # A story with an optional reason: "B — though A's imagery is lovely".
 _REASON = r"(?P<reason>\Z|\s?[,;:.!–—].*| - .*| (?:because|since|for|over|rather than) .*)"
-_VALUE = re.compile(rf"(?:(?:the )?{_NOUN} ?)?(?P<label>[AB]){_REASON}", re.I | re.S)
+_VALUE = re.compile(rf"(?:(?:the )?{NOUN} ?)?(?P<label>[AB]){_REASON}", re.I | re.S)
 _TIE = re.compile(
     r"(?:an? )?(?:tie|tied|draw|neither|both|either|equal|none|no preference)"
     rf"(?: (?:story|stories|of (?:them|the two)))?{_REASON}",
     re.I | re.S,
 )
 _KEYED = re.compile(rf"(?:\d{{1,2}}[.)] )?{_KEY}(?P<sign> ?[:=–—]| -(?= )| is:?(?= ))", re.I)
-_AMBIGUOUS = re.compile(
-    rf"\bor (?:\w+ )?[AB]\b|\A\W*(?:(?:or|and|no),? )?(?:{_NOUN} )?[AB]\W*\Z", re.I
-)
-_TAKEN_BACK = re.compile(
-    r"(?:^|[\r\n.!?,;:–—])\W{0,8}(?:actually|wait|no(?=[,:.!])|correction|scratch that"
-    r"|on (?:second thought|reflection)|i(?:'ve| have)? changed my mind)",
+_IS_BETTER = re.compile(
+    rf"(?:(?:the )?{NOUN} )?(?P<label>[AB]) is (?:clearly |overall )?(?:the )?"
+    rf"(?:better|preferred|stronger)(?: (?:{NOUN}|one))?(?: overall)?",
     re.I,
+)
+_SENTENCE_END = re.compile(r"[.!?。！？][\W_]*\Z")
+_ARROW = re.compile(r"[-=]{1,3}>|[→⇒⟶➔➜➡]")
+# A short reason that ends with a letter, except after words such as "over".
+# A short reason that ends with a letter, such as ", or maybe B", but not "over B".
+_AMBIGUOUS = re.compile(
+    r"\bor (?:\w+ )?[AB]\b|\A(?!.*\b(?:not|over|rather|than|unlike|above|beats|from|of|though"
+    rf"|as)\b)\W*(?:\w+\W+){{0,4}}(?:{NOUN} )?[AB]\W*\Z",
+    re.I,
+)
+# Words of a judge that comes to its last verdict after others.
+_CONCLUDES = re.compile(
+    r"\b(?:overall|final(?:ly)?|conclu\w+|all in all|on balance|in sum|ultimately)\b", re.I
 )
 _REFUSAL = re.compile(
     r"\bi(?:'m| am) (?:very |so )?sorry, but (?:i|as an ai)\b"
@@ -159,7 +175,15 @@ _REFUSAL = re.compile(
     re.I,
 )
 _CONTINUED = re.compile(r"[ \t]*+(?:\r\n?|\n)?[ \t]*+(?:[a-zà-ÿ]{2}|[,;’”)])")
-# A colon after these words introduces the judge's own verdict.
+# An unfinished sentence that introduces what others wrote.
+_REPORTS = re.compile(
+    r"\w+\W+\w+\W.*\b(?:writes?|wrote|writing|says?|said|saying|reads?|reading|states?|claims?|with|that"
+    r"|lines?|words?|inserts?|adds?|puts?|demands?|orders?|instructs?|prints?|contains?|declares?|asks?"
+    r"|begs?|ends?|by|me|judges?|into|phrase|sentence|message|instructions?|note|comment|is|to|and)"
+    r"[\s,–—-]*\Z",
+    re.I,
+)
+# These words introduce the judge's own verdict.
 _OWN_INTRODUCTION = re.compile(
     r"\b(?:my|final|overall|therefore|conclusion|verdict|preferred|preference|answer|json)\b", re.I
 )
@@ -180,9 +204,14 @@ def _folded(text: str) -> str:
     )
 
 
+def _folded_lines(text: str) -> str:
+    return "\n".join(map(_folded, _LINE_BREAK.split(text)))
+
+
 def _bare(text: str) -> str:
     """The words of a line without Markdown, HTML, LaTeX, brackets and quotation marks."""
-    words = _SYMBOLS.sub(" ", _ASIDE.sub(", ", _TAGS.sub(" ", _folded(text))))
+    words = _ARROW.sub(":", _TAGS.sub(" ", _folded(text)))
+    words = _SYMBOLS.sub(" ", _ASIDE.sub(", ", words))
     return " ".join(words.split()).strip(" .,;!-–—")
 
 
@@ -191,27 +220,31 @@ def _value(words: str, *, whole: bool = False) -> Verdict | None:
     match = _VALUE.fullmatch(words) or _TIE.fullmatch(words)
     if not match or (whole and match["reason"]):
         return None
-    if _AMBIGUOUS.search(match["reason"]) or _TAKEN_BACK.search(match["reason"]):
-        return None
-    return cast(Verdict, match["label"].upper()) if match.re is _VALUE else "tie"
+    verdict = cast(Verdict, match["label"].upper()) if match.re is _VALUE else "tie"
+    reason = match["reason"]
+    is_doubtful = _AMBIGUOUS.search(reason) or is_taken_back(reason) or is_disowned(reason)
+    return None if is_doubtful or contradicts(reason, verdict) else verdict
 
 
-def _final_verdict(stated: Sequence[_Stated], prose: str) -> _Stated | None:
-    """The last verdict; None if it is ambiguous."""
+def _final_verdict(stated: Sequence[_Stated], prose: str, form: AnswerForm) -> _Stated | None:
+    """The last verdict; None if it is ambiguous, or contradicted or taken back by later prose."""
     if not stated or stated[-1].verdict == "unparsed":
         return None
     *earlier, last = stated
-    if _TAKEN_BACK.search(prose, last.end):
+    later = _folded_lines(prose[last.end :])
+    if is_taken_back(later) or contradicts(later, last.verdict or ""):
         return None
-    if {item.verdict for item in earlier} - {last.verdict}:
-        before = earlier[-1]
-        # "Preferred: A" and "Preferred: B" on consecutive lines repeat the question.
-        repeats = before.verdict not in (last.verdict, "unparsed")
-        if _WORD.search(prose, last.end) or (
-            repeats and not _WORD.search(prose, before.end, last.start)
-        ):
-            return None
-    return last
+    others = [item for item in earlier if item.verdict != last.verdict]
+    if not others:
+        return last
+    if _WORD.search(later):
+        return None
+    if others[-1].verdict == "unparsed":
+        return last
+    # Without words of a change of mind, one of the two may be a quotation or the question.
+    between = _folded_lines(prose[others[-1].end : last.end])
+    is_changed = is_taken_back(between) or (form != "label" and _CONCLUDES.search(between))
+    return last if is_changed and _WORD.search(prose, others[-1].end, last.start) else None
 
 
 def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
@@ -225,16 +258,24 @@ def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
             verdict = _value(line[keyed.end() :].lstrip(" :"))
         elif index == len(own) - 1 or (index == 0 and form == "label"):
             verdict = _value(line, whole=True)
+            if index and not verdict and (better := _IS_BETTER.fullmatch(line)):
+                # Below a heading such as "Style" it speaks of one criterion only.
+                is_after_prose = _SENTENCE_END.search(prose[slice(*own[index - 1])].rstrip())
+                verdict = cast(Verdict, better["label"].upper()) if is_after_prose else None
         if verdict or (keyed and not keyed["sign"].startswith(" is")):
             yield _Stated(start, end, verdict or "unparsed")
 
 
-def _is_part_of_a_sentence(stated: _Stated, answer: str, prose: str) -> bool:
-    """Whether the verdict is introduced by a colon as someone else's, or its sentence continues."""
-    before = prose[max(0, stated.start - 300) : stated.start].rstrip(" \t\r\n*_#")
+def _is_quoted_by_prose(stated: _Stated, answer: str, prose: str) -> bool:
+    """Whether the sentences around a verdict introduce, continue or disown it as someone else's."""
+    before = prose[max(0, stated.start - 300) : stated.start].rstrip(" \t\r\n*_#=~-")
     line = _LINE_BREAK.split(before)[-1]
-    introduced = line.endswith((":", "：")) and not _OWN_INTRODUCTION.search(line)
-    return introduced or bool(_CONTINUED.match(answer, stated.end))
+    introduced = line.endswith((":", "：")) or _REPORTS.search(line)
+    return (
+        bool(introduced and not _OWN_INTRODUCTION.search(line))
+        or _CONTINUED.match(answer, stated.end) is not None
+        or is_disowned(_folded(prose[stated.end : stated.end + 300]))
+    )
 
 
 # Hidden reasoning -----------------------------------------------------------------------------
@@ -280,17 +321,60 @@ def _after_reasoning(text: str) -> str | None:
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<info>.*)", re.S)
 _OUTER_FENCE = re.compile(r"(?P<marks>`{3,}+|~{3,}+)[^\r\n]*+(?P<inside>.*)[\r\n](?P=marks)", re.S)
-_QUOTED_LINE = re.compile(r" {0,3}[>|]| {4}|\t")
+_QUOTED_LINE = re.compile(
+    r" {0,3}(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?(?:[>|＞≫❯▶┃│]|&gt;)| {4}|\t", re.I
+)
 _TYPOGRAPHIC = [
-    tuple(marks) for marks in ("“”", "„“", "„”", "‘’", "«»", "»«", "‹›", "「」", "『』", "《》")
+    tuple(marks)
+    for marks in (
+        *(
+            "“”",
+            "„“",
+            "„”",
+            "‘’",
+            "«»",
+            "»«",
+            "‹›",
+            "›‹",
+            "「」",
+            "『』",
+            "《》",
+            "〈〉",
+            "‚‘",
+            "‚’",
+        ),
+        *(
+            "””",
+            "‟”",
+            "‛’",
+            "〝〞",
+            "〝〟",
+            "❝❞",
+            "❛❜",
+            "❮❯",
+            "❰❱",
+            "﹁﹂",
+            "﹃﹄",
+            "＂＂",
+            "＇＇",
+            "⹂“",
+        ),
+        *('„"', '“"', '"”', "‚'"),
+    )
 ]
 # HTML elements that may contain the judge's verdict; all others count as quotations.
 _OWN = r"(?:p|div|span|b|i|u|em|strong|html|body|answer|verdict|final|response|result|output|br|hr)"
 _MARKS = [
-    (re.compile(opens, re.I | re.M), re.compile(closes, re.I))
+    (re.compile(opens, re.I | re.M), re.compile(closes, re.I | re.M))
     for opens, closes in [
         *_TYPOGRAPHIC,
         *(("``", "''"), ('"', '"'), ("`", "`"), (r"(?<!\w)'(?=\S|$)", r"'(?!\w)"), ("<!--", "-->")),
+        *(
+            (r"(?<!\w)’(?=\S|$)", r"’(?!\w)"),
+            (",,", "''|[\"”“]"),
+            ("<<", ">>"),
+            (r"^={5}", r"^={5}.*$"),
+        ),
         (
             rf"[<\[](?!{_OWN}\b)[a-z][^<>\[\]\r\n]{{0,80}}[>\]]",
             rf"[<\[]/(?!{_OWN}\b)[a-z][\w-]{{0,30}}[>\]]",
@@ -355,6 +439,32 @@ def _between_marks(text: str) -> Iterator[tuple[int, int]]:
             yield first.start(), ends[-1]
 
 
+def _with_bare_values(text: str) -> str:
+    """Replace quotation marks that enclose only the value of a verdict line by spaces.
+
+    They stay where an earlier quotation mark is open: then the line may end a quotation.
+    """
+    pieces, end = [], 0
+    marks: Counter[str] = Counter()
+    for match in _QUOTED_VALUE.finditer(text):
+        start, stop = match.span("value")
+        marks.update(re.findall(f"[{_VALUE_MARKS}]", text[end:start]))
+        is_open = (
+            marks['"'] % 2
+            or marks["`"] % 2
+            or any(
+                marks[opens] > marks[closes]
+                for opens, closes in ("“”", "„“", "«»", "‹›", "「」", "『』")
+            )
+        )
+        value = match["value"]
+        pieces += [text[end:start], value if is_open else re.sub(f"[{_VALUE_MARKS}]", " ", value)]
+        if is_open:
+            marks.update(value)
+        end = stop
+    return "".join([*pieces, text[end:]])
+
+
 def _mark(mask: bytearray, start: int, end: int) -> None:
     mask[start:end] = b"\1" * (end - start)
 
@@ -370,6 +480,12 @@ def _blanked(text: str, mask: bytearray) -> str:
 # Objects --------------------------------------------------------------------------------------
 
 _QUOTE = "[\"'“”]"
+_VALUE_MARKS = "\"'`“”„‘’‚«»‹›「」『』"
+_QUOTED_VALUE = re.compile(
+    rf"(?:\A|(?<=[\r\n]))[ \t*_#-]*+{_KEY}[ *_]*+(?:[:：=–—→-]>?| is)[ \t*_:]*+"
+    rf"(?P<value>[{_VALUE_MARKS}]{{1,3}}(?:{NOUN} ?)?[AB][.,]?[{_VALUE_MARKS}]{{1,3}})(?!\w)",
+    re.I,
+)
 _OPENS = re.compile(
     rf"(?:\A|(?<=[\r\n]))[ \t]*+(?P<start>\{{\s*+{_QUOTE}?\w[\w ]{{0,40}}{_QUOTE}?\s*+:)"
 )
@@ -383,10 +499,11 @@ _LOOSE_LAST = re.compile(
 )
 
 
-def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
+def _objects(text: str, quoted: bytearray, *, is_one_line: bool) -> Iterator[_Stated]:
     """JSON objects that start a line outside of quoted blocks, with their verdicts, if any.
 
-    If an object is not valid JSON, the rest of the answer is treated as part of it.
+    After prose the value may be a list of one. If an object is not valid JSON, the rest of the
+    answer is treated as part of it.
     """
     decoder = json.JSONDecoder(strict=False)
     match = _OPENS.search(text)
@@ -402,6 +519,8 @@ def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
                 return
             values = [entry for key, entry in value.items() if _OBJECT_KEY.fullmatch(_bare(key))]
             preferred = value.get("preferred", values[-1] if values else None)
+            if isinstance(preferred, list) and len(preferred) == 1 and not is_one_line:
+                preferred = preferred[0]
             reasons = next((value[key] or "" for key in _EXPLANATION_KEYS if key in value), None)
             verdict = _value(_bare(preferred)) if isinstance(preferred, str) else None
             explanation = reasons if reasons is None or isinstance(reasons, str) else ""

@@ -189,7 +189,9 @@ class Longform(Protocol):
             text = without_reasoning(turn.text)
             if len(text) > _SHORT or (len(text) == _SHORT and attempt == _ATTEMPTS - 1):
                 return text, turn.outcome == "cut"
-        raise UnfinishedError(f"{step}: {_ATTEMPTS} answers are shorter than {_SHORT} characters")
+        raise UnfinishedError(
+            f"{step}: {_ATTEMPTS} answers are shorter than {_SHORT} characters or refused"
+        )
 
 
 def _own_texts() -> Texts:

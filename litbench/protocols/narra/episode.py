@@ -200,7 +200,7 @@ class Episode:
         if turn.outcome == "error":
             raise UnfinishedError(f"{step}: {turn.answer.detail}")
         self.cut += turn.outcome == "cut"
-        return "" if turn.outcome == "refused" else without_reasoning(turn.text)
+        return without_reasoning(turn.text)
 
     async def _act_as_reader(
         self, step: str, task: str, texts: Mapping[str, str], instead: str
@@ -226,7 +226,7 @@ class Episode:
         turn = await self.talk.say(READER, conversation, step=step, example=example)
         if turn.outcome == "error":
             raise UnfinishedError(f"{step}: {turn.answer.detail}")
-        value = read_json(without_reasoning(turn.text), dict) if turn.outcome != "refused" else None
+        value = read_json(without_reasoning(turn.text), dict)
         name, text = text_of(value or {}, "action"), text_of(value or {}, "text")
         note = text_of(value or {}, "internal_state")
         self.notes += [note] * bool(note)

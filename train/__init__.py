@@ -1,0 +1,1 @@
+"""Programs; each is a command of `litbench`."""
