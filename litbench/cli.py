@@ -29,13 +29,13 @@ from litbench.benchmark import Benchmark, run_benchmark
 from litbench.config import Positional, clear_exit, nearest, run_program
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.judges.store import Sampling
+from litbench.models import model_entry
 from litbench.raters import RaterSpec, load_object
 from litbench.scoring import (
     ScoringJob,
     finite_rewards,
     load_scorer,
     score_files,
-    scorer_entry,
     scorer_spec,
 )
 
@@ -140,7 +140,9 @@ class RaterKeys:
         if (self.model is None) == (self.rater is None):
             raise ConfigError("give --model FOLDER_OR_NAME, or --rater '{kind: ...}'")
         if self.model is not None:
-            return scorer_spec(scorer_entry(self.model, self.device, self.batch_tokens))
+            return scorer_spec(
+                model_entry(self.model, device=self.device, batch_tokens=self.batch_tokens)
+            )
         if (self.device, self.batch_tokens) != (None, None):
             raise ConfigError(
                 "--device and --batch_tokens only work with --model: put them into --rater"

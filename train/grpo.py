@@ -67,6 +67,13 @@ DEFAULTS = {
 }
 
 
+@dataclass(kw_only=True)
+class PolicyTraining(GRPOConfig):  # type: ignore[misc]
+    """trl's keys; the default of `gradient_checkpointing` is its old name's."""
+
+    gradient_checkpointing: bool | None = None
+
+
 @dataclass
 class Config:
     """The policy, the rater that rewards it, and the stories.
@@ -221,7 +228,7 @@ def main(config: Config) -> None:
     if pretrained is not None:
         models["model_name_or_path"] = pretrained
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
-    args = build(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
+    args = build(PolicyTraining, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
         config.out, program=__file__, config=config,
         models=models, version=2,

@@ -194,7 +194,7 @@ class Tow(Protocol):
         elif turn.outcome == "cut":
             flags.append("cut")
         # With reasoning, which is not part of the text.
-        measures = self._measures(task, text, len(turn.text) if text else 0)
+        measures = self._measures(task, text, turn.text if text else "")
         piece = Piece({"text": text} if text else {})
         piece.grades = [(None, *one, flags) for one in measures.items()]
         if talk.dialogue.writer == self._model or not judges:
@@ -306,18 +306,18 @@ class Tow(Protocol):
 
     # Measuring -----------------------------------------------------------------------------------
 
-    def _measures(self, task: Task, text: str, length: int) -> dict[str, float]:
+    def _measures(self, task: Task, text: str, written: str) -> dict[str, float]:
         """Quantities without a judge; those of an empty text are its lengths only."""
         measured: dict[str, float] = {
             "input characters": len(task.instruction) + len(task.information),
-            "output characters": length,
+            "output characters": len(written),
         }
         if not text:
             return measured
         measured |= paragraph_statistics(text)
         if task.task != "completion":
             formatting = (
-                released_formatting_score(text)
+                released_formatting_score(written if written.strip() == text else text)
                 if self._is_released
                 else formatting_score(text, task.kind)
             )
