@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from litbench.config import Input, build, nearest, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
+from litbench.ingest import RejectedRows, read_foreign
 from litbench.records import GRADES
 from litbench.sources.ratings import (
     RATED_STORIES,
@@ -42,7 +43,7 @@ from litbench.sources.ratings import (
     with_label,
 )
 from litbench.store import Artifact
-from litbench.tables import RejectedRows, read_table, write_table
+from litbench.tables import write_table
 
 
 @dataclass
@@ -111,7 +112,7 @@ def main(config: Config) -> None:
     if artifact.is_current():
         return
     rejected_rows, funnel = RejectedRows(), Funnel()
-    stories = read_table(
+    stories = read_foreign(
         config.stories,
         RATED_STORIES,
         columns=config.story_columns,

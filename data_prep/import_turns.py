@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from litbench.config import Input, build, run_program
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, read_foreign
 from litbench.records import TURNS
 from litbench.store import Artifact
-from litbench.tables import RejectedRows, read_table, write_table
+from litbench.tables import write_table
 
 
 @dataclass
@@ -67,7 +68,7 @@ def main(config: Config) -> None:
     read = []
     for select in selects:
         columns = {"sample": "0", "outcome": "'answered'", **select.columns}
-        table = read_table(
+        table = read_foreign(
             config.table,
             TURNS,
             columns=columns,

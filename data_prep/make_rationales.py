@@ -23,12 +23,13 @@ import pyarrow as pa
 
 from litbench.config import Input, Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
+from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import PAIRS
 from litbench.store import Artifact
-from litbench.tables import ROW, RejectedRows, read_table, write_table
+from litbench.tables import write_table
 from litbench.templates import assign_positions, has_verdict_line, load_template, split_verdict
 
 COLUMNS = ("rationale", "rationale_first")
@@ -130,7 +131,7 @@ def main(config: Config) -> None:
     if not config.dry_run and artifact.is_current():
         return
     rejected_rows = RejectedRows()
-    pairs = read_table(
+    pairs = read_foreign(
         config.pairs, PAIRS, rejected_rows=rejected_rows, where=config.where, numbered=True
     )
     if found := set(COLUMNS) & set(pairs.column_names):

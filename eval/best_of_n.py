@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import read_foreign
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
@@ -35,7 +36,7 @@ from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
 from litbench.scoring import score_stories
 from litbench.store import Artifact, Cache
-from litbench.tables import read_table, write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 
@@ -74,7 +75,7 @@ def read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
 
 def read_stories(paths: list[str], where: str | None) -> pa.Table:
     """Read all stories, sorted so that the order of rows and files has no effect."""
-    tables = [read_table(path, STORIES, where=where) for path in paths]
+    tables = [read_foreign(path, STORIES, where=where) for path in paths]
     stories = pa.concat_tables(tables, promote_options="default")
     ids = stories["story_id"].to_pylist()
     if len(set(ids)) < len(ids):

@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
+from litbench.ingest import ROW, RejectedRows, stream_foreign
 from litbench.judges.client import Budget, Traffic, ask, check_limit, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import STORIES, Column, Schema, empty_columns
 from litbench.store import Artifact
-from litbench.tables import ROW, RejectedRows, stream_table, write_table
+from litbench.tables import write_table
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(
@@ -122,7 +123,7 @@ def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
     if isinstance(config.prompts, list):
         rows = [(row, text, None) for row, text in enumerate(config.prompts, 1)]
     else:
-        for table in stream_table(
+        for table in stream_foreign(
             config.prompts, PROMPTS, rejected_rows=rejected_rows, where=config.where, numbered=True
         ):
             columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))

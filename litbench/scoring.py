@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, StreamingTable
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -50,7 +51,7 @@ from litbench.store import (
     write_atomically,
     write_sealed,
 )  # fmt: skip
-from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
+from litbench.tables import write_sorted_batches
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.

@@ -19,6 +19,7 @@ import pytest
 import litbench
 from litbench import models, raters, scoring
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import read_foreign
 from litbench.models import model_entry
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.raters import LengthRater
@@ -27,7 +28,6 @@ from litbench.scoring import (
     score_files,
     scorer_spec,
 )
-from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
@@ -65,7 +65,7 @@ def job(tmp_path):
 def scored(made):
     assert score_files(made) is not None
     assert not made.parts.exists()
-    return read_table(made.out, made.schema).to_pylist()
+    return read_foreign(made.out, made.schema).to_pylist()
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])

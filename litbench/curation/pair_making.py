@@ -32,9 +32,10 @@ from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import read_foreign
 from litbench.records import PAIRS, STORIES
 from litbench.store import Artifact, is_output, only_writer, read_manifest
-from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
+from litbench.tables import check_parquet, write_sorted_batches, write_table
 from litbench.text import prompt_key
 
 PAIRS_FILE, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
@@ -47,7 +48,7 @@ def read_stories(engine: Engine, path: Path) -> Any:
         DataError: the file is missing or does not follow the schema STORIES.
     """
     if path.suffix != ".parquet":
-        return engine.put(read_table(path, STORIES))
+        return engine.put(read_foreign(path, STORIES))
     check_parquet(path, STORIES)
     return engine.read(path)
 

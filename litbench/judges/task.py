@@ -4,7 +4,6 @@ Combines inspect-ai's retries, logs and viewer with LitBench's templates and ver
 contrast, the kind `judge` of eval/benchmark.py stores every answer and limits the cost.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -14,8 +13,7 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, accuracy, score
 from inspect_ai.solver import TaskState, generate
 
 from litbench.raters import blind
-from litbench.records import PAIRS
-from litbench.tables import read_table
+from litbench.sources.pairs import read_any_pairs
 from litbench.templates import AnswerForm, load_template, read_answer
 
 
@@ -45,7 +43,7 @@ def preference(
         answer: answer form for a template family; explanation when null.
         split: use only the pairs of this split.
     """
-    table = read_table(Path(pairs), PAIRS)
+    table = read_any_pairs(pairs)
     if split is not None:
         table = table.filter(pc.field("split") == split)
     loaded = load_template(template, answer)  # type: ignore[arg-type]

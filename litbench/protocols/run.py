@@ -23,6 +23,7 @@ from pydantic import PositiveInt
 
 from litbench.config import Input, Runtime, as_plain, build, clear_exit, load_config, nearest
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows
 from litbench.judges.dialogues import (
     RECORDED,
     WRITER,
@@ -43,7 +44,6 @@ from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
-from litbench.tables import RejectedRows
 from litbench.text import count_words
 
 # Rows of a table that are held in memory, and dialogues in one log.

@@ -19,6 +19,7 @@ from pydantic import NonNegativeFloat
 
 from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
+from litbench.ingest import read_foreign
 from litbench.judges.dialogues import (
     WRITER,
     Talk,
@@ -354,7 +355,7 @@ class Tow(Protocol):
     def _read_items(self) -> list[Item]:
         options = self._options
         genres = read_yaml(options.genres or _FOLDER / "genres.yaml")
-        rows = read_table(options.instructions, INSTRUCTIONS, columns=options.columns).to_pylist()
+        rows = read_foreign(options.instructions, INSTRUCTIONS, columns=options.columns).to_pylist()
         references = {}
         if options.reference == "item":
             references = {row["instruction_id"]: row["reference"] or None for row in rows}
