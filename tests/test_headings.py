@@ -1,13 +1,13 @@
 """Headings, formatting and paragraphs of Chinese texts.
 
-GOLDEN and HOWTOBENCH name the folders of the published values and texts.
+GOLDEN and HOWTOBENCH name the folders of the values for public texts, and of the texts.
 """
 
 import math
 
 import duckdb
 import pytest
-from chinese_writers import folder_of, golden
+from chinese_writers import folder_of, golden, published
 
 from litbench.protocols.headings import (
     find_headings,
@@ -111,6 +111,13 @@ def test_paragraphs_are_counted_without_headings():
     })  # fmt: skip
 
 
+def test_a_long_paragraph_has_more_than_500_characters():
+    for length, share in ((500, 0), (501, 1)):
+        assert paragraph_statistics("雨" * length)["long_share"] == share
+    for length, share in ((49, 1), (50, 0)):
+        assert paragraph_statistics("雨" * length)["short_share"] == share
+
+
 def test_statistics_without_paragraphs_or_chapters_are_missing():
     empty = paragraph_statistics("\n # \n")
     assert empty.pop("paragraphs") == 0
@@ -118,21 +125,23 @@ def test_statistics_without_paragraphs_or_chapters_are_missing():
     assert math.isnan(paragraph_statistics("# 雨\n河水很冷。")["largest_chapter_share"])
 
 
-def test_released_scores_are_as_published():
-    cases = golden("tow/formatting_score_code")["cases"]
-    assert len(cases) == 141
+@pytest.mark.parametrize(("load", "count"), [(golden, 69), (published, 141)])
+def test_released_scores_are_as_published(load, count):
+    cases = load("tow/formatting_score_code")["cases"]
+    assert len(cases) == count
     for case in cases:
         assert released_formatting_score(case["text"]) == case["expected"], case["id"]
 
 
-def test_trees_are_those_of_the_paper():
+@pytest.mark.parametrize(("load", "count"), [(golden, 19), (published, 43)])
+def test_trees_are_those_of_the_paper(load, count):
     def plain(heading):
         title = "Root" if heading.kind == "root" else heading.title
         below = [plain(child) for child in heading.children]
         return {"title": title, "subtopics": below, "type": heading.kind}
 
-    cases = golden("tow/heading_tree_three_patterns")["cases"]
-    assert len(cases) == 43
+    cases = load("tow/heading_tree_three_patterns")["cases"]
+    assert len(cases) == count
     for case in cases:
         tree = heading_tree(case["text"])
         if case["error"] is None:

@@ -63,6 +63,13 @@ def test_two_items_three_wins_to_one():
     assert found.values["a"] == pytest.approx(0.5493, abs=5e-5)
 
 
+@pytest.mark.parametrize("prior", [0.25, 1.0, 4.0])
+def test_strength_of_the_prior(prior):
+    """The derivative of 5 log sigmoid(2u) - prior u^2 is zero at the maximum."""
+    value = plackett_luce([Ranking([["a"], ["b"]])] * 5, prior=prior).values["a"]
+    assert 5 / (1 + math.exp(2 * value)) == pytest.approx(prior * value)
+
+
 def test_golden_rankings():
     for case in golden("plackett_luce")["cases"]:
         found = plackett_luce(

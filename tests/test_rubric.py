@@ -288,6 +288,17 @@ def test_reads_other_forms_as_published():
     assert values(brackets.read("[[3]] Score: [[9]]", as_published=True)) == [3]
 
 
+def test_names_have_at_most_200_characters():
+    for length, expected in ((200, 12), (201, None)):
+        line = "Compelling Plot".rjust(length, "*") + ": 12"
+        assert values(rubric().read(line))[0] == expected
+
+
+def test_json_with_raw_line_breaks_and_controls():
+    reply = '{"why": "One.\nTwo.\tThree", "coherence": 4}'
+    assert values(rubric("json", TWO[:1], 5.0).read(reply)) == [4]
+
+
 def test_outcomes():
     found = rubric().read("[Scores]\nCompelling Plot: 21\nPurple Prose: 3")
     assert [one.outcome for one in found.values()] == ["off_scale", "unparsed", "rated"]

@@ -1,4 +1,4 @@
-"""The protocol webnovel. GOLDEN and WEBNOVELBENCH name the folders of the published values."""
+"""The protocol webnovel. WEBNOVELBENCH names the folder of the published values."""
 
 import json
 
