@@ -3,6 +3,7 @@
 # make test-long    kills, soaks and long simulations
 # make check        format, lint, strict types, house rules
 # make format       put the code into the house format
+# make docs         the pages of docs/ with the Python API as a site in docs/_build
 # make benchmarks   every benchmark, small
 # make update       pin the newest versions of all dependencies but torch in constraints.txt, and run the tests
 # make clean        remove what the targets above made, the virtual environment too
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.installed
 RUN := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true $(BIN)/python
 NEEDED_KB := 4000000
 
-.PHONY: quickstart test test-long check format benchmarks update install clean
+.PHONY: quickstart test test-long check format docs benchmarks update install clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 256 --learning_rate 1e-4 \
@@ -39,6 +40,11 @@ check: $(STAMP)
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	@echo "docs/_build/index.html"
 
 benchmarks: $(STAMP)
 	@for program in benchmarks/*.py; do echo "== $$program"; $(RUN) $$program || exit 1; done
@@ -67,4 +73,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) runs build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -5,12 +5,17 @@
 Simulates raters of known agreement. Prompts are the clusters: the agreement of each is drawn from a
 beta distribution with the given intra-cluster correlation. Sizes follow small real sets. The false
 alarm rate is how often two equally good raters differ significantly. Prints a table and, as the
-last line, one JSON object. One CPU core, about a minute.
+last line, one JSON object. One CPU core, about two minutes.
+
+A second table has pairs of texts by 8, 14 or 30 writers for 12 prompts, graded by a judge and
+scored by raters: each has a level for every writer and for every writer and prompt. Clustered by
+prompt and writer, as reported, and by prompt alone.
 """
 
 import argparse
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -19,6 +24,7 @@ from tqdm import tqdm
 
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import clustered_mean, jackknife_interval
+from litbench.metrics.writers import PairCredits, pair_credits
 from litbench.text import digest
 
 # Prompts, pairs, and the standard deviation of the log weights of prompts. Each prompt has 1 to 40
@@ -132,6 +138,59 @@ def measure_differences(
     return significant / simulations
 
 
+# Number of writers, correlation of the levels of judge and rater over writers, and the share of the
+# variance of grades and rewards that is between writers.
+PANELS = [
+    (writers, *kind)
+    for writers in (8, 14, 30)
+    for kind in ((0.0, 0.0), (0.5, 0.2), (0.0, 0.6), (0.5, 0.6), (0.8, 0.8))
+]
+
+
+def draw_panel(
+    writers: int, correlation: float, between: float, random: np.random.Generator
+) -> tuple[PairCredits, PairCredits]:
+    """Credits of a rater, and of one whose levels are independent of the judge's."""
+    prompts, chapters = 12, 4
+    levels = random.normal(size=(3, writers))
+    levels[1] = correlation * levels[0] + math.sqrt(1 - correlation**2) * levels[1]
+    noise = random.normal(size=(3, writers, prompts, 1))
+    noise = noise + random.normal(size=(3, writers, prompts, chapters))
+    values = math.sqrt(between) * levels[:, :, None, None] + math.sqrt((1 - between) / 2) * noise
+    writer, prompt, chapter = (of.ravel().tolist() for of in np.indices(values.shape[1:]))
+    groups = [(p, c) for p, c in zip(prompt, chapter, strict=True)]
+    grades, *rewards = values.reshape(3, -1)
+    first, second = (
+        pair_credits(grades, of, groups, list(map(str, prompt)), list(map(str, writer)))
+        for of in rewards
+    )
+    return first, second
+
+
+def measure_writers(
+    writers: int, correlation: float, between: float, simulations: int, seed: int
+) -> dict[str, float]:
+    """Coverage of the true agreement and of the true difference, the means over simulations."""
+    random = np.random.default_rng(int(digest(seed, 2, writers, correlation, between), 16))
+    found: dict[str, list[tuple[float, float, float]]] = {
+        "prompt and writer (reported)": [], "prompt": [], "difference (reported)": [],
+    }  # fmt: skip
+    for _ in range(simulations):
+        rater, other = draw_panel(writers, correlation, between, random)
+        intervals = (
+            rater.interval(),
+            jackknife_interval(rater.credits, rater.prompts),
+            rater.difference(other)[0],
+        )
+        for rows, one in zip(found.values(), intervals, strict=True):
+            rows.append((one.mean, one.low, one.high))
+    coverage = {}
+    for method, rows in found.items():
+        mean, low, high = np.array(rows).T
+        coverage[method] = float(np.mean((low <= mean.mean()) & (mean.mean() <= high)))
+    return coverage
+
+
 def main() -> None:
     """Simulate all cells and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -154,7 +213,14 @@ def main() -> None:
         for method, c in coverage.items()
     }
     false_alarms = {"mean": np.mean(alarms), "highest": max(alarms)}
-    print(json.dumps({"simulations": count, "coverage": summary, "false_alarms": false_alarms}))
+    panels = [measure_writers(*panel, count // 2, 0) for panel in tqdm(PANELS, unit="cell")]
+    print("\n| writers | correlation | between writers | " + " | ".join(panels[0]) + " |")
+    print("| --- " * (len(panels[0]) + 3) + "|")
+    for panel, of in zip(PANELS, panels, strict=True):
+        print("|", " | ".join([*map(str, panel), *(f"{100 * c:.1f}" for c in of.values())]), "|")
+    writers = {method: min(of[method] for of in panels) for method in panels[0]}
+    found = {"coverage": summary, "false_alarms": false_alarms, "lowest_by_writer": writers}
+    print(json.dumps({"simulations": count, **found}))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Annotated
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from litbench.config import run_program
+from litbench.config import Input, run_program
 from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
 from litbench.curation.near_duplicates import check_rensa
 from litbench.errors import ConfigError
@@ -39,9 +39,9 @@ class Config:
     """
 
     out: Path
-    pairs: Path | None = None
-    train: Path | None = None
-    test: Path | None = None
+    pairs: Annotated[Path | None, Input] = None
+    train: Annotated[Path | None, Input] = None
+    test: Annotated[Path | None, Input] = None
     must_be_clean: list[Kind] = field(
         default_factory=lambda: ["prompts", "stories", "near_duplicates"]
     )
@@ -62,7 +62,7 @@ def check(config: Config) -> dict[str, Path]:
 def main(config: Config) -> None:
     """Write the leakage report; raise DataError for kinds in `must_be_clean`."""
     inputs = check(config)
-    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config)
     path = config.out / "leakage.parquet"
     if artifact.is_current():
         # Check a stored report again, so that a second run also fails.

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows
 from litbench.records import STORIES
 from litbench.sources.parts import fresh_parts
 from litbench.sources.posts import (
@@ -47,7 +48,7 @@ from litbench.sources.reddit import (
     text_state,
 )
 from litbench.store import Artifact
-from litbench.tables import RejectedRows, write_sorted_batches
+from litbench.tables import write_sorted_batches
 from litbench.text import count_words, digest
 
 ORDERS = ("top", "controversial", "new", "hot", "rising")

@@ -29,11 +29,12 @@ from tqdm import tqdm
 from litbench.config import run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows
 from litbench.records import STORIES
 from litbench.sources.archive import POSTS, latest_posts, read_posts, read_records, read_stories
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
 from litbench.store import Artifact, Cache, write_json
-from litbench.tables import RejectedRows, write_sorted_batches
+from litbench.tables import write_sorted_batches
 
 
 @dataclass

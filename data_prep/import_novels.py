@@ -23,15 +23,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import PositiveInt
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, read_foreign, stream_foreign
 from litbench.judges.prices import load_prices
 from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.session import (
@@ -53,7 +54,7 @@ from litbench.raters import estimates_text
 from litbench.records import GRADES, TURNS, Column, Schema
 from litbench.sources.novels import consecutive_chapters, one_per_percentile, split_chapters
 from litbench.store import Artifact
-from litbench.tables import RejectedRows, read_table, stream_table, write_table
+from litbench.tables import write_table
 from litbench.templates.delimiters import without_delimiters
 from litbench.templates.rubric import load_rubric
 
@@ -100,17 +101,17 @@ class Config:
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
-    input: Path
+    input: Annotated[Path, Input]
     out: Path
     columns: dict[str, str] | None = None
     encoding: str = "utf-8"
     min_works: PositiveInt = 2
     seed: int = 0
-    grades: Path | None = None
+    grades: Annotated[Path | None, Input] = None
     extractor: Role | None = None
-    texts: Path | None = None
-    prices: Path | None = None
-    dry_run: bool = False
+    texts: Annotated[Path | None, Input] = None
+    prices: Annotated[Path | None, Runtime] = None
+    dry_run: Annotated[bool, Runtime] = False
 
 
 @dataclass
@@ -138,7 +139,7 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
                 continue
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return
-    for chunk in stream_table(
+    for chunk in stream_foreign(
         config.input, NOVELS, columns=config.columns, rejected_rows=rejected,
         encoding=config.encoding,
     ):  # fmt: skip
@@ -196,7 +197,7 @@ def place(
     names = [criterion.name for criterion in load_rubric("webnovel").criteria]
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     judges = set()
-    for row in read_table(grades, GRADES).to_pylist():
+    for row in read_foreign(grades, GRADES).to_pylist():
         if row["writer"] == HUMAN and row["quantity"] in names and row["grade"] is not None:
             ratings[row["prompt_id"]][row["quantity"]] = row["grade"]
             judges.add(row["rater"])
@@ -251,15 +252,12 @@ def turns_of(novels: list[Novel]) -> pa.Table:
 
 def main(config: Config) -> None:
     """Read the novels, choose books and chapters, have synopses written, and write the tables."""
-    named = {"input": config.input, "grades": config.grades, "texts": config.texts}
     model = None if config.extractor is None else local_folder(config.extractor.model)
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
-        inputs={name: path for name, path in named.items() if path is not None},
         models={} if model is None else {"extractor.model": model},
-        runtime_keys=("prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return

@@ -16,71 +16,49 @@ the rules of make_pairs.py are not applied. Writes into `out`: `pairs.parquet`, 
 and `manifest.json`.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.config import nearest, run_program
+from litbench.config import Input, nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.records import (
     PAIRS,
     STORIES,
     Column,
     Schema,
     check_prompt_ids,
-    pair_id,
-    prompt_keys,
+)
+from litbench.sources.pairs import (
+    OF_PAIR,
+    PER_SIDE,
+    SIDES,
+    conversation_columns,
+    drop_repeats,
+    name_pairs,
+    two_texts,
 )
 from litbench.store import Artifact
-from litbench.tables import ROW, RejectedRows, read_table, write_table
+from litbench.tables import write_table
 from litbench.templates import has_verdict_line, split_verdict
-from litbench.text import count_words, digest
+from litbench.text import count_words
 
-SIDES = ("chosen", "rejected")
 # Columns made from `rationale`, as in make_rationales.py.
 RATIONALE = ("rationale", "rationale_first")
 # Column of the label's explanation; no source has this name.
 EXPLANATION = "(rationale)"
 
-# Optional columns of each of the two stories of a row.
-PER_SIDE = (
-    Column("story_id", "text", "unique name of the story"),
-    Column("score", "integer", "net upvotes"),
-    Column("created_utc", "time", "when it was posted"),
-    Column("author", "text", "salted hash"),
-)
-OF_PAIR = (
-    Column("margin", "number", "by how much chosen should lead, in reward"),
-    Column("weight", "number", "weight of the pair in training"),
-    Column("split", "text", "train, test or another name"),
-    Column("fold", "text", "fold the source assigned"),
-)
 LABEL = (
     Column("label", "text", "which text is better", required=True),
     Column(EXPLANATION, "text", "why"),
 )
-
-
-def two_texts(first: str, second: str, *more: Column) -> Schema:
-    """Return the schema of rows with a prompt and two texts."""
-    sides = (first, second)
-    columns = (
-        Column("prompt", "text", "the prompt's text", required=True),
-        *(Column(side, "text", f"the {side} story's text", required=True) for side in sides),
-        Column("prompt_id", "text", "the prompt both stories answer"),
-        *(Column(f"{s}_{c.name}", c.kind, c.about) for c in PER_SIDE for s in sides),
-        *more,
-        *OF_PAIR,
-    )
-    # `drop_repeats` handles rows that differ only in the explanation.
-    return Schema("texts", columns, key=("prompt", *sides, *(column.name for column in more)))
 
 
 # Pairs of story ids.
@@ -131,7 +109,7 @@ class Config:
         cleaning: cleaning steps; steps that are not given are off.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     pair_columns: dict[str, str] = field(default_factory=dict)
     conversational: bool = False
@@ -139,7 +117,7 @@ class Config:
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
     rationale: str | None = None
-    stories: str | None = None
+    stories: Annotated[str | None, Input] = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     encoding: str = "utf-8"
@@ -166,29 +144,6 @@ def choose_schema(config: Config) -> Schema:
     if config.stories is not None:
         return LINKS
     return two_texts("first", "second", *LABEL) if first else two_texts(*SIDES)
-
-
-def conversation_columns(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return `columns` with SQL (DuckDB) that takes prompt, chosen and rejected from messages."""
-
-    def messages(column: str) -> str:
-        return f"""from_json(to_json({column}), '[{{"role":"VARCHAR","content":"VARCHAR"}}]')"""
-
-    def joined(messages: str) -> str:
-        texts = f"list_transform({messages}, lambda message: message.content)"
-        return f"nullif(array_to_string({texts}, chr(10) || chr(10)), '')"
-
-    sides = {side: messages(columns.get(side, side)) for side in SIDES}
-    if prompt := columns.get("prompt"):
-        is_list = f"json_type(to_json({prompt})) = 'ARRAY'"
-        text = (
-            f"CASE WHEN {is_list} THEN {joined(messages(prompt))} ELSE to_json({prompt})->>'$' END"
-        )
-    else:
-        first, second = (f"{of_side}[:-2]" for of_side in sides.values())
-        text = f"CASE WHEN {first} = {second} THEN {joined(first)} END"
-    stories = {side: f"{of_side}[-1].content" for side, of_side in sides.items()}
-    return {**columns, **stories, "prompt": text}
 
 
 def join_stories(
@@ -263,57 +218,6 @@ def read_rationale(
     return (text, "chosen" if is_first else "rejected") if fate == "kept" else (None, None)
 
 
-def name_pairs(texts: pa.Table) -> pa.Table:
-    """Fill in missing ids of prompts, stories and pairs; call it before cleaning.
-
-    Missing ids are digests of the uncleaned texts, so a story has the same id in all sources.
-    """
-    columns: dict[str, Any] = {name: texts[name] for name in texts.column_names}
-    keys = pa.chunked_array([pa.array(prompt_keys(texts), pa.large_string())])
-    columns["prompt_id"] = pc.coalesce(texts["prompt_id"], keys)
-    for side in SIDES:
-        names = [columns["prompt_id"], texts[side], texts[f"{side}_story_id"]]
-        ids = [
-            row["2"] or digest("story", row["0"], row["1"])
-            for batch in pa.table(names, ["0", "1", "2"]).to_batches(max_chunksize=1_000)
-            for row in batch.to_pylist()
-        ]
-        columns[f"{side}_story_id"] = pa.array(ids, pa.large_string())
-    ids = zip(*(columns[f"{side}_story_id"].to_pylist() for side in SIDES), strict=True)
-    columns["pair_id"] = pa.array([pair_id(*two) for two in ids], pa.large_string())
-    return pa.table(columns)
-
-
-def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.Table:
-    """Keep one row of each repeated pair, or none if its rows have different labels.
-
-    Rows with a rationale are preferred, and ties are resolved by content, independently of row
-    order. The result is sorted by pair_id.
-    """
-    indices: dict[str, list[int]] = defaultdict(list)
-    for index, name in enumerate(pairs["pair_id"].to_pylist()):
-        indices[name].append(index)
-    kept = []
-    for _, same in sorted(indices.items()):
-        if len(same) == 1:
-            kept += same
-            continue
-        rows = pairs.take(same).to_pylist()
-        agree = len({row["chosen_story_id"] for row in rows}) == 1
-        ranks = [
-            (row.get(RATIONALE[0]) is None, digest(*(i for i in row.items() if i[0] != ROW)))
-            for row in rows
-        ]
-        best = ranks.index(min(ranks)) if agree else None
-        reason = "the two stories are a pair already" if agree else "preferred both ways"
-        for number, row in enumerate(rows):
-            if number == best:
-                kept.append(same[number])
-            else:
-                rejected_rows.add(file, row[ROW], "pair_id", reason)
-    return pairs.take(pa.array(kept, pa.int64()))
-
-
 def complete(
     texts: pa.Table, config: Config, rejected_rows: RejectedRows, examples: Examples
 ) -> tuple[pa.Table, dict[str, int]]:
@@ -356,9 +260,7 @@ def complete(
 def main(config: Config) -> None:
     """Import the pairs and write them."""
     schema = choose_schema(config)
-    inputs = {"pairs": config.pairs, "stories": config.stories}
-    inputs = {name: source for name, source in inputs.items() if source is not None}
-    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
@@ -367,7 +269,7 @@ def main(config: Config) -> None:
         origins = conversation_columns(origins)
     if config.rationale is not None:
         origins[EXPLANATION] = config.rationale
-    given = read_table(
+    given = read_foreign(
         config.pairs,
         schema,
         columns=origins,
@@ -382,7 +284,7 @@ def main(config: Config) -> None:
             advice = nearest(name, names)
             raise DataError(f"{config.pairs}: no column '{name}' to keep (or mapped): {advice}")
     if config.stories is not None:
-        stories = read_table(
+        stories = read_foreign(
             config.stories,
             STORIES,
             columns={"source": "'import'", **config.story_columns},

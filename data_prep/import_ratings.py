@@ -21,14 +21,15 @@ judge these pairs; recorded judges can. `where: text IS NOT NULL` leaves these s
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.config import build, nearest, run_program
+from litbench.config import Input, build, nearest, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
+from litbench.ingest import RejectedRows, read_foreign
 from litbench.records import GRADES
 from litbench.sources.ratings import (
     RATED_STORIES,
@@ -42,7 +43,7 @@ from litbench.sources.ratings import (
     with_label,
 )
 from litbench.store import Artifact
-from litbench.tables import RejectedRows, read_table, write_table
+from litbench.tables import write_table
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Config:
         writer: column of the stories that says who wrote them, a system or a person.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     people: dict[str, Any]
     out: Path
     recorded: dict[str, Any] = field(default_factory=dict)
@@ -106,14 +107,12 @@ def main(config: Config) -> None:
     tables: dict[RaterKind, RatingTable] = {"person": build(RatingTable, config.people, "people")}
     if config.recorded:
         tables["recorded"] = build(RatingTable, config.recorded, "recorded")
-    # The config's entries have more keys than the file, so the inputs are named here.
-    inputs = {"stories": config.stories}
-    inputs |= {f"ratings ({kind})": how.table for kind, how in tables.items()}
+    inputs = {f"ratings ({kind})": how.table for kind, how in tables.items()}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         return
     rejected_rows, funnel = RejectedRows(), Funnel()
-    stories = read_table(
+    stories = read_foreign(
         config.stories,
         RATED_STORIES,
         columns=config.story_columns,

@@ -12,15 +12,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
-from litbench.config import build, run_program
+from litbench.config import Input, build, run_program
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, read_foreign
 from litbench.records import TURNS
 from litbench.store import Artifact
-from litbench.tables import RejectedRows, read_table, write_table
+from litbench.tables import write_table
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Config:
         encoding: encoding of the table, if it is a text file.
     """
 
-    table: str
+    table: Annotated[str, Input]
     out: Path
     selects: list[dict[str, Any]] = field(default_factory=list)
     encoding: str = "utf-8"
@@ -59,7 +60,7 @@ def main(config: Config) -> None:
     selects = [build(Select, select, "selects") for select in config.selects]
     if not selects:
         raise ConfigError("selects is empty: say which rows become turns")
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={"table": config.table})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     rejected_rows = RejectedRows()
@@ -67,7 +68,7 @@ def main(config: Config) -> None:
     read = []
     for select in selects:
         columns = {"sample": "0", "outcome": "'answered'", **select.columns}
-        table = read_table(
+        table = read_foreign(
             config.table,
             TURNS,
             columns=columns,

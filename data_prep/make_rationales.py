@@ -17,17 +17,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
+from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import PAIRS
 from litbench.store import Artifact
-from litbench.tables import ROW, RejectedRows, read_table, write_table
+from litbench.tables import write_table
 from litbench.templates import assign_positions, has_verdict_line, load_template, split_verdict
 
 COLUMNS = ("rationale", "rationale_first")
@@ -51,17 +53,17 @@ class Config:
         dry_run: estimate the cost without sending requests.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     model: str
     template: str = "rationale"
     where: str | None = None
     seed: int = 0
     sampling: Sampling = field(default_factory=Sampling)
-    traffic: Traffic = field(default_factory=Traffic)
-    prices: Path | None = None
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
+    prices: Annotated[Path | None, Runtime] = None
     accept_errors: bool = False
-    dry_run: bool = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 def judge(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
@@ -122,15 +124,14 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs, "template": template.path},
+        inputs={"template": template.path},
         # Other models are identified by their name in the config.
         models={} if folder is None else {"model": folder},
-        runtime_keys=("traffic", "prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return
     rejected_rows = RejectedRows()
-    pairs = read_table(
+    pairs = read_foreign(
         config.pairs, PAIRS, rejected_rows=rejected_rows, where=config.where, numbered=True
     )
     if found := set(COLUMNS) & set(pairs.column_names):

@@ -15,10 +15,11 @@ analyses them (docs/human_study.md).
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow.compute as pc
 
-from litbench.config import as_plain, run_program
+from litbench.config import Input, as_plain, run_program
 from litbench.errors import DataError
 from litbench.evaluation_pairs import read_pairs
 from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
@@ -37,14 +38,14 @@ class Config(Plan):
         split: split of the pairs; null for all.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     out: Path
     split: str | None = None
 
 
 def main(config: Config) -> None:
     """Check the plan, write the study and print the estimate."""
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         print((config.out / "estimate.txt").read_text(encoding="utf-8"), end="")
         return

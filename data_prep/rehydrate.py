@@ -21,13 +21,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.config import run_program
+from litbench.config import Input, run_program
 from litbench.errors import DataError
+from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.records import PAIRS, Column, Schema, pair_id
 from litbench.sources.parts import fresh_parts
 from litbench.sources.posts import (
@@ -40,7 +41,7 @@ from litbench.sources.posts import (
 )
 from litbench.sources.reddit import BATCH, RedditClient, text_state
 from litbench.store import Artifact, Cache
-from litbench.tables import ROW, RejectedRows, read_table, write_table
+from litbench.tables import write_table
 from litbench.text import count_words, normalise_prompt
 
 SIDES = ("chosen", "rejected")
@@ -80,7 +81,7 @@ class Config:
             that were deleted since; null never reads again.
     """
 
-    pairs: str
+    pairs: Annotated[str, Input]
     out: Path
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
@@ -89,7 +90,7 @@ class Config:
 
 def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]]:
     """Return the pairs of full names; rejects repeated and contradictory pairs."""
-    table = read_table(
+    table = read_foreign(
         config.pairs,
         IDS,
         columns=config.columns,
@@ -249,7 +250,7 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs, "salt": salt_name(salt)},
+        inputs={"salt": salt_name(salt)},
         version=2,
     )
     made_for = {"form": 5, "salt": salt_name(salt)}

@@ -37,7 +37,7 @@ class Config:
 
 def main(config: Config) -> None:
     """Simulate the stories and write them."""
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     simulated = simulate_world(config.world)

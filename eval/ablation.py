@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from litbench.config import as_plain, build, run_program
+from litbench.config import Input, Runtime, as_plain, build, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
 from litbench.curation.rules import PairRules
@@ -101,7 +101,7 @@ class Config(PairRules):
     out: Path
     variants: dict[str, dict[str, Any]]
     reference: str | None = None
-    stories: Path | None = None
+    stories: Annotated[Path | None, Input] = None
     test_pairs: dict[str, Path] = field(default_factory=dict)
     raters: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, float] = field(default_factory=lambda: {"train": 0.8, "test": 0.2})
@@ -112,8 +112,8 @@ class Config(PairRules):
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     most_test_pairs: int | None = 4_000
     title: str = "LitBench ablation"
-    part: str | None = None
-    memory_limit: str | None = None
+    part: Annotated[str | None, Runtime] = None
+    memory_limit: Annotated[str | None, Runtime] = None
 
 
 def check(config: Config) -> slice:
@@ -247,15 +247,12 @@ def main(config: Config) -> None:
     inputs |= {
         f"variants.{k}.pairs": path for k, path in variants.items() if isinstance(path, Path)
     }
-    if config.stories is not None:
-        inputs["stories"] = config.stories
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs=inputs,
         models=files_of(spec for spec, _ in raters),
-        runtime_keys=("part", "memory_limit"),
     )
     page_path = (config.out / "ablation.html").resolve()
     if artifact.is_current():

@@ -21,13 +21,14 @@ A killed run resumes.
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import read_foreign
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
@@ -35,7 +36,7 @@ from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
 from litbench.scoring import score_stories
 from litbench.store import Artifact, Cache
-from litbench.tables import read_table, write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 
@@ -54,7 +55,8 @@ class Config:
             stories of the remaining prompts.
     """
 
-    stories: str | list[str]
+    # The contents of the tables are inputs; their paths do not matter.
+    stories: Annotated[str | list[str], Runtime]
     rater: dict[str, Any]
     out: Path
     second: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +75,7 @@ def read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
 
 def read_stories(paths: list[str], where: str | None) -> pa.Table:
     """Read all stories, sorted so that the order of rows and files has no effect."""
-    tables = [read_table(path, STORIES, where=where) for path in paths]
+    tables = [read_foreign(path, STORIES, where=where) for path in paths]
     stories = pa.concat_tables(tables, promote_options="default")
     ids = stories["story_id"].to_pylist()
     if len(set(ids)) < len(ids):
@@ -127,8 +129,6 @@ def main(config: Config) -> None:
         config=config,
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
-        # The contents of the tables are inputs; their paths do not matter.
-        runtime_keys=("stories",),
     )
     page_path = (config.out / "best_of_n.html").resolve()
     if artifact.is_current():

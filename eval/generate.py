@@ -14,18 +14,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
+from litbench.ingest import ROW, RejectedRows, stream_foreign
 from litbench.judges.client import Budget, Traffic, ask, check_limit, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import STORIES, Column, Schema, empty_columns
 from litbench.store import Artifact
-from litbench.tables import ROW, RejectedRows, stream_table, write_table
+from litbench.tables import write_table
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(
@@ -84,10 +85,10 @@ class Config:
     task: str = TASK
     words: tuple[int, int] = (300, 800)
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=2048))
-    traffic: Traffic = field(default_factory=Traffic)
-    prices: Path | None = None
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
+    prices: Annotated[Path | None, Runtime] = None
     accept_errors: bool = False
-    dry_run: bool = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 class Prompt(NamedTuple):
@@ -122,7 +123,7 @@ def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
     if isinstance(config.prompts, list):
         rows = [(row, text, None) for row, text in enumerate(config.prompts, 1)]
     else:
-        for table in stream_table(
+        for table in stream_foreign(
             config.prompts, PROMPTS, rejected_rows=rejected_rows, where=config.where, numbered=True
         ):
             columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
@@ -247,7 +248,6 @@ def main(config: Config) -> None:
         inputs={"prompts": config.prompts} if isinstance(config.prompts, str) else {},
         # A hosted model is identified by its name.
         models={} if folder is None else {"model": folder},
-        runtime_keys=("traffic", "prices", "dry_run"),
     )
     if not config.dry_run and artifact.is_current():
         return

@@ -22,14 +22,14 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import read_pairs
@@ -98,7 +98,7 @@ class Config:
         title: heading of the page.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     out: Path
     split: str | None = None
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
@@ -110,7 +110,7 @@ class Config:
     model: str | None = None
     interpreting: InterpretingOptions = field(default_factory=InterpretingOptions)
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=256))
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
     prices: Path | None = None
     title: str = "LitBench: what the preferences encode"
 
@@ -323,8 +323,7 @@ def main(config: Config) -> None:
     if config.prices is not None:
         models["prices"] = str(config.prices)
     artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"pairs": config.pairs}, models=models,
-        runtime_keys=("traffic",),
+        config.out, program=__file__, config=config, models=models,
     )  # fmt: skip
     page_path = (config.out / "preferences.html").resolve()
     if artifact.is_current():

@@ -14,11 +14,11 @@ tokens and cost of the judges without sending requests.
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Input, Runtime, run_program
 from litbench.evaluation import Job, evaluate, print_errors, print_estimates
 from litbench.evaluation_pairs import read_pairs
 from litbench.metrics.csv_table import write_csv
@@ -52,7 +52,7 @@ class Config:
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     out: Path
     raters: dict[str, Any] = field(default_factory=dict)
     split: str | None = None
@@ -63,8 +63,8 @@ class Config:
     strengths: list[float] = field(default_factory=lambda: [0.25, 0.5, 1.0])
     seed: int = 0
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
-    errors_again: bool = False
-    dry_run: bool = False
+    errors_again: Annotated[bool, Runtime] = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 def main(config: Config) -> None:
@@ -77,9 +77,7 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs},
         models=files_of(specs),
-        runtime_keys=("errors_again", "dry_run"),
     )
     page_path = (config.out / "probes.html").resolve()
     if not (config.errors_again or config.dry_run) and artifact.is_current():

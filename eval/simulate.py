@@ -216,7 +216,7 @@ def run_all(
 def main(config: Config) -> None:
     """Run the worlds and write the results."""
     rules, worlds = read_rules(config), read_worlds(config)
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         print((config.out / "study.txt").read_text(encoding="utf-8"), end="")
         return

@@ -3,10 +3,10 @@
     python eval/study.py --config configs/eval/sample_study.yaml
 
 Reads the folder of data_prep/make_study.py with the choices that `litbench study export` wrote; or
-a finished study of others, as pairs and ratings of data_prep/import_ratings.py. With `evaluation`,
-an output folder of eval/benchmark.py on the same pairs, its judges and verifiers are compared with
-the readers. Results are given with and without the readers whom the plan's rules leave out. Writes
-into `out`:
+a finished study of others, as pairs and ratings of data_prep/import_ratings.py: their ratings made
+the labels, so readers are compared with each other only. With `evaluation`, an output folder of
+eval/benchmark.py on the same pairs, its judges and verifiers are compared with the readers. Results
+are given with and without the readers whom the plan's rules leave out. Writes into `out`:
 
 - `human_study.json` and `.txt`: the figures (docs/human_study.md);
 - `readers.csv` and `pairs.csv`: every reader and every pair;
@@ -34,6 +34,7 @@ from litbench.metrics.csv_table import write_csv
 from litbench.metrics.human_study import (
     CHOICES,
     Exclusions,
+    StudyFigures,
     choices_of_ratings,
     exclusion_counts,
     figures_text,
@@ -75,12 +76,23 @@ class Config:
 
 @dataclass(frozen=True)
 class Collected:
-    """What was collected; `annotators` compares the readers of some choices with each other."""
+    """What was collected.
+
+    Attributes:
+        annotators: compares the readers of some choices with each other.
+        made_labels: whether the readers' answers made the labels.
+    """
 
     choices: pa.Table
     pairs: pa.Table
     rules: Exclusions
     annotators: Callable[[pa.Table], AnnotatorAgreement | None]
+    made_labels: bool
+
+    def figures(self, choices: pa.Table) -> StudyFigures:
+        """The figures of some of the choices."""
+        found = self.annotators(choices)
+        return study_figures(choices, self.pairs, found, made_labels=self.made_labels)
 
 
 def export_of(study: Path) -> Path:
@@ -110,7 +122,11 @@ def read_study(folder: Path, verifier: str, raters: pa.Table) -> Collected:
     credits = {verifier: np.ones(pairs.num_rows), "longer": longer}
     credits |= {one.rater: one.credit for one in pair_scores(raters, pairs)}
     return Collected(
-        choices, pairs, study.plan.exclude, lambda some: one_reader(some, pairs, credits)
+        choices,
+        pairs,
+        study.plan.exclude,
+        lambda some: one_reader(some, pairs, credits),
+        made_labels=False,
     )
 
 
@@ -119,7 +135,13 @@ def read_finished(pairs: Path, ratings: Path, raters: pa.Table) -> Collected:
     read = read_pairs(pairs, None, None, ratings)
     choices = choices_of_ratings(read_table(ratings, RATINGS), read.headline, ROUNDING)
     annotators = compare_annotators(raters, ratings, read.all)
-    return Collected(choices, read.headline, Exclusions(), lambda _: annotators)
+    return Collected(
+        choices,
+        read.headline,
+        Exclusions(),
+        lambda _: annotators,
+        made_labels="people" in read.headline["label_source"].to_pylist(),
+    )
 
 
 def main(config: Config) -> None:
@@ -143,15 +165,18 @@ def main(config: Config) -> None:
     excluded = [row["reader"] for row in readers if row["excluded"]]
     if len(excluded) == len(readers):
         raise DataError("the rules of the plan leave out every reader: there is nothing to analyse")
-    everyone = study_figures(found.choices, found.pairs, found.annotators(found.choices))
+    everyone = found.figures(found.choices)
     text, kept, rest = figures_text(everyone), None, found.choices
     if excluded:
         rest = leave_out(found.choices, excluded)
-        kept = study_figures(rest, found.pairs, found.annotators(rest))
+        kept = found.figures(rest)
         rules = ", ".join(f"{n} {rule}" for rule, n in exclusion_counts(readers).items())
         text += f"\nwithout {len(excluded)} readers ({rules}):\n\n{figures_text(kept)}"
 
     pairs = pair_results(rest, found.pairs)
+    if found.made_labels:
+        readers = [row | {"agreement": None} for row in readers]
+        pairs = [row | {"share": None} for row in pairs]
     results = {"all": plain(everyone), "kept": plain(kept), "exclusions": exclusion_counts(readers)}
     rows = [row | {"excluded": "; ".join(row["excluded"])} for row in readers]
     verdicts = pa.concat_tables([verdicts_of(found.choices), raters])
@@ -168,6 +193,7 @@ def main(config: Config) -> None:
         artifact, everyone, kept, readers, pairs,
         label_sources=found.pairs["label_source"].unique().to_pylist(),
         from_choices=config.study is not None,
+        made_labels=found.made_labels,
         versions=len(found.choices["version"].drop_null().unique()),
     )  # fmt: skip
     artifact.finish()

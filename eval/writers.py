@@ -8,8 +8,9 @@ Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Wri
   prompt, paired comparisons with a writer named beforehand, the judges' offsets, the share of other
   writers' texts that each writer's texts beat by every rater, Plackett-Luce utilities, the range
   over prompts, correlations of all columns over writers, and the agreement of raters with judges
-  and of judges with people; of runs of the protocol tow also correlations with the lengths of
-  texts, and, with several samples, how far the planner's weights differ between them;
+  and of judges with people, with intervals by prompt and writer; of runs of the protocol tow also
+  correlations with the lengths of texts, and, with several samples, how far the planner's weights
+  differ between them;
 - `writers.html` and `manifest.json`.
 
 A killed run resumes.
@@ -21,13 +22,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
-from litbench.config import nearest, run_program
+from litbench.config import Input, Runtime, nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
@@ -45,11 +46,14 @@ from litbench.metrics.leaderboard import plain
 from litbench.metrics.plackett_luce import Ranking, plackett_luce
 from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
+    PairCredits,
+    TextAgreement,
     correlate,
     fit_offsets,
-    pair_agreement,
+    pair_credits,
     prompt_ranges,
     shares_beaten,
+    text_agreements,
     writer_rows,
 )
 from litbench.raters import check_options, files_of, parse_raters
@@ -79,12 +83,13 @@ class Config:
         collapse: count a writer's prompts with a mean grade below this.
     """
 
-    runs: Path | list[Path]
+    # The manifests of the runs are inputs; their paths do not matter.
+    runs: Annotated[Path | list[Path], Runtime]
     out: Path
     quantity: str | None = None
     reference: str | None = None
     raters: dict[str, Any] = field(default_factory=dict)
-    slop: Path | None = None
+    slop: Annotated[Path | None, Input] = None
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     utility_prior: NonNegativeFloat = 0.0
     collapse: float | None = None
@@ -127,18 +132,20 @@ def read_runs(folders: Sequence[Path]) -> Graded:
 def score_texts(
     config: Config, graded: Graded, parts: Cache
 ) -> tuple[
-    dict[str, dict[str, Interval]], list[dict[str, Any]], dict[str, int], dict[str, list[Ranking]]
+    dict[str, dict[str, Interval]], list[TextAgreement], dict[str, int], dict[str, list[Ranking]]
 ]:
     """Score the stories with all raters.
 
     Returns:
-        By rater and writer the share of texts beaten; agreements with the judges' grades of texts;
-        by rater the number of prompts it was trained on; by rater its verdicts on pairs of texts.
+        By rater and writer the share of texts beaten; agreements with the judges' grades of texts,
+        compared with the longer text if it is one of the raters; by rater the number of prompts it
+        was trained on; by rater its verdicts on pairs of texts.
     """
     specs = parse_raters(config.raters) if config.raters else []
     if specs and graded.stories is None:
         raise DataError("raters: none of the runs has stories.parquet: leave out raters")
-    beaten, agreements, trained_on, verdicts = {}, [], {}, {}
+    beaten, trained_on, verdicts = {}, {}, {}
+    credits: dict[tuple[str, str], PairCredits] = {}
     for spec in specs:
         stories = graded.stories
         rewards, trained_on[spec.name] = score_stories(spec, stories, parts)
@@ -151,12 +158,12 @@ def score_texts(
         for judge in dict.fromkeys(judge for judge, _ in graded.text_grades):
             at = [index for index, name in enumerate(ids) if (judge, name) in graded.text_grades]
             reference = [graded.text_grades[judge, ids[index]] for index in at]
-            interval = pair_agreement(
+            credits[spec.name, judge] = pair_credits(
                 reference, rewards[at].tolist(),
-                [groups[index] for index in at], [prompts[index] for index in at],
+                *([of[index] for index in at] for of in (groups, prompts, writers)),
             )  # fmt: skip
-            agreements.append({"rater": spec.name, "judge": judge, "agreement": interval})
-    return beaten, agreements, trained_on, verdicts
+    longer = next((spec.name for spec in specs if spec.kind == "longer"), None)
+    return beaten, text_agreements(credits, longer), trained_on, verdicts
 
 
 def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
@@ -190,9 +197,8 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs=inputs if config.slop is None else {**inputs, "slop": config.slop},
+        inputs=inputs,
         models=files_of(specs),
-        runtime_keys=("runs",),
     )
     if artifact.is_current():
         print((config.out / "writers.txt").read_text(encoding="utf-8"), end="")

@@ -1,14 +1,16 @@
 """LitBench: reward models for creative writing, trained on human votes, and their evaluation.
 
-Importing `litbench` needs neither torch nor any optional extra; `RewardModel` and `FeatureModel`
-are imported on first use.
+Importing `litbench` needs neither torch nor any optional extra; other names are imported on first
+use.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from litbench.errors import ConfigError, DataError, LitBenchError, MissingExtraError, ModelError
 
 if TYPE_CHECKING:
+    from litbench.models import load
     from litbench.models.features import FeatureModel
     from litbench.models.reward import RewardModel
 
@@ -23,16 +25,21 @@ __all__ = [
     "ModelError",
     "RewardModel",
     "__version__",
+    "load",
 ]
+
+_MODULES = {
+    "FeatureModel": "litbench.models.features",
+    "RewardModel": "litbench.models.reward",
+    "load": "litbench.models",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RewardModel":
-        from litbench.models.reward import RewardModel  # noqa: PLC0415
-
-        return RewardModel
-    if name == "FeatureModel":
-        from litbench.models.features import FeatureModel  # noqa: PLC0415
-
-        return FeatureModel
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'litbench' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

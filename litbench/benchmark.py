@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 
-from litbench.config import build
+from litbench.config import Runtime, build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     Job,
@@ -93,8 +93,8 @@ class Benchmark:
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     most_pairs: int | None = None
     select: Selection | None = None
-    errors_again: bool = False
-    dry_run: bool = False
+    errors_again: Annotated[bool, Runtime] = False
+    dry_run: Annotated[bool, Runtime] = False
 
 
 @dataclass
@@ -248,7 +248,6 @@ def summarise(
         program=program,
         config=config,
         inputs={f"pairs.{evaluation.name}": evaluation.source.pairs for evaluation in evaluations},
-        runtime_keys=("errors_again", "dry_run"),
     )
     rows = []
     for evaluation in evaluations:

@@ -29,13 +29,13 @@ from litbench.benchmark import Benchmark, run_benchmark
 from litbench.config import Positional, clear_exit, nearest, run_program
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.judges.store import Sampling
+from litbench.models import model_entry
 from litbench.raters import RaterSpec, load_object
 from litbench.scoring import (
     ScoringJob,
     finite_rewards,
     load_scorer,
     score_files,
-    scorer_entry,
     scorer_spec,
 )
 
@@ -97,7 +97,7 @@ class Judge:
 
 
 def judge(config: Judge) -> None:
-    """Judge pairs by language models, beside the longer and the shorter story."""
+    """Judge pairs by language models, beside the longer story."""
     options = {
         "kind": "judge",
         "template": config.template,
@@ -105,7 +105,8 @@ def judge(config: Judge) -> None:
         "sampling": {"max_tokens": config.max_tokens},
         "traffic": {"max_cost_usd": config.max_cost_usd},
     }
-    raters = {name: {"kind": name} for name in ("longer", "shorter")}
+    # A bag of words would have to be trained on other prompts than those of these pairs.
+    raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     benchmark = Benchmark(
         pairs=config.pairs,
         out=config.out,
@@ -139,7 +140,9 @@ class RaterKeys:
         if (self.model is None) == (self.rater is None):
             raise ConfigError("give --model FOLDER_OR_NAME, or --rater '{kind: ...}'")
         if self.model is not None:
-            return scorer_spec(scorer_entry(self.model, self.device, self.batch_tokens))
+            return scorer_spec(
+                model_entry(self.model, device=self.device, batch_tokens=self.batch_tokens)
+            )
         if (self.device, self.batch_tokens) != (None, None):
             raise ConfigError(
                 "--device and --batch_tokens only work with --model: put them into --rater"

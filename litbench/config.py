@@ -43,6 +43,20 @@ class Positional:
     """Marks a key whose name may be left out: `input: Annotated[str, Positional]`."""
 
 
+class Input:
+    """Marks a key with a file, folder or data set that the program reads, and may be null.
+
+    Its content enters the fingerprint of the program's results, its path does not.
+    """
+
+
+class Runtime:
+    """Marks a key that does not change the results.
+
+    It may contain passwords, so it is in no manifest and no fingerprint.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Passed:
     """Marks a mapping that takes every key unknown to its dataclass.
@@ -224,8 +238,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         raise SystemExit(0)
     for argument in arguments:
         check_utf8(argument, "command line")
-    marks = {name: getattr(hint, "__metadata__", ())
-             for name, hint in typing.get_type_hints(cls, include_extras=True).items()}  # fmt: skip
+    marks = marks_of(cls)
     positional = [name for name, marked in marks.items() if Positional in marked]
     files: list[str] = []
     values: dict[str, Any] = {}
@@ -274,6 +287,12 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         given.add(name)
     where = ", ".join(files) or "command line"
     return build(cls, _expand(values, where), where, given)
+
+
+def marks_of(cls: Any) -> dict[str, tuple[Any, ...]]:
+    """The marks of each key of a dataclass, such as `Input`."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 
 
 def _find_config(name: str) -> Path:

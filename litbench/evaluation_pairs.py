@@ -1,24 +1,16 @@
 """Read the pairs of an evaluation, and check held-out pairs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
-from litbench.records import PAIRS, Schema, prompt_keys
+from litbench.records import prompt_keys
+from litbench.sources.pairs import read_any_pairs
 from litbench.sources.ratings import ROUNDING
-from litbench.tables import read_table
-from litbench.text import count_words, prompt_key
-
-_LENGTHS = {"chosen_n_words": "chosen", "rejected_n_words": "rejected"}
-# Lengths that a file does not have are counted.
-_PAIRS_READ = Schema(
-    PAIRS.name,
-    tuple(replace(c, required=c.required and c.name not in _LENGTHS) for c in PAIRS.columns),
-    PAIRS.key,
-)
+from litbench.text import prompt_key
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ def read_pairs(
     """Read the pairs of an evaluation.
 
     Args:
-        pairs: the pairs file.
+        pairs: the pairs, see `litbench.sources.pairs.read_any_pairs`.
         before_symmetry: the pairs file before the last filter, or None.
         split: only pairs of this split; None for all.
         ratings: `ratings.parquet` of data_prep/import_ratings.py; also reads `all_pairs.parquet`
@@ -70,11 +62,8 @@ def read_pairs(
     """
 
     def read_split(path: Path) -> pa.Table:
-        table = read_table(path, _PAIRS_READ)
+        table = read_any_pairs(path)
         selected = table if split is None else table.filter(pc.equal(table["split"], split))
-        for name, text in _LENGTHS.items():
-            counted = pc.coalesce(selected[name], count_words(selected[text]))
-            selected = selected.set_column(selected.column_names.index(name), name, counted)
         if not selected.num_rows:
             splits = sorted(set(table["split"].to_pylist()))
             raise DataError(f"{path}: no pair of split '{split}': name one of {splits}")

@@ -1,7 +1,7 @@
 """Finished evaluations: read back, with the leaderboard computed again, and shown as a page."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,30 +19,75 @@ from litbench.store import is_output, read_manifest, source_digest
 from litbench.tables import read_table
 
 
+def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
+    """Find the file that an evaluation has read, also after its folder was copied.
+
+    Looks at the path in the manifest, which is relative to the folder, and at files of this name in
+    the folder, beside it and in its sibling folders.
+
+    Args:
+        folder: the folder of the evaluation.
+        manifest: its manifest.
+        key: key of the input.
+
+    Raises:
+        DataError: there is no such file, or only files with other contents.
+    """
+    path, judged = (str(manifest["inputs"][key][of]) for of in ("path", "sha256"))
+    here, name = folder.resolve(), Path(path).name
+    named = (here / path).resolve()
+    beside = [here / name, here.parent / name, *sorted(here.parent.glob(f"*/{name}"))]
+    for place in filter(Path.is_file, [named, *beside]):
+        if source_digest(place) == judged:
+            return place
+    if named.is_file():
+        raise DataError(f"{named} has changed since {folder} judged it: evaluate it again")
+    raise DataError(
+        f"{path} is not found, nor is a file {name} with the same content in or beside {folder}, "
+        f"which judged it: copy it into {folder}"
+    )
+
+
 @dataclass(frozen=True)
 class Judged:
-    """A finished evaluation of one set of pairs, whose pairs file has not changed since."""
+    """A finished evaluation of one set of pairs, whose pairs file has not changed since.
+
+    Attributes:
+        folder: the evaluation's folder.
+        manifest: its manifest.
+        pairs_path: the pairs file.
+        wider_path: the pairs before length symmetry; None if they were not judged.
+    """
 
     folder: Path
     manifest: dict[str, Any]
     pairs_path: Path
+    wider_path: Path | None
 
     @classmethod
     def find(cls, folder: Path) -> "Judged":
-        """Open an evaluation; a DataError if `folder` has none or its pairs have changed since."""
+        """Open an evaluation.
+
+        Raises:
+            DataError: `folder` has none, or its pairs are not found or have changed since; see
+                `find_input`.
+        """
         manifest = read_manifest(folder)
         try:
-            path, judged = (manifest["inputs"]["pairs"][key] for key in ("path", "sha256"))
-            manifest["config"]["reference"], manifest["counts"]["trained_on"]
+            manifest["inputs"]["pairs"]["sha256"], manifest["config"]["reference"]
+            manifest["counts"]["trained_on"]
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"{folder}: its manifest is not that of an evaluation: give the output folder of "
                 "eval/benchmark.py or eval/crossvalidate.py; with several sets, the folder of one"
             ) from error
-        pairs = folder.resolve() / path
-        if source_digest(pairs) != judged:
-            raise DataError(f"{pairs} has changed since {folder} judged it: evaluate it again")
-        return cls(folder, manifest, pairs)
+        wider = "before_symmetry" in manifest["inputs"]
+        return cls(
+            folder,
+            manifest,
+            find_input(folder, manifest, "pairs"),
+            find_input(folder, manifest, "before_symmetry") if wider else None,
+        )
 
     @property
     def reference(self) -> str:
@@ -65,11 +110,8 @@ class Judged:
 
     def read_pairs(self) -> EvaluationPairs:
         """Read the pairs that were judged."""
-        wider = self.manifest["inputs"].get("before_symmetry", {}).get("path")
         split = self.manifest["config"].get("split")
-        pairs = read_pairs(
-            self.pairs_path, None if wider is None else self.folder.resolve() / wider, split
-        )
+        pairs = read_pairs(self.pairs_path, self.wider_path, split)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         judged = self.read_verdicts()["pair_id"].unique()
         return replace(

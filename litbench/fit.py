@@ -1,9 +1,8 @@
 """Train and evaluate on your own stories: from one file to a model and a report; see `Fit`."""
 
-import re
 import shlex
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -25,27 +24,15 @@ from litbench.finished_evaluation import Evaluation, Judged
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
 from litbench.raters import RaterSpec, check_options, files_of
-from litbench.records import PAIRS, Schema, connected_prompts
+from litbench.records import PAIRS, connected_prompts
 from litbench.report.data_page import PairsFolder
+from litbench.sources.columns import GUESS, find_columns, first_rows
 from litbench.store import Artifact, only_writer, read_manifest
-from litbench.tables import RejectedRows, read_table, stream_table
+from litbench.tables import read_table
 
-_GUESS = "guess"
-_TRAINING = "litbench.models.reward_training:RewardTraining"
 _PROGRAM = "litbench fit"
-# Names that are recognised, most specific first; case and punctuation are ignored.
-_NAMES = {
-    "prompt": "prompt prompt_text writing_prompt wp_prompt post_title link_title submission_title "
-    "title headline heading question instruction task topic",
-    "text": "text story story_text body comment_body comment comment_text selftext response "
-    "response_text completion content output answer",
-    "score": "score ups upvotes net_votes votes vote_count likes like_count num_likes points karma "
-    "comment_score hearts stars rating",
-    "time": "created_utc created created_at timestamp time posted posted_at posted_utc date "
-    "date_posted datetime published published_at",
-    "story_id": "story_id comment_id id",
-    "prompt_id": "prompt_id link_id thread_id",
-}
+# What is read of each story.
+_COLUMNS = ("prompt", "text", "score", "time", "story_id", "prompt_id")
 # Below this many effective prompts, the report warns as well.
 _FEW_PROMPTS = 20
 _LEAST_PROMPTS = 3
@@ -80,16 +67,16 @@ class FitOptions:
 
     input: Annotated[str, Positional]
     out: Path
-    prompt: str = _GUESS
-    text: str = _GUESS
-    score: str = _GUESS
-    time: str | None = _GUESS
-    story_id: str | None = _GUESS
-    prompt_id: str | None = _GUESS
+    prompt: str = GUESS
+    text: str = GUESS
+    score: str = GUESS
+    time: str | None = GUESS
+    story_id: str | None = GUESS
+    prompt_id: str | None = GUESS
     where: str | None = None
     encoding: str = "utf-8"
     cleaning: Cleaning = field(default_factory=Cleaning)
-    tokenizer: str | None = _GUESS
+    tokenizer: str | None = GUESS
     folds: int | None = None
     repeats: int | None = None
     model_name_or_path: str | None = None
@@ -187,7 +174,7 @@ def _fit(config: Fit) -> None:
 
 def _story_making(config: Fit, out: Path) -> StoryMaking:
     tokenizer = config.tokenizer
-    if tokenizer == _GUESS:
+    if tokenizer == GUESS:
         # A model in one file, such as GGUF, has no tokenizer.json.
         base = config.model_name_or_path
         tokenizer = None if base is None or Path(resolve(base)).is_file() else base
@@ -199,27 +186,16 @@ def _story_making(config: Fit, out: Path) -> StoryMaking:
 
 def _columns(config: Fit) -> dict[str, str]:
     """Map the columns of the stories table, and print what they are taken from."""
-    given = {name: getattr(config, name) for name in _NAMES}
+    given = {name: getattr(config, name) for name in _COLUMNS}
     if config.input == "sample":
-        if wrong := [name for name, value in given.items() if value != _GUESS]:
+        if wrong := [name for name, value in given.items() if value != GUESS]:
             raise ConfigError(f"--{wrong[0]}: the sample has its own columns: leave it out")
         return {}
-    options: Any = {"where": config.where, "encoding": config.encoding}
-    # The first rows, with all columns of the input.
-    rows = next(
-        stream_table(config.input, Schema("input", (), ()), rejected_rows=RejectedRows(), **options)
-    )
+    rows = first_rows(config.input, config.where, config.encoding)
     names = rows.column_names
-    found: dict[str, Any] = {name: _guess(name, names) if value == _GUESS else value
-             for name, value in given.items()}  # fmt: skip
-    if missing := [name for name in ("prompt", "text", "score") if found[name] is None]:
-        flags = " ".join(f"--{name} COLUMN" for name in missing)
-        raise DataError(
-            f"{config.input}: cannot tell which column is the {' and the '.join(missing)}; the "
-            f"columns are {', '.join(names)}: give {flags}"
-        )
+    found = find_columns(config.input, names, given, ("prompt", "text", "score"))
     for name, suits in (("story_id", _is_unique), ("prompt_id", _names_prompts)):
-        if given[name] == _GUESS and found[name] and not suits(rows, found[name], found["prompt"]):
+        if given[name] == GUESS and found[name] and not suits(rows, found[name], found["prompt"]):
             found[name] = None
     said = [f"{name} = {origin}" for name, origin in found.items() if origin is not None]
     print(f"columns: {', '.join(said)}")
@@ -232,12 +208,6 @@ def _columns(config: Fit) -> dict[str, str]:
         "prompt_id": found["prompt_id"] or f"md5({prompt})",
         "story_id": found["story_id"] or f"""md5(concat_ws('|', {prompt}, {text}, "(row)"))""",
     }
-
-
-def _guess(name: str, columns: Iterable[str]) -> str | None:
-    """Return the column with the first of the names in `_NAMES`; None if there is none."""
-    plain = {re.sub(r"\W+", "_", column.strip().lower()): column for column in columns}
-    return next((plain[known] for known in _NAMES[name].split() if known in plain), None)
 
 
 def _sql(origin: str, columns: Sequence[str]) -> str:
@@ -321,7 +291,7 @@ def _evaluate(config: Fit, specs: Sequence[RaterSpec], prompts: int, pairs: Path
     """Cross-validate, and print the leaderboard."""
     folds = config.folds or min(max(prompts // 15, 3), 5)
     repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
-    raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "shorter", "random")}
+    raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "bag_of_words", "random")}
     for spec in specs:
         raters[spec.name] = {"kind": spec.kind, **spec.options}
         if spec.kind == "reward":

@@ -125,6 +125,35 @@ class Rater:
         """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""
         raise NotImplementedError
 
+    def compare(
+        self, prompts: Sequence[str], stories: Sequence[str], others: Sequence[str]
+    ) -> np.ndarray:
+        """Return how far each story is preferred to the other story of its prompt.
+
+        Args:
+            prompts: shape (n,).
+            stories: shape (n,).
+            others: shape (n,).
+
+        Returns:
+            float64, shape (n,): the probability that `stories` is preferred, or 1, 1/2 (a tie) and
+            0 if the rater gives no probabilities; averaged over the orders that it reads. NaN
+            where an order was not judged.
+        """
+        pairs = [BlindPair(*row) for row in zip(prompts, stories, others, strict=True)]
+        value_of = {"first": 1.0, "second": 0.0, "tie": 0.5}
+        preferred: np.ndarray = np.array(
+            [
+                np.mean(
+                    [value_of.get(one.prefers, np.nan) if one.p_first is None else one.p_first
+                     for one in judged]
+                )
+                for judged in self.judge(pairs)
+            ],
+            dtype=np.float64,
+        )  # fmt: skip
+        return preferred
+
     def training_prompts(self) -> frozenset[str]:
         """Return the `litbench.text.prompt_key` of every prompt the rater was trained on."""
         return frozenset()
@@ -315,6 +344,12 @@ KINDS: dict[str, Kind] = {
         "litbench.models.features:PathOptions",
         "litbench.models.features:train_rater",
         "litbench.models.features:FeatureOptions",
+    ),
+    "bag_of_words": Kind(
+        "litbench.models.bag_of_words:rater_from_options",
+        "litbench.models.bag_of_words:PairsOptions",
+        "litbench.models.bag_of_words:train_rater",
+        "litbench.models.bag_of_words:BagOfWordsOptions",
     ),
     "reward": Kind(
         "litbench.models.reward:rater_from_options",

@@ -36,7 +36,8 @@ from pydantic import Field
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.diversity import distinct_trigrams
-from litbench.scoring import load_scorer, scorer_entry, scorer_spec
+from litbench.models import model_entry
+from litbench.scoring import load_scorer, scorer_spec
 from litbench.text import count_words, prompt_key
 
 # Human stories of a prompt that are needed to compute its own quantiles.
@@ -145,7 +146,7 @@ class PolicyReward:
         cls, path: str | Path, shaping: RewardShaping | None = None, **options: Any
     ) -> "PolicyReward":
         """Load the rater from a model folder, in each process of `accelerate launch` on its GPU."""
-        entry = scorer_entry(str(path))
+        entry = model_entry(path)
         if "LOCAL_RANK" in os.environ and entry["kind"] == "reward":
             import torch  # noqa: PLC0415
 

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, StreamingTable
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -50,7 +51,7 @@ from litbench.store import (
     write_atomically,
     write_sealed,
 )  # fmt: skip
-from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
+from litbench.tables import write_sorted_batches
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
@@ -59,7 +60,6 @@ VERSION = 3
 _STORIES_PER_PART = 1_024
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 ADDED = ("reward", "reward_percentile", "rank_within_prompt")
-_MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
 
 
 @dataclass(frozen=True)
@@ -122,26 +122,6 @@ class ScoringJob:
     def rejected_rows(self) -> Path:
         """Rows that could not be scored, with reasons; absent if all could."""
         return Path(f"{self.out}.rejected.jsonl")
-
-
-def scorer_entry(
-    model: str, device: str | None = None, batch_tokens: int | None = None
-) -> dict[str, Any]:
-    """The rater's config entry for a model folder, or for a reward model on the Hub."""
-    folder = Path(model)
-    if folder.is_dir() and not any((folder / name).exists() for name in _MODEL_FILES):
-        inner = {path.parent for name in _MODEL_FILES for path in folder.glob(f"*/{name}")}
-        models = " or ".join(map(str, sorted(inner)))
-        raise ConfigError(
-            f"{folder} holds no model (none of {', '.join(_MODEL_FILES)}): give "
-            f"{models or 'the folder of a trained model, such as runs/verifier/model'}"
-        )
-    kind = "features" if (folder / "features.json").exists() else "reward"
-    options = {"device": device, "batch_tokens": batch_tokens}
-    given = {key: value for key, value in options.items() if value is not None}
-    if given and kind == "features":
-        raise ConfigError(f"{model} is a feature model: leave out {' and '.join(given)}")
-    return {"kind": kind, "path": model, **given}
 
 
 def scorer_spec(entry: Any) -> RaterSpec:

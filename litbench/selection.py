@@ -3,10 +3,12 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.config import Input
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, evaluate, print_estimates
 from litbench.evaluation_pairs import read_pairs
@@ -31,7 +33,7 @@ class Selection:
         sample: maximum number of pairs to draw.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     split: str = "train"
     templates: list[str] = field(default_factory=list)
     sample: int = 500
@@ -129,7 +131,6 @@ def select_templates(
         folder,
         program=program,
         config=select,
-        inputs={"pairs": select.pairs},
         models=files_of(every),
     )
     depends_on = [artifact.digests["pairs"], validation["pair_id"].to_pylist()]

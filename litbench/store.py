@@ -29,14 +29,14 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench import hub
-from litbench.config import as_plain, check_utf8, is_full_disk
+from litbench.config import Input, Runtime, as_plain, check_utf8, is_full_disk, marks_of
 from litbench.errors import DataError, LitBenchError
 
 T = TypeVar("T")
@@ -397,10 +397,9 @@ class Artifact:
         folder: output folder.
         program: path of the program.
         config: config of the program.
-        inputs: files, folders and data sets that the program reads, by config key.
+        inputs: files, folders and data sets that the program reads, by config key, beside those
+            that the config marks as `Input`. Keys marked as `Runtime` are left out.
         models: models that the program uses, by config key.
-        runtime_keys: config keys that do not change the results. They may contain passwords, so
-            they are left out of the manifest.
         version: version of the program; raise it when the same config and inputs give other
             results.
     """
@@ -411,27 +410,31 @@ class Artifact:
         *,
         program: str,
         config: Any,
-        inputs: Mapping[str, str | Path],
+        inputs: Mapping[str, str | Path] | None = None,
         models: Mapping[str, str | Path] | None = None,
-        runtime_keys: Collection[str] = (),
         version: int = 1,
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
         self._program = {"program": Path(program).name, "version": version}
         self._config = as_plain(config)
-        for key in runtime_keys:
-            del self._config[key]
+        marks = marks_of(type(config))
+        named = {name: getattr(config, name) for name, marked in marks.items() if Input in marked}
+        inputs = {key: path for key, path in named.items() if path is not None} | dict(inputs or {})
+        models = models or {}
+        for name, marked in marks.items():
+            if Runtime in marked:
+                del self._config[name]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
         self._paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
-            **{name: source_digest(model, is_model=True) for name, model in (models or {}).items()},
+            **{name: source_digest(model, is_model=True) for name, model in models.items()},
         }
         self._inputs = {
             name: {"path": _path_from(folder, source), "sha256": self.digests[name]}
-            for name, source in {**inputs, **(models or {})}.items()
+            for name, source in {**inputs, **models}.items()
         }
         # The output folder is `out`, or `output_dir` in programs with trl's names.
         paths = {"out", "output_dir", *self._inputs}

@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -28,8 +27,7 @@ from litbench.judges.session import WRITER, Models, Request, Role, Session, at_o
 from litbench.judges.store import Answer, Sampling
 from litbench.protocols.protocol import Item, Protocol, Written, load_protocol
 from litbench.raters import blind
-from litbench.records import PAIRS
-from litbench.tables import read_table
+from litbench.sources.pairs import read_any_pairs
 from litbench.templates import load_template, read_answer
 
 _JUDGE = "judge"
@@ -242,7 +240,7 @@ def preference(
         answer: answer form for a template family; explanation when null.
         split: use only the pairs of this split.
     """
-    table = read_table(Path(pairs), PAIRS)
+    table = read_any_pairs(pairs)
     if split is not None:
         table = table.filter(pc.field("split") == split)
     loaded = load_template(template, answer)  # type: ignore[arg-type]

@@ -33,7 +33,13 @@ def folder_of(variable):
 
 
 def golden(name):
-    """A file of published values."""
+    """A file of golden values: numbers, and outputs for invented texts."""
+    folder = Path(__file__).parent / "golden"
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def published(name):
+    """A file of golden values for public texts, which are not part of this repository."""
     return json.loads((folder_of("GOLDEN") / f"{name}.json").read_text(encoding="utf-8"))
 
 

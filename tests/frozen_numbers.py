@@ -187,7 +187,7 @@ def compute(folder, *, minilm=False):
         run(folder, "data_prep/make_pairs.py", "data/reddit_2013_pairs.yaml")
         pairs = folder / "runs/reddit_2013/pairs/pairs.parquet"
         found["reddit_2013"] = digest_of_pairs(pairs)
-    kinds = ("longer", "shorter", "random", "features")
+    kinds = ("longer", "random", "bag_of_words", "features")
     raters = json.dumps({kind: {"kind": kind} for kind in kinds})
     slow = {} if minilm else {"raters": raters}
     run(folder, "eval/crossvalidate.py", "eval/sample_crossvalidate.yaml", out="folds", **slow)

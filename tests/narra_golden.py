@@ -1,10 +1,7 @@
-"""Golden cases of NARRA-Gym from the folder named by GOLDEN; absent without it."""
+"""Golden cases of NARRA-Gym: outputs of the published functions on invented inputs."""
 
 import json
-import os
 from pathlib import Path
-
-import pytest
 
 from litbench.protocols.narra.history import Message
 
@@ -13,10 +10,8 @@ KINDS = {"text": "text", "message": "message", "choice": "choice", "interactive"
 
 
 def golden(name):
-    """A golden file of NARRA-Gym; skips the test where the folder is not given."""
-    if "GOLDEN" not in os.environ:
-        pytest.skip("GOLDEN is not set to the folder of golden cases")
-    path = Path(os.environ["GOLDEN"]) / "narra" / f"{name}.json"
+    """A golden file of NARRA-Gym."""
+    path = Path(__file__).parent / "golden" / "narra" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 

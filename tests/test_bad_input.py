@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.config import run_program
+from litbench.ingest import RejectedRows, read_foreign
 from litbench.records import STORIES
-from litbench.tables import RejectedRows, read_table
 
 MAP = ["--columns.prompt=title", "--columns.text=body", "--columns.prompt_id=post"]
 ENDINGS = ["jsonl", "csv", "parquet"]
@@ -395,7 +395,7 @@ def test_random_damage_loses_no_good_row(tmp_path, ending):
     rng = random.Random(20)
     path = write(tmp_path / f"raw.{ending}", plain_rows(12))
     columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'test'"}
-    expected = read_table(path, STORIES, columns=columns).to_pylist()
+    expected = read_foreign(path, STORIES, columns=columns).to_pylist()
     lines = path.read_bytes().splitlines()
     # The header is left intact: it defines the columns.
     head = lines.pop(0) + b"\n" if ending == "csv" else b""
@@ -404,7 +404,7 @@ def test_random_damage_loses_no_good_row(tmp_path, ending):
         path.write_bytes(head + body)
         whole = set(body.replace(b"\r\n", b"\n").split(b"\n"))
         rejected_rows = RejectedRows()
-        stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
+        stories = read_foreign(path, STORIES, columns=columns, rejected_rows=rejected_rows)
         found = {row["story_id"]: row for row in stories.to_pylist()}
         # A damaged row may get the id of an intact one; duplicates are rejected.
         twice = any(row["column"] == "story_id" for row in rejected_rows.rows)

@@ -1,13 +1,13 @@
 """Headings, formatting and paragraphs of Chinese texts.
 
-GOLDEN and HOWTOBENCH name the folders of the published values and texts.
+GOLDEN and HOWTOBENCH name the folders of the values for public texts, and of the texts.
 """
 
 import math
 
 import duckdb
 import pytest
-from chinese_writers import folder_of, golden
+from chinese_writers import folder_of, golden, published
 
 from litbench.protocols.headings import (
     find_headings,
@@ -89,6 +89,9 @@ def test_violations(text, expected):
         ("- 雨\n- 风" + LONG, "poetry", 0, 5),
         ("1. 雨\n2. 风" + LONG, "report", 5, 10),
         ("第一章 雨" + LONG, "fiction", 5, 10),
+        ("第一章" + LONG, "fiction", 5, 5),
+        ("一、" + LONG, "fiction", 5, 5),
+        ("1." + LONG, "fiction", 5, 5),
         ("#雨" + LONG, "fiction", 5, 5),
         ("", "fiction", None, 10),
     ],
@@ -108,6 +111,13 @@ def test_paragraphs_are_counted_without_headings():
     })  # fmt: skip
 
 
+def test_a_long_paragraph_has_more_than_500_characters():
+    for length, share in ((500, 0), (501, 1)):
+        assert paragraph_statistics("雨" * length)["long_share"] == share
+    for length, share in ((49, 1), (50, 0)):
+        assert paragraph_statistics("雨" * length)["short_share"] == share
+
+
 def test_statistics_without_paragraphs_or_chapters_are_missing():
     empty = paragraph_statistics("\n # \n")
     assert empty.pop("paragraphs") == 0
@@ -115,21 +125,23 @@ def test_statistics_without_paragraphs_or_chapters_are_missing():
     assert math.isnan(paragraph_statistics("# 雨\n河水很冷。")["largest_chapter_share"])
 
 
-def test_released_scores_are_as_published():
-    cases = golden("tow/formatting_score_code")["cases"]
-    assert len(cases) == 141
+@pytest.mark.parametrize(("load", "count"), [(golden, 69), (published, 141)])
+def test_released_scores_are_as_published(load, count):
+    cases = load("tow/formatting_score_code")["cases"]
+    assert len(cases) == count
     for case in cases:
         assert released_formatting_score(case["text"]) == case["expected"], case["id"]
 
 
-def test_trees_are_those_of_the_paper():
+@pytest.mark.parametrize(("load", "count"), [(golden, 19), (published, 43)])
+def test_trees_are_those_of_the_paper(load, count):
     def plain(heading):
         title = "Root" if heading.kind == "root" else heading.title
         below = [plain(child) for child in heading.children]
         return {"title": title, "subtopics": below, "type": heading.kind}
 
-    cases = golden("tow/heading_tree_three_patterns")["cases"]
-    assert len(cases) == 43
+    cases = load("tow/heading_tree_three_patterns")["cases"]
+    assert len(cases) == count
     for case in cases:
         tree = heading_tree(case["text"])
         if case["error"] is None:
@@ -138,14 +150,51 @@ def test_trees_are_those_of_the_paper():
             assert any(child.is_raised for child in tree.children)
 
 
+# Means of the released rule on the public texts, by writer and task.
+PUBLISHED_MEANS = {
+    ("Llama-3.3-70B-Instruct", "completion"): 9.96,
+    ("claude-3-5-sonnet-20241022", "completion"): 10.0,
+    ("claude-3-haiku-20240307", "completion"): 9.91,
+    ("deepseek-chat", "completion"): 9.7,
+    ("deepseek-r1", "completion"): 9.91,
+    ("doubao-pro-32k-241215", "completion"): 9.92,
+    ("gemini-2.0-flash", "completion"): 9.45,
+    ("glm-4-plus-250111", "completion"): 9.38,
+    ("gpt-4o-2024-11-20", "completion"): 6.97,
+    ("o3-mini-2025-01-31", "completion"): 9.7,
+    ("Llama-3.3-70B-Instruct", "guide"): 6.23,
+    ("claude-3-5-sonnet-20241022", "guide"): 7.22,
+    ("claude-3-haiku-20240307", "guide"): 7.12,
+    ("deepseek-chat", "guide"): 7.18,
+    ("deepseek-r1", "guide"): 7.4,
+    ("doubao-pro-32k-241215", "guide"): 9.09,
+    ("gemini-2.0-flash", "guide"): 6.16,
+    ("glm-4-plus-250111", "guide"): 7.44,
+    ("gpt-4o-2024-11-20", "guide"): 8.3,
+    ("o3-mini-2025-01-31", "guide"): 7.89,
+    ("Llama-3.3-70B-Instruct", "open"): 6.51,
+    ("claude-3-5-sonnet-20241022", "open"): 7.68,
+    ("claude-3-haiku-20240307", "open"): 7.63,
+    ("deepseek-chat", "open"): 7.17,
+    ("deepseek-r1", "open"): 7.66,
+    ("doubao-pro-32k-241215", "open"): 9.45,
+    ("gemini-2.0-flash", "open"): 6.51,
+    ("glm-4-plus-250111", "open"): 7.85,
+    ("gpt-4o-2024-11-20", "open"): 8.19,
+    ("o3-mini-2025-01-31", "open"): 8.29,
+}
+
+
 def test_released_scores_of_published_texts():
     path = str(folder_of("HOWTOBENCH") / "outputs.parquet")
     query = "select model, task, text from read_parquet(?) where text <> ''"
     scores = {}
     for model, task, text in duckdb.execute(query, [path]).fetchall():
-        scores.setdefault((model.split("-")[0], task), []).append(released_formatting_score(text))
+        scores.setdefault((model, task), []).append(released_formatting_score(text))
     assert sum(map(len, scores.values())) == 9086
     assert {score for found in scores.values() for score in found} == {5, 10}
+    tens = [score == 10 for (_, task), found in scores.items() if task != "completion"
+            for score in found]  # fmt: skip
+    assert (sum(tens), len(tens)) == (3281, 6429)
     means = {key: round(sum(found) / len(found), 2) for key, found in scores.items()}
-    assert (means["doubao", "guide"], means["doubao", "open"]) == (9.09, 9.45)
-    assert (means["Llama", "guide"], means["Llama", "open"]) == (6.23, 6.51)
+    assert means == PUBLISHED_MEANS

@@ -22,6 +22,7 @@ PROGRAMS = sorted(path for folder in PROGRAM_FOLDERS for path in (ROOT / folder)
 CONFIGS = [
     path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"
 ]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
@@ -154,3 +155,28 @@ def test_every_dependency_is_pinned():
     needed = [re.match(r"[\w.-]+", line)[0] for line in importlib.metadata.requires("litbench")]
     canonical = {re.sub(r"[-_.]+", "-", name).lower() for name in needed} - {"litbench"}
     assert canonical <= pinned, "run: make update"
+
+
+def anchors_of(path):
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    names = re.findall(r"^#+ (.+?)\s*$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in names}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        file, _, anchor = target.partition("#")
+        if re.match(r"\w+:", target):
+            continue
+        found = path.parent / file if file else path
+        if not found.exists() or (anchor and anchor not in anchors_of(found)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_of_docs_is_in_the_contents():
+    listed = re.findall(r"^\w+$", (ROOT / "docs" / "index.md").read_text(), re.M)
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= set(listed)

@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows
 from litbench.records import STORIES
 from litbench.sources.archive import zstd
-from litbench.tables import RejectedRows, read_table
+from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEN = 1_600_000_000

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -192,3 +193,14 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     write_table(pa.Table.from_pylist(rows, GRADES.arrow()), tmp_path / "grades.parquet")
     refused = program(*arguments)
     assert "by 2 judges" in refused.stderr
+
+
+def test_chapters_are_split_in_linear_time():
+    """Four times the headings may take eight times as long; a quadratic search takes sixteen."""
+    seconds = []
+    for count in (4_000, 16_000):
+        novel = "\n".join(f"第{number}章" for number in range(count))
+        started = time.process_time()
+        assert split_chapters(novel) == []
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 8 * seconds[0]

@@ -166,6 +166,14 @@ def test_coverage_near_full_agreement(benchmark, method):
     assert result["jackknife, logit (reported)"][0] > 0.88
 
 
+def test_coverage_with_few_writers(benchmark):
+    found = benchmark.measure_writers(14, 0.5, 0.6, 100, 0)
+    # Three standard errors of 100 simulations at 0.95 are 0.065.
+    assert found["prompt and writer (reported)"] > 0.88
+    assert found["difference (reported)"] > 0.88
+    assert found["prompt"] < 0.65
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["83 prompts, 619 pairs", "12 prompts, 120 pairs"])
 def test_equally_good_raters_are_seldom_called_different(benchmark, name):

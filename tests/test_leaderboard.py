@@ -2,14 +2,18 @@
 
 import csv
 import math
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError
+from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.csv_table import csv_cell, write_csv
 from litbench.metrics.leaderboard import (
+    CHANCE,
     leaderboard,
     leaderboard_csv,
     plain,
@@ -246,7 +250,7 @@ def test_the_text_moves_no_cursor(pair_table, verdict_table):
     )
     text = leaderboard_text(leaderboard(verdicts, _pairs(pair_table), "\u202eb"))
     assert "a[2J" in text
-    assert "vs b\n" in text
+    assert re.search(r"vs b +p \(Holm\)\n", text)
     assert not {"\x1b", "\u202e"} & set(text)
 
 
@@ -285,5 +289,61 @@ def test_the_text_names_pairs_prompts_reference_and_noise(rows):
     judge, longer = text.splitlines()[3:5]
     assert judge.startswith("judge")
     assert "0.844" in judge
-    assert f"{6.75 / 8 - 4.5 / 8:+.3f} (not significant)" in judge
+    comparison = rows[0].comparison
+    low, high = comparison.difference.low, comparison.difference.high
+    assert f"{6.75 / 8 - 4.5 / 8:+.3f} [{low:+.3f}, {high:+.3f}]  {comparison.p_holm:8.3f}" in judge
+    assert comparison.p_holm > 0.05
+    assert "Not significant: 1 of 1 differences from longer (judge)" in text
     assert "reference" in longer
+
+
+def symmetric(pair_table, verdict_table, kind="longer"):
+    """Eight pairs, the chosen story longer in half of them, and three raters."""
+    pairs = pair_table(
+        [
+            {
+                "prompt_id": f"P{k // 2}",
+                "chosen": "oak " * (3 + k % 2),
+                "rejected": "elm " * (4 - k % 2),
+            }
+            for k in range(8)
+        ]
+    )
+    right = {"coin": [1, 0] * 4, "good": [1, 1, 1, 1, 1, 1, 1, 0], "fair": [1, 1, 0, 1] * 2}
+    rows = [
+        {
+            "pair_id": name,
+            "rater": rater,
+            "kind": kind if rater == "coin" else "reward",
+            "outcome": "chosen" if is_right else "rejected",
+        }
+        for rater, of in right.items()
+        for name, is_right in zip(pairs["pair_id"].to_pylist(), of, strict=True)
+    ]
+    return verdict_table(rows), pairs
+
+
+def test_on_symmetric_pairs_the_reference_is_one_half(pair_table, verdict_table):
+    verdicts, pairs = symmetric(pair_table, verdict_table)
+    rows = {row.rater: row for row in leaderboard(verdicts, pairs, "coin")}
+    assert rows["coin"].comparison is None
+    assert {row.comparison.reference for row in rows.values() if row.comparison} == {CHANCE}
+    credit = np.array([1.0] * 7 + [0.0])
+    expected, p = paired_difference(credit, np.full(8, 0.5), np.repeat(np.arange(4), 2))
+    good = rows["good"].comparison
+    assert (good.difference, good.p_value) == (expected, p)
+    # Two comparisons, not three: the longer story's own result is no hypothesis.
+    assert good.p_holm == pytest.approx(min(1, 2 * p))
+    text = leaderboard_text(list(rows.values()))
+    assert "vs 1/2" in text
+    assert "The longer story is right in exactly half of these pairs" in text
+
+
+def test_another_reference_is_kept_on_symmetric_pairs(pair_table, verdict_table):
+    verdicts, pairs = symmetric(pair_table, verdict_table)
+    rows = leaderboard(verdicts, pairs, "fair")
+    assert {row.comparison.reference for row in rows if row.comparison} == {"fair"}
+    verdicts, pairs = symmetric(pair_table, verdict_table, kind="reward")
+    rows = leaderboard(verdicts, pairs, "coin")
+    assert {row.comparison.reference for row in rows if row.comparison} == {"coin"}
+    assert "1/2" not in leaderboard_text(rows)

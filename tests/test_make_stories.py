@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from fake_hub import FakeHub, parquet_bytes
 
-from litbench import tables as tables_module
+from litbench import ingest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, StreamingTable, read_foreign, stream_foreign
 from litbench.records import STORIES
-from litbench.tables import RejectedRows, StreamingTable, read_table, stream_table
 from litbench.text import count_words_of
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -30,7 +30,7 @@ MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "'test'
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Set chunks of three rows, so that few rows make many chunks."""
-    monkeypatch.setattr(tables_module, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(ingest, "CHUNK_ROWS", 3)
 
 
 @pytest.fixture
@@ -108,17 +108,17 @@ def test_broken_row_number_does_not_depend_on_chunks(tmp_path, name):
     # Of 5, 10, 15 and 20; in the order of text s19 comes before s4.
     for where, expected in (("true", [5, 10, 15, 20]), ("story_id > 's2'", [5, 10])):
         rejected_rows = RejectedRows()
-        list(stream_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where=where))
+        list(stream_foreign(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where=where))
         assert [row["row"] for row in rejected_rows.rows] == expected
 
 
 def test_chunks_are_bounded_in_bytes_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables_module, "CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(ingest, "CHUNK_BYTES", 100_000)
     rows = [story(k, body=f"{k} " * 10_000) for k in range(40)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", compression="none")
     write_lines(tmp_path / "raw.jsonl", rows)
     for name in ("raw.parquet", "raw.jsonl"):
-        sizes = [chunk.nbytes for chunk in stream_table(tmp_path / name, STORIES, columns=MAP)]
+        sizes = [chunk.nbytes for chunk in stream_foreign(tmp_path / name, STORIES, columns=MAP)]
         assert max(sizes) < 200_000, name
         assert sum(sizes) > 800_000
 
@@ -140,13 +140,13 @@ def test_a_column_that_comes_late_is_null_before(tmp_path):
     rejected_rows = RejectedRows()
     where = "flag = 'seen' AND score > 1"
     chunks = list(
-        stream_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where=where)
+        stream_foreign(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where=where)
     )
     expected = [f"s{k}" for k in range(7, 12) if k % 7 > 1]
     assert pa.concat_tables(chunks)["story_id"].to_pylist() == expected
     assert rejected_rows.not_selected == 12 - len(expected)
     with pytest.raises(DataError, match=r"no column 'flagg' .mapped to flair.*: did you mean"):
-        list(stream_table(path, STORIES, columns={**MAP, "flair": "flagg"}))
+        list(stream_foreign(path, STORIES, columns={**MAP, "flair": "flagg"}))
 
 
 # Nested sets ---------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_latest_copy_of_a_story_is_kept(tmp_path, made, order):
         for text in ("one", "two")
     ]
     path = write_lines(tmp_path / "raw.jsonl", both[::order])
-    kept = read_table(path, STORIES, columns=MAP, rejected_rows=RejectedRows()).to_pylist()
+    kept = read_foreign(path, STORIES, columns=MAP, rejected_rows=RejectedRows()).to_pylist()
     assert [row["score_utc"] for row in kept] == [5] * 12
     assert {row["text"] for row in kept} == {"one", "two"}
     assert kept == made(input=str(path), columns=MAP).rows

@@ -154,3 +154,7 @@ def test_window_and_memory_are_bounded():
 def test_html_is_cut_from_its_fence():
     assert extract_html("Here:\n```html\n<p>a</p>\n```\nbye") == "<p>a</p>"
     assert extract_html("<p>a</p>") == "<p>a</p>"
+    assert extract_html("Here: ```html <p>a</p>``` bye") == "<p>a</p>"
+    assert extract_html("Here ```<p>a</p>``` and ```<p>b</p>```") == "<p>a</p>"
+    assert extract_html("``` ``` <p>a</p>") == "``` ``` <p>a</p>"
+    assert extract_html("```html\n<p>a") == "```html\n<p>a"

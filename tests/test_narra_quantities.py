@@ -60,7 +60,8 @@ def test_repetition():
 
 def test_golden_ratings():
     for case in golden("judge_normalise")["cases"]:
-        raw = case["raw"].get("scores", {})
+        scores = case["raw"].get("scores")
+        raw = scores if isinstance(scores, dict) else {}
         expected = case["expected"]
         found = {name: released_rating(name, raw.get(name)) for name in CRITERIA}
         assert found == expected["scores"]

@@ -133,6 +133,7 @@ def test_choices():
     assert resolve_choices([END_CHOICE], fallback, 3, allow_end=False) == (fallback, True)
     assert limit_choices(["a", "b", "c", END_CHOICE], 3) == ["a", "b", END_CHOICE]
     assert limit_choices([END_CHOICE, "b", "c"], 2) == [END_CHOICE, "b"]
+    assert limit_choices(["a", "b", END_CHOICE], 0) == ["a", "b", END_CHOICE]
 
 
 def test_golden_ends():
@@ -147,6 +148,15 @@ def test_golden_ends():
         ("I want to stop this", True),
         ("let’s end it here", True),
         ("结束故事", True),
+        ("Please END STORY now", True),
+        ("lets end this", True),
+        ("endstory", True),
+        ("end it", True),
+        ("Enough. Please end it", True),
+        ("let's end this here", True),
+        ("They will end it with a kiss", False),
+        ("How could I bend it?", False),
+        ("let's end the war", False),
         ("I want to stop crying", False),
         ("The end of the story is near", False),
         ("send the story to her", False),

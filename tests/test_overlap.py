@@ -1,4 +1,4 @@
-"""BLEU and ROUGE on Chinese words. GOLDEN names the folder of the published values."""
+"""BLEU and ROUGE on Chinese words. GOLDEN names the folder of the values for public texts."""
 
 import math
 import random
@@ -6,7 +6,7 @@ import sys
 import warnings
 
 import pytest
-from chinese_writers import golden
+from chinese_writers import golden, published
 
 from litbench.errors import MissingExtraError
 from litbench.metrics import overlap
@@ -80,9 +80,10 @@ def test_without_jieba_the_error_names_the_extra(monkeypatch):
         overlap.tokenize("河水")
 
 
-def test_pairs_are_as_published():
-    cases = golden("tow/bleu_rouge_code")["cases"]
-    assert len(cases) == 94
+@pytest.mark.parametrize(("load", "count"), [(golden, 16), (published, 94)])
+def test_pairs_are_as_published(load, count):
+    cases = load("tow/bleu_rouge_code")["cases"]
+    assert len(cases) == count
     for case in cases:
         hypothesis, reference = map(overlap.tokenize, (case["hypothesis"], case["reference"]))
         found = {

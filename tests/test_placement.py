@@ -1,4 +1,4 @@
-"""Placement on a reference distribution. GOLDEN and WEBNOVELBENCH name the published data."""
+"""Placement on a reference distribution. WEBNOVELBENCH names the folder of the published data."""
 
 import json
 

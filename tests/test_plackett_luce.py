@@ -16,18 +16,24 @@ from litbench.metrics.plackett_luce import Ranking, plackett_luce, ranking_of
 SCALES = ("authenticity", "empathy", "engagement", "emotion_provoking", "narrative_complexity")
 
 
-def panel(rng, utilities, raters=5, prompts=11, tied=0.09):
-    """Rankings by the model, with neighbours tied at random: 24 blocks of 55 in the mean."""
+def panel(rng, utilities, raters=5, prompts=11, tied=0.09, story_sd=None):
+    """Rankings by the model, with neighbours tied at random: 24 blocks of 55 in the mean.
+
+    With `story_sd`, the raters of a prompt share the stories, whose quality varies around that of
+    their writer by so much.
+    """
     rankings = []
-    for rater, _ in itertools.product(range(raters), range(prompts)):
-        noisy = {item: u + rng.gumbel() for item, u in utilities.items()}
+    effects = rng.normal(0, story_sd or 0, (prompts, len(utilities)))
+    for rater, prompt in itertools.product(range(raters), range(prompts)):
+        own = zip(utilities.items(), effects[prompt], strict=True)
+        noisy = {item: u + effect + rng.gumbel() for (item, u), effect in own}
         blocks = []
         for item in sorted(noisy, key=noisy.get, reverse=True):
             if blocks and rng.random() < tied:
                 blocks[-1].append(item)
             else:
                 blocks.append([item])
-        rankings.append(Ranking(blocks, rater))
+        rankings.append(Ranking(blocks, rater, None if story_sd is None else prompt))
     return rankings
 
 
@@ -55,6 +61,13 @@ def test_two_items_three_wins_to_one():
     found = plackett_luce(rankings)
     assert found.values == pytest.approx({"a": math.log(3) / 2, "b": -math.log(3) / 2}, abs=1e-8)
     assert found.values["a"] == pytest.approx(0.5493, abs=5e-5)
+
+
+@pytest.mark.parametrize("prior", [0.25, 1.0, 4.0])
+def test_strength_of_the_prior(prior):
+    """The derivative of 5 log sigmoid(2u) - prior u^2 is zero at the maximum."""
+    value = plackett_luce([Ranking([["a"], ["b"]])] * 5, prior=prior).values["a"]
+    assert 5 / (1 + math.exp(2 * value)) == pytest.approx(prior * value)
 
 
 def test_golden_rankings():
@@ -181,6 +194,59 @@ def test_intervals_need_raters_who_all_can_be_left_out():
 def test_errors(rankings, options, message):
     with pytest.raises(DataError, match=message):
         plackett_luce(rankings, **options)
+
+
+def test_two_way_variance_by_hand():
+    rng = np.random.default_rng(9)
+    rankings = panel(rng, {"a": 0.6, "b": 0.0, "c": -0.6}, story_sd=1.0)
+
+    def spread(name):
+        """The jackknife variance of "a" by refitting without each cluster."""
+        clusters = sorted({name(ranking) for ranking in rankings})
+        found = [
+            plackett_luce([ranking for ranking in rankings if name(ranking) != one]).values["a"]
+            for one in clusters
+        ]
+        best = plackett_luce(rankings).values["a"]
+        return (len(found) - 1) / len(found) * sum((value - best) ** 2 for value in found)
+
+    by_rater, by_prompt, by_both = (
+        spread(name) for name in (
+            lambda one: one.rater, lambda one: one.prompt, lambda one: (one.rater, one.prompt)
+        )
+    )  # fmt: skip
+    found = plackett_luce(rankings)
+    # 97.5 % of Student's t with 4 degrees of freedom; single rankings are left out by one step.
+    half = 2.7764451 * math.sqrt(by_rater + by_prompt - by_both)
+    assert found.high["a"] - found.values["a"] == pytest.approx(half, rel=0.05)
+    assert (found.raters, found.prompts) == (5, 11)
+    # One way where only prompts, or only raters, are named; none where one is alone.
+    only = plackett_luce([Ranking(one.blocks, prompt=one.prompt) for one in rankings])
+    half = 2.2281389 * math.sqrt(by_prompt)
+    assert only.high["a"] - only.values["a"] == pytest.approx(half, rel=1e-4)
+    alone = plackett_luce([Ranking(one.blocks, "one", one.prompt) for one in rankings])
+    assert math.isnan(alone.low["a"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("story_sd", [0.0, 0.5, 1.0])
+def test_two_way_intervals_cover(story_sd):
+    utilities = {"a": 1.267, "b": 0.042, "c": -0.028, "d": -0.379, "e": -0.398, "f": -0.504}
+    # What many prompts would give: varying stories bring the utilities closer together.
+    many = panel(np.random.default_rng(7), utilities, 1, 20_000, story_sd=story_sd)
+    true = plackett_luce([Ranking(one.blocks) for one in many]).values
+    rng = np.random.default_rng(11)
+    hits, one_way = [], []
+    for _ in range(300):
+        rankings = panel(rng, utilities, story_sd=story_sd)
+        found = plackett_luce(rankings)
+        hits += [found.low[item] <= u <= found.high[item] for item, u in true.items()]
+        found = plackett_luce([Ranking(one.blocks, one.rater) for one in rankings])
+        one_way += [found.low[item] <= u <= found.high[item] for item, u in true.items()]
+    print(f"story sd {story_sd}: {np.mean(hits):.3f}, by rater only {np.mean(one_way):.3f}")
+    assert np.mean(hits) >= 0.92
+    if story_sd == 1:
+        assert np.mean(one_way) < 0.85
 
 
 @pytest.mark.long

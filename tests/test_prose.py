@@ -28,6 +28,11 @@ def needs(*names):
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not set")
 
 
+WORD_COUNTS = json.loads(
+    (Path(__file__).parent / "golden/longform/metrics_corpus.json").read_text(encoding="utf-8")
+)["word_counts"]
+
+
 def golden(name):
     path = Path(os.environ["GOLDEN"]) / "longform" / name
     return json.loads(path.read_text(encoding="utf-8"))
@@ -170,9 +175,8 @@ def test_chapters_are_as_published():
         }, case["id"]
 
 
-@needs("GOLDEN")
 def test_word_counts_are_as_published():
-    for case in golden("metrics_corpus.json")["word_counts"].values():
+    for case in WORD_COUNTS.values():
         counts = prose.count_long_words(case["text"])
         assert counts == case["counts"] == case["after_numeric"]
         assert prose.fold_possessives(counts) == case["after_possessive"]

@@ -10,6 +10,7 @@ import pytest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.finished_evaluation import Judged
+from litbench.ingest import RejectedRows
 from litbench.judges.recorded import RecordedRater
 from litbench.metrics.agreement import pair_scores
 from litbench.raters import judge_pairs
@@ -23,7 +24,7 @@ from litbench.sources.ratings import (
     with_label,
 )
 from litbench.store import read_manifest
-from litbench.tables import RejectedRows, read_table, write_table
+from litbench.tables import read_table, write_table
 
 
 def write_rows(path, rows):

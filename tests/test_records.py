@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.errors import DataError
+from litbench.ingest import ROW, RejectedRows, read_foreign, stream_foreign
 from litbench.records import (
     STORIES,
     VERDICTS,
@@ -24,14 +25,7 @@ from litbench.records import (
     pair_id,
     pair_weights,
 )
-from litbench.tables import (
-    ROW,
-    RejectedRows,
-    check_parquet,
-    read_table,
-    stream_table,
-    write_table,
-)
+from litbench.tables import check_parquet, write_table
 from litbench.text import count_words_of
 
 Table = Callable[..., pa.Table]
@@ -140,7 +134,7 @@ MAP = {
 def test_a_table_comes_back_with_every_value(tmp_path, story_table, name):
     stories = hard_stories(story_table)
     write_rows(tmp_path / name, stories.to_pylist())
-    again = read_table(tmp_path / name, STORIES)
+    again = read_foreign(tmp_path / name, STORIES)
     assert again.to_pylist() == stories.to_pylist()
     assert again.schema.types == stories.schema.types
 
@@ -156,7 +150,7 @@ def test_bytes_do_not_depend_on_chunks(tmp_path, story_table):
         write_table(table, tmp_path / "s.parquet")
         digests.add(hashlib.sha256((tmp_path / "s.parquet").read_bytes()).hexdigest())
     assert len(digests) == 1
-    assert read_table(tmp_path / "s.parquet", STORIES).equals(whole)
+    assert read_foreign(tmp_path / "s.parquet", STORIES).equals(whole)
 
 
 @with_folder
@@ -165,7 +159,7 @@ def test_extra_columns_are_kept_after_the_declared_ones(tmp_path, story_table, n
     stories = stories.append_column("quality", pa.array([3, None], pa.int64()))
     stories = stories.add_column(0, "genre", pa.array(["myth", "你"], pa.large_string()))
     write_rows(tmp_path / name, stories.to_pylist())
-    again = read_table(tmp_path / name, STORIES)
+    again = read_foreign(tmp_path / name, STORIES)
     assert again.column_names == [c.name for c in STORIES.columns] + ["genre", "quality"]
     assert again["genre"].to_pylist() == ["myth", "你"]
     quality = ["3", None] if name.endswith(".csv") else [3, None]
@@ -198,29 +192,29 @@ def test_any_text_and_score_survive_every_format(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("any")
     for name in FORMATS:
         write_rows(folder / name, table.to_pylist())
-        assert read_table(folder / name, STORIES).equals(table), name
+        assert read_foreign(folder / name, STORIES).equals(table), name
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_crlf_and_blank_lines_change_nothing(tmp_path, ending):
     path = raw(tmp_path / f"raw.{ending}")
-    expected = read_table(path, STORIES, columns=MAP)
+    expected = read_foreign(path, STORIES, columns=MAP)
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\r\n".join([*lines[:2], b"", *lines[2:], b"", b""]))
-    assert read_table(path, STORIES, columns=MAP).equals(expected)
+    assert read_foreign(path, STORIES, columns=MAP).equals(expected)
     path.write_bytes(b"\n".join(lines))
-    assert read_table(path, STORIES, columns=MAP).equals(expected)
+    assert read_foreign(path, STORIES, columns=MAP).equals(expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_fraction_among_integers_rejects_only_its_row(tmp_path, monkeypatch, size):
-    monkeypatch.setattr("litbench.tables.CHUNK_ROWS", size)
+    monkeypatch.setattr("litbench.ingest.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     # A whole number among fractions stays the same name.
     rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 5.0, 2.5
     rejected_rows = RejectedRows()
     path = write_rows(tmp_path / "raw.jsonl", rows)
-    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
+    stories = read_foreign(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
     assert stories["story_id"].to_pylist() == ["0", "1", "3", "4", "5", "7"]
     assert rejected_rows.counts() == {"story_id: not text": 1, "score: not a whole number": 1}
 
@@ -238,7 +232,7 @@ def test_a_map_names_columns_or_computes_them(tmp_path, ending):
         "flair": "title[:4] -- a remark",
         "author": "md5(concat_ws('|', id, score))",
     }
-    stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=columns)
+    stories = read_foreign(raw(tmp_path / f"raw.{ending}"), STORIES, columns=columns)
     # 1,580,000,000 is 26 January 2020, 1,583,000,000 is 29 February, 1,590,000,000 is 20 May.
     assert stories["prompt_id"].to_pylist() == [
         "stories 2020-01",
@@ -261,7 +255,7 @@ def test_the_name_of_a_column_is_taken_before_sql(tmp_path, ending):
     rows = [{"id": "a", "1 + 1": "p", 'say "it"': "a title", "Body": "b", "body": "c"}]
     path = write_rows(tmp_path / f"raw.{ending}", rows)
     columns = {"story_id": "id", "prompt_id": "1 + 1", "prompt": 'say "it"', "text": "body"}
-    (row,) = read_table(path, STORIES, columns={**columns, "source": "Body"}).to_pylist()
+    (row,) = read_foreign(path, STORIES, columns={**columns, "source": "Body"}).to_pylist()
     assert (row["prompt_id"], row["prompt"], row["text"]) == ("p", "a title", "c")
     assert row["source"] == "b"
 
@@ -270,7 +264,7 @@ def test_null_and_failed_expressions_differ(tmp_path):
     path = raw(tmp_path / "raw.jsonl", subreddit=["12", None, "y"], score=[1, 2, 3])
     rejected_rows = RejectedRows()
     columns = {**MAP, "score": "CAST(subreddit AS INT)", "flair": "subreddit || id"}
-    stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
+    stories = read_foreign(path, STORIES, columns=columns, rejected_rows=rejected_rows)
     assert stories["score"].to_pylist() == [12, None]
     assert stories["flair"].to_pylist() == ["12a", None]
     assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(3, "score")]
@@ -291,18 +285,18 @@ def test_null_and_failed_expressions_differ(tmp_path):
 )
 def test_invalid_column_map_is_an_error(tmp_path, columns, message):
     with pytest.raises(DataError, match=message):
-        read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns={**MAP, **columns})
+        read_foreign(raw(tmp_path / "raw.jsonl"), STORIES, columns={**MAP, **columns})
 
 
 def test_mapped_tables_recount_words(tmp_path):
     path = raw(tmp_path / "raw.jsonl", n_words=[99, 99, 99])
-    assert read_table(path, STORIES, columns=MAP)["n_words"].to_pylist() == [3, 2, 1]
+    assert read_foreign(path, STORIES, columns=MAP)["n_words"].to_pylist() == [3, 2, 1]
     names = {"id": "story_id", "title": "prompt", "body": "text"}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [{names.get(k, k): v for k, v in row.items()} for row in rows]
     path = write_rows(path, [{**row, "prompt_id": "p", "source": "s"} for row in rows])
-    assert read_table(path, STORIES)["n_words"].to_pylist() == [99, 99, 99]
-    assert read_table(path, STORIES, columns={})["n_words"].to_pylist() == [3, 2, 1]
+    assert read_foreign(path, STORIES)["n_words"].to_pylist() == [99, 99, 99]
+    assert read_foreign(path, STORIES, columns={})["n_words"].to_pylist() == [3, 2, 1]
 
 
 # Other formats and hostile ones ---------------------------------------------------------------
@@ -320,11 +314,11 @@ def test_text_files_of_any_encoding_are_read(tmp_path, ending, encoding):
     content = {"jsonl": one, "json": f"[{one}]"}.get(ending, "\n".join(lines))
     path = tmp_path / f"raw.{ending}"
     path.write_bytes(content.encode(encoding))
-    (row,) = read_table(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
+    (row,) = read_foreign(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
     assert (row["text"], row["created_utc"]) == (ONE["body"], 5)
     if encoding == "cp1252":
         with pytest.raises(DataError, match="UTF-8"):
-            read_table(path, STORIES, columns=ALIKE)
+            read_foreign(path, STORIES, columns=ALIKE)
 
 
 def test_nested_extra_values_are_kept_as_json(tmp_path):
@@ -334,7 +328,7 @@ def test_nested_extra_values_are_kept_as_json(tmp_path):
     rows = [{**ONE, "id": str(k), "media": {f"key{k}": [k]}} for k in range(40)]
     rows[3]["media"] = deep
     rows[4]["media"] = "a text"
-    table = read_table(write_rows(tmp_path / "raw.jsonl", rows), STORIES, columns=ALIKE)
+    table = read_foreign(write_rows(tmp_path / "raw.jsonl", rows), STORIES, columns=ALIKE)
     write_table(table, tmp_path / "s.parquet")
     media = pq.read_table(tmp_path / "s.parquet")["media"].to_pylist()
     assert media[:2] == ['{"key0":[0]}', '{"key1":[1]}']
@@ -354,14 +348,14 @@ def test_large_dictionaries_are_refused_before_decoding(tmp_path, form):
     table = pa.table({"id": [str(k) for k in range(count)], **columns})
     pq.write_table(table, path, compression="zstd", store_schema=False)
     with pytest.raises(DataError, match=r"raw.parquet .*decodes to more than"):
-        read_table(path, STORIES, columns=ALIKE)
+        read_foreign(path, STORIES, columns=ALIKE)
     pq.write_table(table.slice(0, 100), path, compression="zstd", store_schema=False)
-    assert read_table(path, STORIES, columns=ALIKE).num_rows == 100
+    assert read_foreign(path, STORIES, columns=ALIKE).num_rows == 100
 
 
 def test_long_texts_are_not_held_in_memory(tmp_path, monkeypatch):
     """Arrow holds the values of a column that is read as a dictionary."""
-    monkeypatch.setattr("litbench.tables.CHUNK_BYTES", 4 << 20)
+    monkeypatch.setattr("litbench.ingest.CHUNK_BYTES", 4 << 20)
     bodies = [random.Random(k).randbytes(1 << 15).hex() for k in range(1_000)]
     rows = [{**ONE, "id": str(k), "body": body} for k, body in enumerate(bodies)]
     # Pages have 1 MiB, or one batch of the writer.
@@ -369,7 +363,7 @@ def test_long_texts_are_not_held_in_memory(tmp_path, monkeypatch):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", **how)
     del bodies, rows
     before, most = pa.total_allocated_bytes(), 0
-    for table in stream_table(tmp_path / "raw.parquet", STORIES, columns=ALIKE):
+    for table in stream_foreign(tmp_path / "raw.parquet", STORIES, columns=ALIKE):
         most = max(most, pa.total_allocated_bytes() - before - table.nbytes)
     # The texts have 65 MB.
     assert most < 30e6
@@ -382,12 +376,12 @@ def test_too_many_columns_are_refused(tmp_path, ending):
         rows = [{key: row.get(key) for row in rows for key in row}]
     path = write_rows(tmp_path / f"raw.{ending}", rows)
     with pytest.raises(DataError, match=r"more than 1,000 columns: put keys that differ by row"):
-        read_table(path, STORIES, columns=ALIKE)
+        read_foreign(path, STORIES, columns=ALIKE)
 
 
 def test_file_changed_while_read_raises(tmp_path):
     path = write_rows(tmp_path / "raw.jsonl", [{**ONE, "id": str(k)} for k in range(9_000)])
-    tables = stream_table(path, STORIES, columns=ALIKE)
+    tables = stream_foreign(path, STORIES, columns=ALIKE)
     next(tables)
     with path.open("a") as file:
         file.write("\n")
@@ -414,7 +408,7 @@ def test_a_condition_selects_rows_and_counts_the_others(tmp_path, ending, where,
     if ending == "csv":
         where = where.replace("score", "TRY_CAST(score AS INT)")
     rejected_rows = RejectedRows()
-    stories = read_table(
+    stories = read_foreign(
         raw(tmp_path / f"raw.{ending}"),
         STORIES,
         columns=MAP,
@@ -439,7 +433,7 @@ def test_a_condition_selects_rows_and_counts_the_others(tmp_path, ending, where,
 )
 def test_invalid_where_is_an_error(tmp_path, where, message):
     with pytest.raises(DataError, match=f"(?s)raw.jsonl: .*{message}"):
-        read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns=MAP, where=where)
+        read_foreign(raw(tmp_path / "raw.jsonl"), STORIES, columns=MAP, where=where)
 
 
 # Checks --------------------------------------------------------------------------------------
@@ -487,13 +481,13 @@ def test_broken_value_names_row_column_and_reason(
         rows = [{**row, column: value if row is rows[1] else None} for row in rows]
     path = write_rows(tmp_path / "raw.jsonl", rows)
     with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*fix or remove"):
-        read_table(path, STORIES)
+        read_foreign(path, STORIES)
     rejected_rows = RejectedRows()
     if alone and column in ("story_id", "text"):
         with pytest.raises(DataError, match="no usable row is left"):
-            read_table(path, STORIES, rejected_rows=rejected_rows)
+            read_foreign(path, STORIES, rejected_rows=rejected_rows)
     else:
-        assert read_table(path, STORIES, rejected_rows=rejected_rows).num_rows == 2
+        assert read_foreign(path, STORIES, rejected_rows=rejected_rows).num_rows == 2
     found = next(row for row in rejected_rows.rows if row["row"] == 2)
     assert found["file"] == str(path)
     assert found["column"] == column
@@ -517,7 +511,7 @@ def test_broken_value_names_row_column_and_reason(
 )
 def test_times_are_read_as_seconds_in_utc(tmp_path, value, seconds):
     path = raw(tmp_path / "raw.jsonl", created_utc=[value] * 3)
-    assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [seconds] * 3
+    assert read_foreign(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [seconds] * 3
 
 
 @pytest.mark.usefixtures("_in_tokyo")
@@ -535,9 +529,11 @@ def test_parquet_timestamps_are_utc_seconds(tmp_path, moment):
     table = pq.read_table(path)
     place = table.column_names.index("created_utc")
     pq.write_table(table.set_column(place, "created_utc", pa.array([moment] * 3)), path)
-    assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
+    assert (
+        read_foreign(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
+    )
     columns = {**MAP, "flair": "strftime(created_utc, '%Y-%m-%d')"}
-    assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
+    assert read_foreign(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
 
 
 def test_repeated_key_keeps_one_row(tmp_path, verdict_table):
@@ -555,7 +551,7 @@ def test_repeated_key_keeps_one_row(tmp_path, verdict_table):
     for turn in range(6):
         rejected_rows = RejectedRows()
         path = write_rows(tmp_path / "verdicts.jsonl", rows[turn:] + rows[:turn])
-        table = read_table(path, VERDICTS, rejected_rows=rejected_rows)
+        table = read_foreign(path, VERDICTS, rejected_rows=rejected_rows)
         assert table.num_rows == 4
         assert sum(rejected_rows.counts().values()) == 2
         kept.add(tuple(sorted(str(row) for row in table.to_pylist())))
@@ -571,10 +567,10 @@ def test_numbered_rows_have_file_positions(tmp_path):
     lines = [json.dumps(row) + "\n" for row in stories]
     path.write_text("".join([*lines[:2], "{\n", *lines[2:]]), encoding="utf-8")
     keys = {"columns": {}, "where": "story_id <> 'd'"}
-    table = read_table(path, STORIES, rejected_rows=RejectedRows(), numbered=True, **keys)
+    table = read_foreign(path, STORIES, rejected_rows=RejectedRows(), numbered=True, **keys)
     found = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
     assert found == {"a": 1, "c": 4, "e": 7}
-    plain = read_table(path, STORIES, rejected_rows=RejectedRows(), **keys)
+    plain = read_foreign(path, STORIES, rejected_rows=RejectedRows(), **keys)
     assert plain.equals(table.drop_columns([ROW]))
 
 
@@ -586,16 +582,16 @@ def test_repeated_column_is_an_error(tmp_path, ending):
     else:
         pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["id", "body", "body"]), path)
     with pytest.raises(DataError, match="column 'body' appears twice"):
-        read_table(path, STORIES, columns=MAP)
+        read_foreign(path, STORIES, columns=MAP)
 
 
 def test_missing_source_is_an_error(tmp_path):
     for source in (tmp_path / "none.parquet", "none.jsonl", "a/b/c", "./x", "", "nothing"):
         with pytest.raises(DataError):
-            read_table(source, STORIES)
+            read_foreign(source, STORIES)
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match=r"folder cannot be read"):
-        read_table(tmp_path / "folder", STORIES)
+        read_foreign(tmp_path / "folder", STORIES)
 
 
 def test_a_folder_of_splits_says_how_to_name_one(tmp_path, story_table):
@@ -603,8 +599,8 @@ def test_a_folder_of_splits_says_how_to_name_one(tmp_path, story_table):
     part = datasets.Dataset(story_table([{}, {}]))
     datasets.DatasetDict({"train": part, "test": part}).save_to_disk(str(tmp_path / "both"))
     with pytest.raises(DataError, match=r"has splits \['test', 'train'\].*both/test"):
-        read_table(tmp_path / "both", STORIES)
-    assert read_table(tmp_path / "both" / "test", STORIES).num_rows == 2
+        read_foreign(tmp_path / "both", STORIES)
+    assert read_foreign(tmp_path / "both" / "test", STORIES).num_rows == 2
 
 
 # Other nouns ---------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, DataError
+from litbench.finished_evaluation import Judged
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.records import prompt_keys
 from litbench.store import write_sealed
@@ -95,6 +98,49 @@ def test_a_difference_is_paired_and_clustered_by_prompt(report, pair_table, eval
     page = (out / "report.html").read_text("utf-8")
     assert 'id="comparison"' in page
     assert f"{talk['difference']['mean']:.3f}" in page
+
+
+def copied(folder, tmp_path, *others):
+    """Copy an evaluation and files into another folder, and remove the originals."""
+    away = tmp_path / "elsewhere"
+    away.mkdir()
+    shutil.move(folder, away / "evaluation")
+    for file, place in others:
+        (away / place).parent.mkdir(exist_ok=True)
+        shutil.move(tmp_path / file, away / place)
+    return away / "evaluation"
+
+
+@pytest.mark.parametrize("place", ["pairs/one.parquet", "one.parquet", "evaluation/one.parquet"])
+def test_a_copied_evaluation_finds_its_pairs(report, evaluated, tmp_path, monkeypatch, place):
+    folder = evaluated("one", rows_of(THANKS))
+    evaluation = copied(folder, tmp_path, ("one.parquet", place))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert (report({"one": evaluation}) / "report.html").is_file()
+    # A file of the same name with other pairs is not taken for it.
+    other = tmp_path / "elsewhere/another/one.parquet"
+    other.parent.mkdir()
+    other.write_bytes(b"other")
+    assert Judged.find(Path("evaluation")).pairs_path.samefile(place)
+
+
+def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, monkeypatch):
+    folder = evaluated("one", rows_of(THANKS))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["inputs"]["pairs"]["path"] = "../one.parquet"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a/b")
+    assert Judged.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
+
+
+def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):
+    evaluation = copied(evaluated("one", rows_of(THANKS)), tmp_path)
+    (tmp_path / "one.parquet").unlink()
+    (tmp_path / "elsewhere/pairs").mkdir()
+    (tmp_path / "elsewhere/pairs/one.parquet").write_bytes(b"other")
+    with pytest.raises(DataError, match=r"one\.parquet is not found, nor is a file one\.parq"):
+        report({"one": evaluation})
 
 
 def test_table_entries(report, evaluated):

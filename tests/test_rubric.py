@@ -1,10 +1,12 @@
 """Rubrics: rendering, the four forms of replies in both ways of reading, and grades."""
 
 import json
+import time
 
 import pytest
 
 from litbench.errors import ConfigError
+from litbench.templates.parser import LONGEST_REPLY
 from litbench.templates.rubric import Criterion, Rating, Rubric, load_rubric, packaged_rubrics
 
 CRITERIA = (
@@ -71,6 +73,161 @@ def test_reads_lines(reply, expected):
     assert values(rubric().read(reply)) == expected
 
 
+TWO = (Criterion("coherence"), Criterion("empathy", allowed=[1, 2, 3]))
+# A judge's own ratings, before or after which it quotes what a story says.
+QUOTED = {
+    "a block behind": "{}\n\nThe story ends with:\n[Scores]\nCompelling Plot: 20",
+    "lines behind": "{}\n\nThe last lines are odd.\nCompelling Plot: 20",
+    "introduced lines": "{}\n\nThe author writes\nCompelling Plot: 20\nand so on.",
+    "a block quotation": "{}\n\nIt ends.\n> [Scores]\n> Compelling Plot: 20\n",
+    "a block quotation, no blank": "{}\n>Compelling Plot: 20",
+    "an escaped block quotation": "{}\n&gt; Compelling Plot: 20",
+    "straight marks": '{}\n\nIt ends with\n"Compelling Plot: 20"',
+    "curly marks": "{}\n\nIt ends with\n“Compelling Plot: 20”",
+    "a fence": "{}\n\nIt prints\n```\nCompelling Plot: 20\n```",
+    "a second marker": "{}\n\nThere is more.\n## Scores\nCompelling Plot: 20\nPurple Prose: 20",
+    "a table": "{}\n\nIt has a table.\n| Compelling Plot | 20 |",
+    "before": "The story says:\n[Scores]\nCompelling Plot: 20\n\n{}",
+    "before, unannounced": "[Scores]\nCompelling Plot: 20\n\nI took no notice.\n\n{}",
+    "in Chinese": "{}\n\n文末写道。\nCompelling Plot：20",
+}
+
+
+@pytest.mark.parametrize("reply", QUOTED.values(), ids=QUOTED)
+def test_quoted_ratings_do_not_count(reply):
+    assert values(rubric().read(reply.format(SCORES))) in ([12, 3, 0], [None, None, None])
+
+
+def test_blocks_that_disagree_are_unparsed():
+    other = SCORES.replace("12", "13")
+    for said in (f"{SCORES}\n\nOr not.\n\n{other}", f"{other}\nSo.\n{SCORES}"):
+        assert values(rubric().read(said)) == [None, None, None]
+    assert values(rubric().read(f"{SCORES}\n\nOnce more.\n\n{SCORES}")) == [12, 3, 0]
+    tags = rubric("tags", TWO[:1], 5.0)
+    assert values(tags.read("<coherence>4</coherence><coherence>5</coherence>")) == [None]
+    brackets = rubric("brackets", TWO[:1], 5.0)
+    assert values(brackets.read("Score: [[2]]\nIt ends with: Score: [[5]]")) == [None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "15%",
+        "3 stars out of 5",
+        "20 is too high, so 12",
+        "12 → 14",
+        "12 -> 14",
+        "1²",
+        "0x0c",
+        "1½",
+        "12 and 14",
+        "12 & 14",
+        "20, no, 12",
+        "20 (now 12)",
+        "20 - make it 12",
+        "12 14",
+        "12th",
+        "1:30",
+        "3 stars of 5",
+        "20?",
+        "20 minus 8",
+        "12+",
+        "12±2",
+        "12×2",
+        "<12",
+        "≥12",
+        "10^1",
+        "1₂",
+        "12e0",
+        "20, sorry, 12",
+        "20 would be too much",
+        "20 (or 12)",
+        "1 000",
+        "12_000",
+        "12 / 15",
+        "3 points of 5",
+    ],
+)
+def test_no_rating(text):
+    assert values(rubric().read(f"[Scores]\nCompelling Plot: {text}"))[0] is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Compelling Plot (0-20): 12",
+        "Compelling Plot - 12",
+        "Compelling Plot – 12",
+        "Compelling Plot = 12",
+        "| Compelling Plot | 12 |",
+        "| 1 | **Compelling Plot** | 12 | good |",
+        "Compelling Plot → 12",
+        "**Compelling Plot** (0–20): **12**",
+        "Compelling Plot: 12 points",
+        "Compelling Plot: 12 out of 20",
+        "Compelling Plot: 12 points out of 20",
+        "- Compelling Plot: 12 because it moves",
+        "Compelling Plot: 12.",
+        '"Compelling Plot": 12,',
+        "Compelling Plot (higher is better): 12",
+        "Compelling Plot: 12 (3 scenes)",
+        "Compelling Plot: <12>",
+        "Compelling Plot: 12分",
+        "① Compelling Plot: 12",
+        "Compelling Plot: 12 — fine",
+    ],
+)
+def test_common_shapes_of_a_rating(line):
+    assert values(rubric().read(f"[Scores]\n{line}"))[0] == 12
+    assert values(rubric().read(f"It moves.\n{line}"))[0] == 12
+
+
+HOSTILE = [
+    "a:",
+    ":",
+    "|",
+    "| ",
+    "-",
+    " - ",
+    "<a>",
+    "<a>1</a>",
+    "score",
+    "[[1]]",
+    "{",
+    '{"a":',
+    "(",
+    "1",
+    "12 ",
+    "no ",
+    "Compelling Plot: 12\n",
+    "[Scores]\n",
+    "says ",
+    "²",
+    "1 to ",
+    "> ",
+    "12 points ",
+    "(0-20",
+    " ",
+    "\n",
+    "*",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_long_reply_is_read_in_linear_time(piece):
+    """Four times the text may take eight times as long; a quadratic expression takes sixteen."""
+    for form in ("lines", "tags", "brackets", "json"):
+        mine = rubric(form, CRITERIA[:1])
+        for before in ("", "[Scores]\nCompelling Plot: 1"):
+            seconds = []
+            for size in (20_000, 80_000):
+                started = time.process_time()
+                mine.read(before + piece * (size // len(piece)))
+                seconds.append(time.process_time() - started)
+            assert seconds[1] < 8 * max(seconds[0], 0.05), (form, before)
+    assert values(mine.read("x" * (LONGEST_REPLY + 1)))[0] is None
+
+
 PUBLISHED_LINES = {
     "as asked": (f"[Analysis]\nPlot: 3\n{SCORES}", [12, 3, 0]),
     "numbers off the scale are clamped": (
@@ -101,7 +258,6 @@ def test_reads_lines_as_published(reply, expected):
     assert set(ratings) >= {one.name for one in CRITERIA}, "what is missing is named"
 
 
-TWO = (Criterion("coherence"), Criterion("empathy", allowed=[1, 2, 3]))
 OTHER_FORMS = {
     "tags": ("tags", "<coherence>4</coherence> <Empathy> 3 </Empathy>", [4, 3]),
     "tags, a fence": ("tags", "```xml\n<coherence>4/5</coherence>\n```", [4, None]),
@@ -110,8 +266,8 @@ OTHER_FORMS = {
     "brackets, none": ("brackets", "Score: 4", [None]),
     "json": ("json", 'So {this}: ```json\n{"Coherence": 4, "empathy": "2/5"}\n```', [4, 2]),
     "json, nested": ("json", '{"ratings": {"coherence": {"score": 5, "why": "{}"}}}', [5, None]),
-    "json, the last binds": ("json", '{"coherence": 1} {"coherence": 2, "empathy": true}',
-                             [2, None]),
+    "json, two that disagree": ("json", '{"coherence": 1, "empathy": 3} {"coherence": 2}',
+                                [None, None]),
     "json, not allowed": ("json", '{"coherence": 4, "empathy": 2.5}', [4, None]),
     "json, broken": ("json", '{"coherence": 4, "empathy": ', [None, None]),
 }  # fmt: skip
@@ -130,6 +286,17 @@ def test_reads_other_forms_as_published():
     for reply in ("<coherence>4</coherence>", "<coherence>4</coherence><empathy>2.5</empathy>"):
         assert values(tags.read(reply, as_published=True)) == [None, None], "all or nothing"
     assert values(brackets.read("[[3]] Score: [[9]]", as_published=True)) == [3]
+
+
+def test_names_have_at_most_200_characters():
+    for length, expected in ((200, 12), (201, None)):
+        line = "Compelling Plot".rjust(length, "*") + ": 12"
+        assert values(rubric().read(line))[0] == expected
+
+
+def test_json_with_raw_line_breaks_and_controls():
+    reply = '{"why": "One.\nTwo.\tThree", "coherence": 4}'
+    assert values(rubric("json", TWO[:1], 5.0).read(reply)) == [4]
 
 
 def test_outcomes():

@@ -16,17 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from litbench import raters, scoring
+import litbench
+from litbench import models, raters, scoring
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import read_foreign
+from litbench.models import model_entry
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.raters import LengthRater
 from litbench.scoring import (
     ScoringJob,
     score_files,
-    scorer_entry,
     scorer_spec,
 )
-from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
@@ -64,7 +65,7 @@ def job(tmp_path):
 def scored(made):
     assert score_files(made) is not None
     assert not made.parts.exists()
-    return read_table(made.out, made.schema).to_pylist()
+    return read_foreign(made.out, made.schema).to_pylist()
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
@@ -106,7 +107,7 @@ def test_columns_of_any_name_and_type_are_written(job, tmp_path, suffix):
 def test_memory_does_not_grow_with_the_file(tmp_path):
     program = (
         "import resource, sys; from pathlib import Path; from litbench.records import Schema; "
-        "from litbench.tables import StreamingTable; "
+        "from litbench.ingest import StreamingTable; "
         "StreamingTable([sys.argv[1]], Schema('any', (), ()), Path(sys.argv[2])); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
     )
@@ -191,18 +192,19 @@ def test_non_finite_reward_stops_the_run(job, monkeypatch):
         score_files(job(story_rows(3)))
 
 
-def test_kind_of_model_folder(tmp_path):
+def test_kind_of_model_folder(tmp_path, monkeypatch):
     folder = tmp_path / "run" / "model"
     folder.mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"holds no model .* the folder of a trained model"):
-        scorer_entry(str(folder))
+        model_entry(str(folder))
     (folder / "features.json").touch()
     with pytest.raises(ConfigError, match=f"{folder.parent} holds no model .* give {folder}$"):
-        scorer_entry(str(folder.parent))
-    assert scorer_entry(str(folder)) == {"kind": "features", "path": str(folder)}
+        model_entry(str(folder.parent))
+    assert model_entry(str(folder)) == {"kind": "features", "path": str(folder)}
     with pytest.raises(ConfigError, match="is a feature model: leave out device"):
-        scorer_entry(str(folder), device="cpu")
-    assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
+        model_entry(str(folder), device="cpu")
+    monkeypatch.setattr(models, "fetch_model", lambda _: tmp_path)
+    assert model_entry("owner/name", batch_tokens=9)["kind"] == "reward"
 
 
 # Percentiles ---------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ def test_changed_model_is_scored_again(job, tiny_model, tmp_path):
     from safetensors.torch import load_file, save_file  # noqa: PLC0415
 
     folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
-    spec = scorer_spec(scorer_entry(str(folder), device="cpu"))
+    spec = scorer_spec(model_entry(str(folder), device="cpu"))
     made = replace(job(story_rows(9), chunk_stories=4), rater=spec)
     before = [row["reward"] for row in scored(made)]
     assert score_files(made)["unchanged"]
@@ -362,7 +364,7 @@ def test_changed_model_is_scored_again(job, tiny_model, tmp_path):
 def test_truncated_stories_are_counted_over_all_runs(job, tiny_model, invented):
     source = random.Random(0)
     rows = [{"prompt": "p", "text": invented(source, 700 if n % 3 else 5)} for n in range(9)]
-    spec = scorer_spec(scorer_entry(str(tiny_model("bert")), device="cpu"))
+    spec = scorer_spec(model_entry(str(tiny_model("bert")), device="cpu"))
     made = replace(job(rows, chunk_stories=2), rater=spec)
     found = []
     finite_rewards = scoring.finite_rewards
@@ -462,3 +464,47 @@ def test_killed_processes_give_the_bytes_of_one(tiny_model, invented, tmp_path):
         kill(process)
     finish(start([*arguments, "--out", out]))
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+# Loading -------------------------------------------------------------------------------------
+
+
+def test_load_gives_whatever_was_saved(tmp_path, pair_table, tiny_model):
+    rows = [{"chosen": "Well, well. " * (1 + n % 3), "rejected": "Dull! " * 9} for n in range(20)]
+    fit_features(pair_table(rows), FeatureOptions(c=[0.1])).save(tmp_path / "features")
+    features = litbench.load(tmp_path / "features")
+    prompts, stories = ["[WP] A door."] * 2, ["Well, it opened.", "Shut! Shut!"]
+    first, second = features.score(prompts, stories)
+    compared = features.compare(prompts[:1], stories[:1], stories[1:])
+    assert compared[0] == pytest.approx(1 / (1 + np.exp(second - first)))
+    assert features.percentiles([first]).shape == (1,)
+
+    reward = litbench.load(str(tiny_model("bert")), device="cpu")
+    assert reward.kind == "reward"
+    assert reward.score(prompts, stories).shape == (2,)
+    preferred = reward.compare(prompts, stories, stories[::-1])
+    assert set(preferred) <= {0.0, 0.5, 1.0} or preferred.sum() == pytest.approx(1)
+
+    class Unsure(LengthRater):
+        def judge(self, pairs):
+            return [[replace(judged[0], prefers="refused")] for judged in super().judge(pairs)]
+
+    assert np.isnan(Unsure("x", "x", 1).compare(prompts, stories, stories)).all()
+    with pytest.raises(ConfigError, match="there is no folder"):
+        litbench.load(tmp_path / "nowhere")
+
+
+def test_load_gives_generative_models(tmp_path, tiny_model):
+    pytest.importorskip("torch")
+    from litbench.models.generative import GenerativeModel  # noqa: PLC0415
+
+    template = tmp_path / "own.yaml"
+    template.write_text("answer: label\ntext: '{prompt} A: {story_a} B: {story_b} Preferred:'\n")
+    base = GenerativeModel.load(tiny_model("llama", head="language"), template=str(template))
+    base.save(tmp_path / "generative")
+    model = litbench.load(tmp_path / "generative", least_label_mass=0.0)
+    assert model.kind == "generative"
+    prompts, stories, others = ["a"] * 3, ["b c", "c", "d"], ["c", "b c", "d"]
+    preferred = model.compare(prompts, stories, others)
+    assert preferred[0] == pytest.approx(1 - preferred[1], abs=1e-5), "both orders are averaged"
+    assert preferred[2] == pytest.approx(0.5, abs=1e-5)

@@ -13,10 +13,12 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 import litbench.hub
+from litbench.config import Input, Runtime
 from litbench.errors import DataError
 from litbench.store import (
     Artifact,
@@ -119,23 +121,37 @@ def test_store_is_outdated_after(change, config):
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
+@dataclass
+class Marked:
+    """A config that says what its keys are."""
+
+    out: str
+    password: Annotated[str, Runtime]
+    stories: Annotated[Path | None, Input] = None
+    seed: int = 0
+
+
 def test_runtime_keys_are_left_out(tmp_path):
     out = tmp_path / "out"
 
     def artifact(secret, seed=0):
-        config = {"out": str(out), "seed": seed, "spark": {"secret.key": secret}}
-        return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
+        return Artifact(out, program=__file__, config=Marked(str(out), secret, seed=seed))
 
     artifact(PASSWORD).finish()
-    assert read_manifest(out)["config"] == {"out": str(out), "seed": 0}
+    assert read_manifest(out)["config"] == {"out": str(out), "stories": None, "seed": 0}
     assert PASSWORD not in (out / "manifest.json").read_text()
     assert artifact("another").is_current()
     assert not artifact(PASSWORD, seed=1).is_current()
 
 
-def test_unknown_runtime_key_raises(config):
-    with pytest.raises(KeyError, match="sparc"):
-        Artifact(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
+def test_marked_inputs_are_found(tmp_path):
+    path = tmp_path / "stories.txt"
+    path.write_text("once upon a time")
+    artifact = Artifact(tmp_path, program=__file__, config=Marked("out", "", path))
+    assert artifact.digests == {"stories": file_digest(path)}
+    path.write_text("once upon a crime")
+    changed = Artifact(tmp_path, program=__file__, config=Marked("out", "", path))
+    assert changed.fingerprint != artifact.fingerprint
 
 
 def test_manifest_digest_must_match(config):

@@ -312,14 +312,14 @@ def test_who_comes_back_goes_on(make, clock):
 
 
 def test_made_up_ids_do_not_keep_others_away(make, clock):
-    # Ten places; a page of 25 words takes 6.5 seconds.
+    # Ten places; a page of 25 words takes 6.5 seconds, but everybody has a minute.
     store = Store(make(4, readers_per_pair=10, pairs_per_reader=4, most_starting=5), now=clock)
     for at in range(37):
         begin(store, f"made-up-{at}")
     assert store.states() == {"reading": 5, "queued": 32}
     begin(store, "person")
     assert store.state("person") == "queued"
-    clock.at += 12
+    clock.at += 59
     assert store.next_page("person") is None
     clock.at += 2
     assert store.next_page("person") is not None
@@ -926,6 +926,39 @@ def test_ratings_as_choices(pair_table):
         ("a", ids[0], "chosen"), ("a", ids[1], "tie"), ("b", ids[0], "rejected")
     }  # fmt: skip
     assert study_figures(choices, pairs).shares["agreement"].mean == 0.5
+
+
+def test_random_ratings_do_not_agree_with_the_labels_they_made(program, tmp_path):
+    random = np.random.default_rng(4)
+    stories = [{"story_id": f"s{at}", "prompt_id": f"p{at // 6}", "prompt": f"Prompt {at // 6}",
+                "text": f"Story {at} of some words."} for at in range(72)]  # fmt: skip
+    ratings = [
+        {"story_id": story["story_id"], "rater": f"r{rater}", "rating": int(random.integers(1, 6))}
+        for story in stories
+        for rater in range(5)
+    ]
+    for name, rows in (("stories", stories), ("people", ratings)):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    made = program("data_prep/import_ratings.py", "--stories", tmp_path / "stories.parquet",
+                   "--people", f"{{table: {tmp_path / 'people.parquet'}, rater: rater, "
+                   "values: [rating]}", "--out", tmp_path / "pairs")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    pairs, own = tmp_path / "pairs" / "pairs.parquet", tmp_path / "pairs" / "ratings.parquet"
+    done = program("eval/study.py", "--pairs", pairs, "--ratings", own, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "human_study.json").read_text())["all"]
+    # Chance is a half; the labels of these ratings agree with them in two thirds.
+    choices = choices_of_ratings(pq.read_table(own), pq.read_table(pairs), 1e-9)
+    assert study_figures(choices, pq.read_table(pairs)).shares["agreement"].low > 0.55
+    assert not {"agreement", "majority"} & set(found["shares"])
+    alone = found["annotators"]["one_annotator"]
+    assert alone["low"] < 0.5 < alone["high"]
+    page = (tmp_path / "out" / "human_study.html").read_text()
+    for text in (done.stdout, page):
+        assert "that agree with the label" not in text
+        assert "majority agrees" not in text
+    readers = (tmp_path / "out" / "readers.csv").read_text().splitlines()
+    assert all(",," in row for row in readers[1:])
 
 
 def test_ratings_of_a_story_in_two_pairs(pair_table):

@@ -110,7 +110,7 @@ def test_a_careless_third(forty):
 def test_kills_lose_and_double_nothing(tmp_path, pair_table):
     pages = 40
     study = write_study(tmp_path / "study", study_pairs(pair_table, 60), readers_per_pair=200,
-                        pairs_per_reader=pages)  # fmt: skip
+                        pairs_per_reader=pages, most_starting=200)  # fmt: skip
     port, logs = free_port(), ""
     url = f"http://127.0.0.1:{port}"
     visitors = [Visitor(study, url, Reader(Crowd(seed=1), at, pages)) for at in range(1, 201)]

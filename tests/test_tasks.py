@@ -1,9 +1,10 @@
 """The tasks of inspect-ai: grades as those of `litbench run`, what is unscored, errors."""
 
-import itertools
+import gc
 import json
 import math
 import tomllib
+import warnings
 from pathlib import Path
 
 import chinese_writers as chinese
@@ -19,28 +20,31 @@ from litbench.tables import write_table
 inspect_ai = pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 tasks = pytest.importorskip("litbench.tasks")
-# inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates, and leaves connections open.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-NUMBERS = itertools.count()
+# inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The 'initial' parameter is deprecated:DeprecationWarning"
+)
 
 
-def evaluate(task, folder, server, **options):
+def evaluate(task, folder, **options):
     """Run a task as `inspect eval` does, with the server's models; returns its log."""
-    options = {"model": server.names["writer"], "model_roles": roles_of(server), **options}
-    (log,) = inspect_ai.eval(
-        task, log_dir=str(folder / "logs"), display="none", log_level="error", max_retries=1,
-        **options,
-    )  # fmt: skip
+    # A memoised model would keep the address of an earlier test's server.
+    models = {
+        name: inspect_ai.model.get_model(FakeOpenAI.model_called(model), memoize=False)
+        for name, model in (("model", "writer"), ("judge", "grader"), ("reader", "player"))
+    }
+    given = {"model": models.pop("model"), "model_roles": models, **options}
+    with warnings.catch_warnings():
+        # inspect-ai leaves connections open.
+        warnings.simplefilter("ignore", ResourceWarning)
+        (log,) = inspect_ai.eval(
+            task, log_dir=str(folder / "logs"), display="none", log_level="error", max_retries=1,
+            **given,
+        )  # fmt: skip
+        given.clear()
+        models.clear()
+        gc.collect()
     return log
-
-
-def roles_of(server):
-    return {"judge": server.names["grader"], "reader": server.names["player"]}
 
 
 @pytest.fixture
@@ -48,12 +52,8 @@ def serve(monkeypatch):
     """Factory of servers with a writer, a judge and a reader."""
 
     def make(writer, grader, player=narra_script.reader, **behaviour):
-        # inspect-ai keeps models by name, with the address of their first server.
-        number = next(NUMBERS)
-        given = {"writer": writer, "grader": grader, "player": player}
-        others = {f"{name}-{number}": answer for name, answer in given.items()}
+        others = {"writer": writer, "grader": grader, "player": player}
         server = FakeOpenAI(others=others, question_of=messages_of, **behaviour)
-        server.names = dict(zip(given, map(FakeOpenAI.model_called, others), strict=True))
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         return server
@@ -83,14 +83,13 @@ SPEAKERS = {
 @pytest.mark.parametrize("protocol", SPEAKERS)
 def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
     options = options_of(protocol, tmp_path)
-    with serve(*SPEAKERS[protocol]) as server:
-        log = evaluate(getattr(tasks, protocol)(**options), tmp_path, server, limit=2)
+    with serve(*SPEAKERS[protocol]):
+        log = evaluate(getattr(tasks, protocol)(**options), tmp_path, limit=2)
         assert log.status == "success"
         items = [sample.id for sample in log.samples]
-        models = server.names
-        run(Run(protocol, tmp_path / "out", {"w": models["writer"]}, {"judge": models["grader"]},
-                {"reader": models["player"]} if protocol == "narra" else {}, options,
-                items))  # fmt: skip
+        writer, judge, reader = map(FakeOpenAI.model_called, ("writer", "grader", "player"))
+        run(Run(protocol, tmp_path / "out", {"w": writer}, {"judge": judge},
+                {"reader": reader} if protocol == "narra" else {}, options, items))  # fmt: skip
     found = {
         (sample.id, name): grade
         for sample in log.samples
@@ -110,7 +109,7 @@ def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
 
 def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_path):
     with serve(write_text, rate_text) as server:
-        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=1, epochs=2)
+        log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1, epochs=2)
         assert server.requests == 2 * (6 + 2)
         rated = inspect_ai.score(log, tasks.grade(), action="append", display="none")
         assert server.requests == 2 * (6 + 2) + 2 * 2
@@ -123,7 +122,7 @@ def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path
         return "too short" if "lighthouse keeper" in question else write_text(question)
 
     with serve(write, rate_text) as server:
-        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=3)
+        log = evaluate(tasks.longform(chapters=1), tmp_path, limit=3)
     assert log.status == "error"
     scores = {sample.id: sample.scores for sample in log.samples}
     assert sum(bool(score) for score in scores.values()) == 2
@@ -133,14 +132,14 @@ def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path
 
 def test_a_judge_has_to_be_named(serve, tmp_path):
     with serve(write_text, rate_text) as server:
-        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=1, model_roles={})
+        log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1, model_roles={})
         assert server.requests == 0, "the writer does not judge itself"
     assert log.status == "error"
 
 
 def test_a_text_that_is_not_graded_is_unscored(serve, tmp_path):
     with serve(write_text, lambda _: "I would rather not.") as server:
-        log = evaluate(tasks.longform(chapters=1), tmp_path, server, limit=1)
+        log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1)
     assert math.isnan(log.samples[0].scores["grade"].value)
     assert log.results.scores[0].unscored_samples == 1
 
@@ -166,7 +165,7 @@ def test_preference(serve, tmp_path, pair_table):
 
     with serve(judge, judge) as server:
         task = tasks.preference(str(tmp_path / "pairs.parquet"), template="writerly")
-        log = evaluate(task, tmp_path, server, max_connections=1)
+        log = evaluate(task, tmp_path, max_connections=1)
         assert server.requests == 12
     assert log.status == "success"
     values = {sample.input[-1]: sample.scores["verdicts"].value for sample in log.samples}

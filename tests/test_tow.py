@@ -1,4 +1,4 @@
-"""The protocol tow. GOLDEN and HOWTOBENCH name the folders of the published values and texts."""
+"""The protocol tow. HOWTOBENCH names the folder of the published texts."""
 
 import json
 import math

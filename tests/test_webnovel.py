@@ -1,4 +1,4 @@
-"""The protocol webnovel. GOLDEN and WEBNOVELBENCH name the folders of the published values."""
+"""The protocol webnovel. WEBNOVELBENCH names the folder of the published values."""
 
 import json
 
@@ -63,7 +63,7 @@ def rated(tmp_path, replies, texts=None, **options):
         (block(3.5), None, 3.5),
         (block("4/5"), None, 4),
         (block("4/10"), None, None),
-        (block(1) + "\n以上是例子。\n" + block(4), 1, 4),
+        (block(1) + "\n以上是例子。\n" + block(4), 1, None),
         (block(0), 0, None),
         (block(6), 6, None),
         (block("好"), None, None),
@@ -79,8 +79,9 @@ def test_replies_are_read(reply, strict, lenient):
 
 def test_an_echoed_block_does_not_fill_in_for_the_last_one():
     rubric = load_rubric("webnovel")
-    whole = rubric.read(block(1) + block(4).replace(f"<{TAGS[2]}>4</{TAGS[2]}>", ""))
-    assert [rating.rating for rating in whole.values()] == [4, 4, None, *[4] * 5]
+    most = block(4).replace(f"<{TAGS[2]}>4</{TAGS[2]}>", "")
+    for said, expected in ((block(1) + most, [None] * 8), (most + block(1), [1] * 8)):
+        assert [rating.rating for rating in rubric.read(said).values()] == expected
 
 
 def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):

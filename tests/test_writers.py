@@ -9,13 +9,15 @@ import pytest
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
+from litbench.metrics.intervals import clustered_mean, jackknife_interval
 from litbench.metrics.writers import (
     Cell,
     correlate,
     fit_offsets,
     grade_agreement,
-    pair_agreement,
+    pair_credits,
     shares_beaten,
+    text_agreements,
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
@@ -84,12 +86,55 @@ def test_shares_beaten_count_other_writers_only():
     assert shares["cedar"].mean == pytest.approx((0 + 1 + 0.5) / 3)
 
 
-def test_pair_agreement_leaves_out_ties_of_the_reference():
-    interval = pair_agreement([1, 2, 2, 5], [1, 3, 0, 3], ["p"] * 3 + ["q"], ["p"] * 3 + ["q"])
+def test_agreement_on_pairs_leaves_out_ties_of_the_reference():
+    prompts, writers = ["p"] * 3 + ["q"], ["ash", "birch", "cedar", "ash"]
+    found = pair_credits([1, 2, 2, 5], [1, 3, 0, 3], prompts, prompts, writers)
     # 1 < 2 agrees, 1 < 2 does not, 2 = 2 is left out, and the last text is alone.
-    assert (interval.mean, interval.n) == (0.5, 2)
-    tied = pair_agreement([1, 2], [7, 7], ["p", "p"], ["p", "p"])
+    assert found.credits.tolist() == [1, 0]
+    assert found.writers.tolist() == [["ash", "birch"], ["ash", "cedar"]]
+    assert found.interval().mean == 0.5
+    tied = pair_credits([1, 2], [7, 7], ["p", "p"], ["p", "p"], ["ash", "birch"]).interval()
     assert tied.mean == 0.5
+    assert math.isnan(tied.low), "two writers and one prompt"
+
+
+def graded_by_two(noise):
+    """Texts of 12 writers for 10 prompts: a judge's grades, and rewards that follow writers."""
+    random = np.random.default_rng(3)
+    levels, own = random.normal(size=(2, 12))
+    at = [(writer, prompt) for writer in range(12) for prompt in range(10)]
+    grades = [levels[writer] + noise * random.normal() for writer, _ in at]
+    rewards = [own[writer] + noise * random.normal() for writer, _ in at]
+    writers, prompts = ([str(one[of]) for one in at] for of in (0, 1))
+    return pair_credits(grades, rewards, prompts, prompts, writers)
+
+
+def test_agreement_of_raters_is_clustered_by_writer_too():
+    found = graded_by_two(noise=0.1)
+    by_prompt = jackknife_interval(found.credits, found.prompts)
+    # Rewards and grades are independent: which writers are compared decides the agreement.
+    interval = found.interval()
+    assert interval.mean == by_prompt.mean
+    assert interval.high - interval.low > 3 * (by_prompt.high - by_prompt.low)
+    # All pairs of a writer are left out together.
+    without = [found.credits[(found.writers != str(writer)).all(1)].mean() for writer in range(12)]
+    by_writer = clustered_mean(found.credits, found.writers)
+    assert by_writer.error**2 == pytest.approx(
+        sum((mean - by_writer.mean) ** 2 for mean in without) * 11 / 12
+    )
+    assert (by_writer.clusters, by_writer.effective_clusters) == (12, pytest.approx(12))
+
+
+def test_raters_are_compared_with_the_longer_text():
+    found = graded_by_two(noise=1.0)
+    longer = found._replace(credits=1 - found.credits)
+    rows = text_agreements({("longer", "j"): longer, ("mine", "j"): found}, "longer")
+    assert rows[0].difference is None
+    assert rows[1].difference.mean == pytest.approx(2 * found.credits.mean() - 1)
+    assert rows[1].difference.low < rows[1].agreement.mean - longer.credits.mean()
+    assert 0 <= rows[1].p_holm <= 1
+    (alone,) = text_agreements({("mine", "j"): found}, None)
+    assert (alone.difference, alone.p_holm) == (None, None)
 
 
 def test_correlations():

@@ -8,8 +8,9 @@ Runs on any machine, in seconds for thousands of pairs.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from litbench.config import run_program
+from litbench.config import Input, run_program
 from litbench.evaluation_pairs import read_pairs
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.store import Artifact
@@ -28,14 +29,14 @@ class Config(FeatureOptions):
         drop: features to exclude.
     """
 
-    pairs: Path
+    pairs: Annotated[Path, Input]
     out: Path
     split: str | None = None
 
 
 def main(config: Config) -> None:
     """Fit and write the model."""
-    artifact = Artifact(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
+    artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline

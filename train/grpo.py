@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from litbench.config import build, run_program
+from litbench.config import Input, build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
@@ -67,6 +67,13 @@ DEFAULTS = {
 }
 
 
+@dataclass(kw_only=True)
+class PolicyTraining(GRPOConfig):  # type: ignore[misc]
+    """trl's keys; the default of `gradient_checkpointing` is its old name's."""
+
+    gradient_checkpointing: bool | None = None
+
+
 @dataclass
 class Config:
     """The policy, the rater that rewards it, and the stories.
@@ -84,7 +91,7 @@ class Config:
         grpo: keys of trl's GRPOConfig, such as max_steps, learning_rate, beta or seed.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     rater: dict[str, Any]
     out: Path
     other_raters: dict[str, Any] = field(default_factory=dict)
@@ -221,9 +228,9 @@ def main(config: Config) -> None:
     if pretrained is not None:
         models["model_name_or_path"] = pretrained
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
-    args = build(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
+    args = build(PolicyTraining, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"stories": config.stories},
+        config.out, program=__file__, config=config,
         models=models, version=2,
     )  # fmt: skip
     if artifact.is_current():

@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.config import Input, Runtime
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.filters import Rule
@@ -31,9 +32,10 @@ from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import read_foreign
 from litbench.records import PAIRS, STORIES
 from litbench.store import Artifact, is_output, only_writer, read_manifest
-from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
+from litbench.tables import check_parquet, write_sorted_batches, write_table
 from litbench.text import prompt_key
 
 PAIRS_FILE, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
@@ -46,7 +48,7 @@ def read_stories(engine: Engine, path: Path) -> Any:
         DataError: the file is missing or does not follow the schema STORIES.
     """
     if path.suffix != ".parquet":
-        return engine.put(read_table(path, STORIES))
+        return engine.put(read_foreign(path, STORIES))
     check_parquet(path, STORIES)
     return engine.read(path)
 
@@ -373,11 +375,11 @@ class PairMaking(PairRules):
             authors, stories, near_duplicates. The check runs in memory.
     """
 
-    stories: Path
+    stories: Annotated[Path, Input]
     out: Path
-    engine: EngineName = "duckdb"
-    memory_limit: str | None = None
-    spark: dict[str, str] = field(default_factory=dict)
+    engine: Annotated[EngineName, Runtime] = "duckdb"
+    memory_limit: Annotated[str | None, Runtime] = None
+    spark: Annotated[dict[str, str], Runtime] = field(default_factory=dict)
     must_be_clean: list[Kind] = field(default_factory=list)
 
     def check(self) -> None:
@@ -440,8 +442,6 @@ def _make_pairs(config: PairMaking, program: str) -> None:
         config.out,
         program=program,
         config=config,
-        inputs={"stories": config.stories},
-        runtime_keys=("engine", "memory_limit", "spark"),
     )
     if artifact.is_current():
         return

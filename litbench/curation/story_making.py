@@ -22,10 +22,11 @@ from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokenizer
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows, StreamingTable
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
 from litbench.store import Artifact, only_writer
-from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
+from litbench.tables import write_sorted_batches
 from litbench.text import count_words
 
 # Rows between updates of the progress bar.

@@ -113,7 +113,7 @@ class Plan:
         reader_ids: ids to accept, which plan.json then holds; null for any.
         most_starting: how many readers may have pairs without having answered one. When there are
             as many, a further one waits until one of them answers, or has taken twice the usual
-            time and loses the pairs.
+            time, and a minute, and loses the pairs.
         language: language tag of prompts and stories, such as `zh`.
         exclude: which readers the analysis leaves out.
         expected_agreement: share of choices that agree with the labels, for the power.

@@ -31,8 +31,9 @@ from litbench.text import digest
 State = Literal["consented", "reading", "finished", "failed", "waiting", "queued", "left"]
 # How long a program waits for another one that writes.
 BUSY_S = 2.0
-# A reader who has taken this many times the usual time for the first pair may lose it.
-_SLOW_START = 2
+# A reader who has taken this many times the usual time for the first pair, and so many seconds, may
+# lose it.
+_SLOW_START, _START_S = 2, 60.0
 _MEMORY = ":memory:"
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
@@ -281,8 +282,8 @@ class Store:
         if len(starting) < self._plan.most_starting:
             return True
         for row in starting:
-            usual = self._study.usual_seconds(row["pair_id"])
-            if self._now() - row["shown"] > _SLOW_START * usual:
+            slow = max(_SLOW_START * self._study.usual_seconds(row["pair_id"]), _START_S)
+            if self._now() - row["shown"] > slow:
                 self._release("number = ?", row["number"])
                 return True
         return False

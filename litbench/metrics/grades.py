@@ -67,10 +67,10 @@ def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
         if row["quantity"] == quantity and row["rater"] is not None:
             groups[row["rater"], row["prompt_id"]][row["writer"]].append(row["grade"])
     rankings = defaultdict(list)
-    for (rater, _), by_writer in groups.items():
+    for (rater, prompt), by_writer in groups.items():
         means = {writer: round(float(np.mean(of)), 9) for writer, of in by_writer.items()}
         kind = PEOPLE if rater in graded.people else "judges"
-        rankings[kind].append(ranking_of(means, rater))
+        rankings[kind].append(ranking_of(means, rater, prompt))
     return dict(rankings)
 
 
@@ -79,7 +79,9 @@ def pairwise_rankings(
 ) -> list[Ranking]:
     """A rater's verdicts on pairs of texts by two writers; intervals are by prompt."""
     return [
-        ranking_of({writers[one]: rewards[one], writers[other]: rewards[other]}, prompts[one])
+        ranking_of(
+            {writers[one]: rewards[one], writers[other]: rewards[other]}, prompt=prompts[one]
+        )
         for indices in members_of(groups)
         for one, other in itertools.combinations(indices, 2)
         if writers[one] != writers[other]

@@ -207,7 +207,11 @@ def pair_results(choices: pa.Table, pairs: pa.Table) -> list[dict[str, Any]]:
 
 
 def study_figures(
-    choices: pa.Table, pairs: pa.Table, annotators: AnnotatorAgreement | None = None
+    choices: pa.Table,
+    pairs: pa.Table,
+    annotators: AnnotatorAgreement | None = None,
+    *,
+    made_labels: bool = False,
 ) -> StudyFigures:
     """Compute the figures of a study.
 
@@ -215,6 +219,8 @@ def study_figures(
         choices: table with the schema CHOICES.
         pairs: table with the schema PAIRS, with all pairs of the choices.
         annotators: see StudyFigures.
+        made_labels: whether the same answers made the labels. Their agreement with the labels is
+            then above one half even for random answers, and is left out.
     """
     clusters = pa.array(connected_prompts(pairs))
     known = pa.table(
@@ -230,7 +236,10 @@ def study_figures(
         )
     prompts, names = (made[name].to_numpy() for name in ("cluster", "reader"))
     shares = {}
-    for figure, column in (("agreement", "credit"), ("first", "first"), ("longer", "longer")):
+    columns = {"agreement": "credit", "first": "first", "longer": "longer"}
+    if made_labels:
+        del columns["agreement"]
+    for figure, column in columns.items():
         values = made[column].to_numpy()
         use = np.isfinite(values)
         if use.any():
@@ -238,9 +247,9 @@ def study_figures(
     read = pair_results(choices, pairs)
     cluster_of = dict(zip(pairs["pair_id"].to_pylist(), clusters.to_pylist(), strict=True))
     sides = np.sign(np.round([row["share"] - 0.5 for row in read], 9))
-    shares["majority"] = jackknife_interval(
-        (1 + sides) / 2, [cluster_of[row["pair_id"]] for row in read]
-    )
+    read_clusters = [cluster_of[row["pair_id"]] for row in read]
+    if not made_labels:
+        shares["majority"] = jackknife_interval((1 + sides) / 2, read_clusters)
     readers = reader_results(choices, Exclusions())
     for check in ("repeats", "attention", "questions"):
         passed = np.array([row[check] for row in readers if row[check] is not None])
@@ -251,7 +260,7 @@ def study_figures(
     return StudyFigures(
         readers=len(set(names)),
         pairs=len(read),
-        prompts=shares["agreement"].clusters,
+        prompts=len(set(read_clusters)),
         choices=made.num_rows,
         shares={name: shares[name] for name in SHARES if name in shares},
         hurried=float((hurried > 0).mean()) if len(hurried) else None,

@@ -2,8 +2,8 @@
 
 Pairs of one prompt share stories, so they are not independent: the sampling unit is the prompt.
 LitBench reports `jackknife_interval`; `benchmarks/intervals.py` compares its coverage with other
-methods (docs/statistics.md). Where readers choose, their choices are not independent either:
-`two_way_interval` clusters by prompt and by reader.
+methods (docs/statistics.md). Choices also share readers, and pairs of texts share writers:
+`two_way_interval` clusters by prompt and by reader or writer.
 """
 
 import math
@@ -46,8 +46,8 @@ class ClusteredMean:
 
     Attributes:
         mean: the mean over pairs; NaN without pairs.
-        error: standard error by the cluster jackknife; NaN with fewer than two prompts, and exactly
-            0 if leaving out a prompt never changes the mean.
+        error: standard error by the cluster jackknife; NaN if a prompt has all pairs, and exactly 0
+            if leaving out a prompt never changes the mean.
         n: number of pairs.
         clusters: number of prompts.
         effective_clusters: see `effective_clusters`.
@@ -89,20 +89,30 @@ def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
     empirical practice): (G - 1) / G times the sum over the G prompts of (mean without the
     prompt - mean)^2.
 
+    A pair may belong to several clusters, as a pair of texts does to both of their writers: it is
+    left out with each of them, as in the jackknife of a U-statistic.
+
     Args:
         values: one number per pair; shape (n,).
-        clusters: the prompt of each pair; shape (n,).
+        clusters: the prompt of each pair, shape (n,); or its clusters, shape (n, clusters per
+            pair), where a cluster that is named twice counts once.
     """
     n = len(values)
     if n == 0:
         return ClusteredMean(math.nan, math.nan, 0, 0, 0.0)
-    _, cluster = np.unique(np.asarray(clusters), return_inverse=True)
-    sums, sizes = np.bincount(cluster, weights=values), np.bincount(cluster).astype(float)
+    names = np.asarray(clusters)
+    of_pair = np.sort(np.unique(names, return_inverse=True)[1].reshape(n, -1), axis=1)
+    # A pair of two texts by one writer belongs to that writer once.
+    is_first = np.diff(of_pair, axis=1, prepend=-1) != 0
+    pair, _ = np.nonzero(is_first)
+    cluster = of_pair[is_first]
+    sums, sizes = np.bincount(cluster, values[pair]), np.bincount(cluster).astype(float)
     count, effective = len(sizes), effective_clusters(sizes)
-    mean = float(sums.sum() / n)
-    if count < 2:
+    total = float(np.sum(values))
+    mean = total / n
+    if sizes.max() == n:
         return ClusteredMean(mean, math.nan, n, count, effective)
-    without = (sums.sum() - sums) / (n - sizes)
+    without = (total - sums) / (n - sizes)
     error = math.sqrt((count - 1) / count * float(np.sum((without - mean) ** 2)))
     # A variance of zero is not exactly zero after rounding.
     return ClusteredMean(mean, error if error > 1e-12 else 0.0, n, count, effective)
@@ -139,39 +149,49 @@ def jackknife_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray)
     return _share_interval(clustered_mean(values, clusters))
 
 
-def two_way_interval(
+def two_way_mean(
     values: np.ndarray,
     clusters: Sequence[Any] | np.ndarray,
-    readers: Sequence[Any] | np.ndarray,
-) -> Interval:
-    """Interval of a share of choices, clustered by prompt and by reader.
+    others: Sequence[Any] | np.ndarray,
+) -> ClusteredMean:
+    """Mean with its standard error, clustered by prompt and by reader, or by prompt and writers.
 
     The variance is that by prompt plus that by reader minus that by both together (Cameron, Gelbach
     and Miller, 2011, Robust inference with multiway clustering), each by the cluster jackknife. The
     result can be near 0 or negative by chance, so it is at least half of the last, the variance of
-    independent choices. The rest is as in `jackknife_interval`, with the smaller of the two
-    effective numbers of clusters. docs/human_study.md has the coverage.
+    independent choices. docs/statistics.md has the coverage.
 
     Args:
-        values: one number from 0 to 1 per choice; shape (n,).
+        values: one number per choice; shape (n,).
         clusters: the prompt of each choice; shape (n,).
-        readers: the reader of each choice; shape (n,).
+        others: the reader of each choice, shape (n,); or both writers of a pair, shape (n, 2), see
+            `clustered_mean`.
 
     Returns:
-        The interval; `n` counts choices and `clusters` prompts. Its bounds are NaN with fewer than
-        two prompts or readers.
+        The mean; `n` counts choices, `clusters` prompts, and `effective_clusters` is the smaller of
+        the two effective numbers. The error is NaN with a single prompt or reader.
     """
     if len(values) == 0:
-        return _share_interval(clustered_mean(values, []))
+        return clustered_mean(values, [])
     _, prompt = np.unique(np.asarray(clusters), return_inverse=True)
-    names, reader = np.unique(np.asarray(readers), return_inverse=True)
-    by_prompt, by_reader, by_both = (
-        clustered_mean(values, of) for of in (prompt, reader, prompt * len(names) + reader)
+    names, other = np.unique(np.asarray(others), return_inverse=True)
+    other = other.reshape(len(values), -1)
+    by_prompt, by_other, by_both = (
+        clustered_mean(values, of) for of in (prompt, other, prompt[:, None] * len(names) + other)
     )
-    variance = by_prompt.error**2 + by_reader.error**2 - by_both.error**2
+    variance = by_prompt.error**2 + by_other.error**2 - by_both.error**2
     error = math.sqrt(max(variance, by_both.error**2 / 2))
-    effective = min(by_prompt.effective_clusters, by_reader.effective_clusters)
-    return _share_interval(replace(by_prompt, error=error, effective_clusters=effective))
+    effective = min(by_prompt.effective_clusters, by_other.effective_clusters)
+    return replace(by_prompt, error=error, effective_clusters=effective)
+
+
+def two_way_interval(
+    values: np.ndarray,
+    clusters: Sequence[Any] | np.ndarray,
+    others: Sequence[Any] | np.ndarray,
+) -> Interval:
+    """Interval of a share, clustered two ways; see `two_way_mean` and `jackknife_interval`."""
+    return _share_interval(two_way_mean(values, clusters, others))
 
 
 def _share_interval(estimate: ClusteredMean) -> Interval:

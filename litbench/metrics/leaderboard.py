@@ -11,6 +11,7 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.agreement import (
+    PairScores,
     efforts,
     length_differences,
     pair_scores,
@@ -20,6 +21,9 @@ from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.records import connected_prompts
+
+# The reference where the longer story is right in exactly half of the pairs.
+CHANCE = "1/2"
 
 _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
@@ -44,7 +48,8 @@ class LeaderboardRow:
         outcomes: number of verdicts with each outcome.
         explanation_words: mean over judgements with a nonempty explanation; None without any.
         input_tokens: total; None if unknown, as `output_tokens`.
-        comparison: comparison with the reference; None for the reference itself.
+        comparison: comparison with the reference; None for the reference itself, and for the
+            longer story where the reference is `CHANCE`.
         repeats: agreement of each repeat of a cross-validation.
         pairs_per_second: counts a pair once per repeat, as do `stories_per_second` and
             `cost_per_1000_pairs`.
@@ -95,6 +100,38 @@ def check_reference(reference: str, raters: Sequence[str]) -> None:
         raise ConfigError(f"reference '{reference}' is not a rater: {nearest(reference, raters)}")
 
 
+def reference_credits(
+    scores: Sequence[PairScores], pairs: pa.Table, reference: str
+) -> tuple[str, dict[str, np.ndarray]]:
+    """The reference, and the credits of all raters that are compared with it.
+
+    After length symmetry, the longer story is right in exactly half of the pairs by construction,
+    so its own result on each pair is a coin's: `CHANCE` takes its place.
+
+    Args:
+        scores: of all raters.
+        pairs: the pairs that they judged.
+        reference: the rater that all others are compared with.
+
+    Returns:
+        The name of the reference, and by rater the credit of each pair, shape (n,), with the
+        reference among them.
+    """
+    credits = {one.rater: one.credit for one in scores}
+    is_longer = {one.rater for one in scores if one.kind == "longer"}
+    if reference not in is_longer or not longer_is_coin(pairs):
+        return reference, credits
+    compared = {rater: credit for rater, credit in credits.items() if rater not in is_longer}
+    return CHANCE, {**compared, CHANCE: np.full(pairs.num_rows, 0.5)}
+
+
+def longer_is_coin(pairs: pa.Table) -> bool:
+    """Whether the longer story is the chosen one in exactly half of the pairs with a longer one."""
+    differences = length_differences(pairs)
+    longer = int((differences > 0).sum())
+    return longer > 0 and longer == int((differences < 0).sum())
+
+
 def leaderboard(
     verdicts: pa.Table,
     pairs: pa.Table,
@@ -108,7 +145,8 @@ def leaderboard(
     Args:
         verdicts: table with the schema VERDICTS.
         pairs: the pairs of the headline agreement.
-        reference: the rater that all others are compared with, chosen in advance.
+        reference: the rater that all others are compared with, chosen in advance; see
+            `reference_credits`.
         before_symmetry: a superset of `pairs`, from before length symmetry; verdicts must cover it.
         trained_on: by rater, the number of prompts that it was trained on.
 
@@ -119,8 +157,8 @@ def leaderboard(
     check_reference(reference, [scores.rater for scores in all_scores])
     clusters, differences = np.array(connected_prompts(pairs)), length_differences(pairs)
     gaps, longer, shorter = np.abs(differences), differences > 0, differences < 0
-    credits = {scores.rater: scores.credit for scores in all_scores}
-    comparisons = {one.rater: one for one in compare_all(credits, reference, clusters)}
+    name, credits = reference_credits(all_scores, pairs, reference)
+    comparisons = {one.rater: one for one in compare_all(credits, name, clusters)}
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
         keys = connected_prompts(before_symmetry)

@@ -1,4 +1,4 @@
-"""Plackett-Luce utilities from rankings of any sizes, with ties and intervals over raters.
+"""Plackett-Luce utilities from rankings of any sizes, with ties, and intervals by rater and prompt.
 
 The probability of a ranking is a product over its stages: the item that comes next is chosen among
 those that remain, in proportion to exp(utility) (Plackett, 1975; Luce, 1959). Rankings of two items
@@ -12,7 +12,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -33,11 +33,13 @@ class Ranking:
 
     Attributes:
         blocks: tied items together, the best first.
-        rater: whose ranking it is.
+        rater: whose ranking it is; None where raters are no sample, as for one model.
+        prompt: the prompt whose stories are ranked; None if it is unknown.
     """
 
     blocks: Blocks
     rater: Hashable = None
+    prompt: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Utilities:
         log_likelihood: at the maximum, without the prior.
         rankings: number of rankings with at least two items.
         tied_blocks: blocks of two or more items in them.
-        raters: number of raters.
+        raters: number of raters, where they are named.
+        prompts: number of prompts, where they are named.
         infinite: items without a finite utility, because wins do not connect them with the others
             both ways.
         prior: strength of the Gaussian prior; 0 for maximum likelihood.
@@ -64,25 +67,32 @@ class Utilities:
     rankings: int
     tied_blocks: int
     raters: int
+    prompts: int
     infinite: tuple[str, ...] = ()
     prior: float = 0.0
 
 
-def ranking_of(ratings: Mapping[str, float], rater: Hashable = None) -> Ranking:
+def ranking_of(
+    ratings: Mapping[str, float], rater: Hashable = None, prompt: Hashable = None
+) -> Ranking:
     """The ranking that ratings make: higher is better, equal ratings are a tie."""
     blocks = defaultdict(list)
     for item, rating in ratings.items():
         blocks[rating].append(item)
-    return Ranking([blocks[rating] for rating in sorted(blocks, reverse=True)], rater)
+    return Ranking([blocks[rating] for rating in sorted(blocks, reverse=True)], rater, prompt)
 
 
 def plackett_luce(
     rankings: Sequence[Ranking], *, ties: Ties = "average", prior: float = 0.0
 ) -> Utilities:
-    """Fit utilities by maximum likelihood, with intervals over raters.
+    """Fit utilities by maximum likelihood, with intervals over raters and prompts.
 
-    The interval is the jackknife by rater with a t quantile, as elsewhere in LitBench: the fit is
-    repeated without each rater. Its degrees of freedom are the effective number of raters minus 1.
+    The raters of a prompt rank the same stories, so the variance is that by rater plus that by
+    prompt minus that by both together (Cameron, Gelbach and Miller, 2011), and at least half of the
+    last, as in `litbench.metrics.intervals.two_way_interval`; where only raters or only prompts are
+    named, it is that by them. The first two are jackknives: the fit is repeated without each rater
+    or prompt. The t quantile has the smaller effective number of clusters minus 1 degrees of
+    freedom.
 
     Args:
         rankings: those with fewer than two items are left out.
@@ -92,7 +102,7 @@ def plackett_luce(
 
     Returns:
         The utilities. Items whose wins do not connect them with the others both ways get NaN, and
-        so do intervals if leaving out a rater disconnects an item.
+        so do intervals if leaving out a rater or prompt disconnects an item, or there is only one.
 
     Raises:
         DataError: no ranking of two items, an item twice in one ranking, or a negative prior.
@@ -112,9 +122,8 @@ def plackett_luce(
     likelihood = math.nan
     if len(connected) > 1:
         fit = _Fit(used, connected, ties, prior)
-        everyone = np.ones(len(fit.raters))
-        best, likelihood = fit.maximise(everyone, np.zeros(len(connected)))
-        half = _half_widths(fit, best, everyone)
+        best, likelihood = fit.maximise(np.ones(len(used)), np.zeros(len(connected)))
+        half = _half_widths(fit, best)
         for index, item in enumerate(connected):
             values[item] = float(best[index])
             low[item] = float(best[index] - half[index])
@@ -122,28 +131,57 @@ def plackett_luce(
     return Utilities(
         values, low, high, likelihood, len(used),
         sum(len(block) > 1 for ranking in used for block in ranking.blocks),
-        len({ranking.rater for ranking in used}),
+        len({ranking.rater for ranking in used} - {None}),
+        len({ranking.prompt for ranking in used} - {None}),
         tuple(item for item in every if math.isnan(values[item])), prior,
     )  # fmt: skip
 
 
-def _half_widths(fit: "_Fit", best: np.ndarray, everyone: np.ndarray) -> np.ndarray:
-    """Half of each interval: jackknife by rater; shape (items,)."""
+def _half_widths(fit: "_Fit", best: np.ndarray) -> np.ndarray:
+    """Half of each interval; shape (items,)."""
     from scipy import stats  # noqa: PLC0415
 
-    count = len(fit.raters)
-    if count < 2:
+    columns = [[ranking.rater for ranking in fit.rankings], [one.prompt for one in fit.rankings]]
+    ways = [_numbered(labels) for labels in columns if any(one is not None for one in labels)]
+    sizes = [np.bincount(labels) for labels in ways]
+    if not ways or min(map(len, sizes)) < 2:
         return np.full(len(best), math.nan)
-    without = []
-    for index in range(count):
-        weights = everyone.copy()
-        weights[index] = 0
+    variance = sum(_jackknife_variance(fit, best, labels) for labels in ways)
+    if len(ways) > 1:
+        together = _cell_variance(fit, best, _numbered(list(zip(*ways, strict=True))))
+        variance = np.maximum(variance - together, together / 2)
+    freedom = max(min(map(effective_clusters, sizes)) - 1, 1.0)
+    return np.asarray(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
+
+
+def _numbered(labels: Sequence[Hashable]) -> np.ndarray:
+    """Integers that stand for the labels; shape (rankings,)."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels])
+
+
+def _jackknife_variance(fit: "_Fit", best: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Variance of the utilities by refitting without each cluster; NaN if that disconnects items.
+
+    `labels` numbers the cluster of each ranking; shape (rankings,). Returns shape (items,).
+    """
+    count, without = labels.max() + 1, []
+    for left_out in range(count):
+        weights = (labels != left_out).astype(float)
         if not fit.is_connected(weights):
             return np.full(len(best), math.nan)
         without.append(fit.maximise(weights, best)[0])
-    error = np.sqrt((count - 1) / count * np.sum((np.array(without) - best) ** 2, axis=0))
-    freedom = max(effective_clusters(np.array(list(fit.sizes.values()))) - 1, 1.0)
-    return np.asarray(stats.t.ppf((1 + LEVEL) / 2, freedom) * error)
+    error = np.sum((np.array(without) - best) ** 2, axis=0)
+    return np.asarray((count - 1) / count * error)
+
+
+def _cell_variance(fit: "_Fit", best: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """As `_jackknife_variance`, by one Newton step for each cluster: there are many small ones."""
+    count = labels.max() + 1
+    scores = np.zeros((count, len(best)))
+    np.add.at(scores, labels, fit.scores(best))
+    steps = np.linalg.solve(fit.curvature(best), scores.T)
+    return np.asarray((count - 1) / count * np.sum(steps**2, axis=1))
 
 
 def _edges(blocks: Blocks, ties: Ties) -> Iterable[tuple[str, str]]:
@@ -193,26 +231,25 @@ class _Fit:
     items: Sequence[str]
     ties: Ties
     prior: float
-    raters: list[Hashable] = field(init=False)
-    sizes: dict[Hashable, int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Lay out terms, orders and stages as arrays."""
+        from scipy.sparse import coo_array  # noqa: PLC0415
+
         place = {item: index for index, item in enumerate(self.items)}
-        self.sizes = {}
-        counts: dict[tuple[frozenset[int], frozenset[int]], dict[Hashable, int]] = {}
-        for ranking in self.rankings:
+        counts: dict[tuple[frozenset[int], frozenset[int]], int] = {}
+        cells = []
+        for number, ranking in enumerate(self.rankings):
             blocks = [frozenset(place[i] for i in block if i in place) for block in ranking.blocks]
-            self.sizes[ranking.rater] = self.sizes.get(ranking.rater, 0) + 1
             for index, block in enumerate(blocks):
                 rest = frozenset().union(*blocks[index + 1 :])
                 if block and len(block) + len(rest) > 1:
-                    by_rater = counts.setdefault((block, rest), {})
-                    by_rater[ranking.rater] = by_rater.get(ranking.rater, 0) + 1
-        self.raters = list(self.sizes)
-        self._counts = np.array(
-            [[by.get(rater, 0) for rater in self.raters] for by in counts.values()], float
-        )
+                    cells.append((counts.setdefault((block, rest), len(counts)), number))
+        # Which terms each ranking has; shape (terms, rankings).
+        self._counts = coo_array(
+            (np.ones(len(cells)), tuple(zip(*cells, strict=True))),
+            shape=(len(counts), len(self.rankings)),
+        ).tocsr()
         stages: list[np.ndarray] = []
         # The first stage of each order, and the first order of each term.
         self._orders: list[int] = []
@@ -227,9 +264,6 @@ class _Fit:
         self._member = np.array(stages)
         self._term_of_order = np.repeat(
             np.arange(len(counts)), np.diff([*self._terms, len(self._orders)])
-        )
-        self._order_of_stage = np.repeat(
-            np.arange(len(self._orders)), np.diff([*self._orders, len(stages)])
         )
 
     def _stages(self, block: list[int], rest: list[int]) -> Iterable[list[np.ndarray]]:
@@ -250,63 +284,65 @@ class _Fit:
             yield memberships
 
     def is_connected(self, weights: np.ndarray) -> bool:
-        """Whether the rankings of the raters with a weight still connect all items."""
-        kept = {rater for rater, weight in zip(self.raters, weights, strict=True) if weight}
-        rankings = [ranking for ranking in self.rankings if ranking.rater in kept]
-        return bool(self.prior) or len(_connected(rankings, self.items, self.ties)) == len(
-            self.items
-        )
+        """Whether the rankings with a weight still connect all items."""
+        kept = [ranking for ranking, w in zip(self.rankings, weights, strict=True) if w]
+        return bool(self.prior) or len(_connected(kept, self.items, self.ties)) == len(self.items)
 
     def maximise(self, weights: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
         """Utilities at the maximum, centred, and the log-likelihood without the prior.
 
         Args:
-            weights: weight of each rater; shape (raters,).
+            weights: weight of each ranking; shape (rankings,).
             start: utilities to begin with; shape (items,).
         """
         from scipy import optimize  # noqa: PLC0415
 
         counts = self._counts @ weights
-        # Only differences matter: without a prior, the sum is held at zero.
-        level = 0.0 if self.prior else 1.0
 
         def negative(u: np.ndarray) -> tuple[float, np.ndarray]:
-            value, slope, _ = self._likelihood(u, counts)
-            value -= self.prior / 2 * float(u @ u) + level / 2 * float(u.sum()) ** 2
-            return -value, -(slope - self.prior * u - level * u.sum())
-
-        def curvature(u: np.ndarray) -> np.ndarray:
-            return -self._likelihood(u, counts)[2] + self.prior * np.eye(len(u)) + level
+            values, slopes = self._by_term(u)
+            penalty, its_slope = self._penalty(u)
+            return penalty - float(counts @ values), its_slope - counts @ slopes
 
         found: Any = optimize.minimize(
-            negative, start, jac=True, hess=curvature, method="trust-exact",
-            options={"gtol": 1e-9, "maxiter": 500},
-        )  # fmt: skip
+            negative, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 500}
+        )
         best = found.x - found.x.mean()
-        return best, self._likelihood(best, counts)[0]
+        return best, float(counts @ self._by_term(best)[0])
 
-    def _likelihood(
-        self, u: np.ndarray, counts: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """Log-likelihood, its gradient and its Hessian; shapes (), (items,), (items, items)."""
+    def scores(self, u: np.ndarray) -> np.ndarray:
+        """Gradient of each ranking's log-likelihood; shape (rankings, items)."""
+        return np.asarray(self._counts.T @ self._by_term(u)[1])
+
+    def curvature(self, u: np.ndarray) -> np.ndarray:
+        """Negative Hessian of the penalised log-likelihood; shape (items, items)."""
+        from scipy import optimize  # noqa: PLC0415
+
+        counts = self._counts.sum(axis=1)
+
+        def slope(at: np.ndarray) -> np.ndarray:
+            return np.asarray(self._penalty(at)[1] - counts @ self._by_term(at)[1])
+
+        return np.asarray(optimize.approx_fprime(u, slope))
+
+    def _penalty(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """What is subtracted from the log-likelihood, and its gradient; shapes (), (items,)."""
+        # Only differences matter: without a prior, the sum is held at zero.
+        level = 0.0 if self.prior else 1.0
+        value = self.prior / 2 * float(u @ u) + level / 2 * float(u.sum()) ** 2
+        return value, self.prior * u + level * u.sum()
+
+    def _by_term(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihood of each term and its gradient; shapes (terms,), (terms, items)."""
         weights = np.exp(u)
         totals = self._member @ weights
-        chosen = self._member * weights / totals[:, None]
         by_order = np.add.reduceat(np.log(totals), self._orders)
         # Mean over the orders of a term, and the share of each order in it.
         least = np.minimum.reduceat(by_order, self._terms)[self._term_of_order]
         relative = np.exp(least - by_order)
         sums = np.add.reduceat(relative, self._terms)
-        sizes = np.bincount(self._term_of_order)
-        logs = np.log(sums / sizes) - least[self._terms]
-        share = relative / sums[self._term_of_order] * counts[self._term_of_order]
-        slopes = np.add.reduceat(chosen, self._orders)
+        logs = np.log(sums / np.bincount(self._term_of_order)) - least[self._terms]
+        share = relative / sums[self._term_of_order]
+        slopes = np.add.reduceat(self._member * weights / totals[:, None], self._orders)
         mean = np.add.reduceat(share[:, None] * slopes, self._terms)
-        value = float(counts @ (self._block @ u + logs))
-        gradient = counts @ self._block - mean.sum(axis=0)
-        stage = share[self._order_of_stage]
-        hessian = (chosen * stage[:, None]).T @ chosen - np.diag(stage @ chosen)
-        hessian += (slopes * share[:, None]).T @ slopes
-        # `mean` is weighted by the counts; terms of a rater left out have none.
-        hessian -= mean.T @ (mean / np.maximum(counts, 1.0)[:, None])
-        return value, gradient, hessian
+        return self._block @ u + logs, self._block - mean

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from litbench.metrics.annotators import ONE_ANNOTATOR, AnnotatorAgreement
 from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.leaderboard import CHANCE, LeaderboardRow
 from litbench.records import OUTCOMES
 from litbench.text import clean_name
 
@@ -54,24 +54,45 @@ def strata_note(row: LeaderboardRow) -> str:
     )
 
 
-def _difference(comparison: Comparison | None) -> str:
+def _comparison(comparison: Comparison | None) -> tuple[str, str]:
+    """The difference with its interval, and the p value after Holm's correction."""
     if comparison is None:
-        return "reference"
-    verdict = "" if comparison.is_clear else " (not significant)"
-    return f"{comparison.difference.mean:+.3f}{verdict}"
+        return "reference", ""
+    difference, p = comparison.difference, comparison.p_holm
+    bounds = f" [{difference.low:+.3f}, {difference.high:+.3f}]" if math.isfinite(p) else ""
+    return f"{difference.mean:+.3f}{bounds}", write_p(p)
+
+
+def write_p(p: float | None) -> str:
+    """A p value to three digits; a dash if it is unknown."""
+    if p is None or not math.isfinite(p):
+        return "–"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def coin_note(rows: Sequence[LeaderboardRow]) -> str:
+    """Why the reference is 1/2; empty if it is a rater."""
+    if not any(row.comparison is not None and row.comparison.reference == CHANCE for row in rows):
+        return ""
+    return (
+        "The longer story is right in exactly half of these pairs, as after length symmetry, so "
+        f"raters are compared with {CHANCE}."
+    )
 
 
 def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     """The leaderboard, with a second table for judges."""
-    reference = next((clean_name(row.rater) for row in rows if row.comparison is None), "")
+    compared = next((row.comparison for row in rows if row.comparison is not None), None)
+    reference = "" if compared is None else clean_name(compared.reference)
     first = rows[0].agreement
-    table = [("rater", "agreement", "chosen longer", "shorter", f"vs {reference}")]
+    heading = ("rater", "agreement", "chosen longer", "shorter", f"vs {reference}", "p (Holm)")
+    table: list[tuple[str, ...]] = [heading]
     for row in rows:
         strata = [
             f"{of.mean:.3f}" if of.n else "-" for of in (row.chosen_longer, row.chosen_shorter)
         ]
         name = clean_name(row.rater)
-        table.append((name, str(row.agreement), strata[0], strata[1], _difference(row.comparison)))
+        table.append((name, str(row.agreement), *strata, *_comparison(row.comparison)))
     blocks = [
         f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
         f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
@@ -81,6 +102,7 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
             for row in rows
             if row.trained_on
         ),
+        coin_note(rows),
         strata_note(rows[0]),
     ]
     if judges := [row for row in rows if row.is_judge]:
@@ -117,10 +139,10 @@ def annotators_text(agreement: AnnotatorAgreement) -> str:
     one = agreement.one_annotator
     gap = f" by {agreement.min_gap:g} or more" if agreement.min_gap else ""
     table = [
-        ("", "agreement", f"vs {ONE_ANNOTATOR}"),
-        (ONE_ANNOTATOR, str(one), "reference"),
+        ("", "agreement", f"vs {ONE_ANNOTATOR}", "p (Holm)"),
+        (ONE_ANNOTATOR, str(one), "reference", ""),
         *(
-            (clean_name(row.rater), str(row.agreement), _difference(row.comparison))
+            (clean_name(row.rater), str(row.agreement), *_comparison(row.comparison))
             for row in agreement.raters
         ),
     ]

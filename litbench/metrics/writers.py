@@ -19,6 +19,8 @@ from litbench.metrics.intervals import (
     clustered_mean,
     jackknife_interval,
     mean_interval,
+    two_way_interval,
+    two_way_mean,
 )
 
 _ROUNDING = 1e-9
@@ -87,7 +89,8 @@ class GradeAgreement:
 
     Attributes:
         agreement: share of pairs of texts for the same prompt that it orders as the reference does,
-            of those that the reference grades differently; a tie counts one half; by prompt.
+            of those that the reference grades differently; a tie counts one half; clustered by
+            prompt and writer.
         systems: correlations of the writers' means.
     """
 
@@ -206,25 +209,86 @@ def shares_beaten(
     }
 
 
-def pair_agreement(
+class PairCredits(NamedTuple):
+    """Credits of a grading for pairs of texts, and what the pairs share.
+
+    Attributes:
+        credits: 1 where it orders the pair as the reference does, 1/2 for a tie; shape (pairs,).
+        prompts: shape (pairs,).
+        writers: both writers of each pair; shape (pairs, 2).
+    """
+
+    credits: np.ndarray
+    prompts: np.ndarray
+    writers: np.ndarray
+
+    def interval(self) -> Interval:
+        """The mean, clustered by prompt and by writer, since most pairs share writers."""
+        return two_way_interval(*self)
+
+    def difference(self, other: "PairCredits") -> tuple[Interval, float]:
+        """The mean paired difference from another grading of the same pairs, and its p value."""
+        paired = self.credits - other.credits
+        return difference_interval(two_way_mean(paired, self.prompts, self.writers))
+
+
+def pair_credits(
     reference: Sequence[float],
     values: Sequence[float],
     groups: Sequence[Any],
     prompts: Sequence[str],
-) -> Interval:
-    """Agreement of two gradings of the same texts, over all pairs within a group.
+    writers: Sequence[str],
+) -> PairCredits:
+    """Compare two gradings of the same texts, on all pairs within a group.
 
-    Pairs that the reference grades equally are left out; a tie of `values` counts one half. All
-    arguments have shape (texts,); the interval is clustered by prompt.
+    Pairs that the reference grades equally are left out. All arguments have shape (texts,).
     """
-    credits, clusters = [], []
-    for indices in members_of(groups):
-        for one, other in itertools.combinations(indices, 2):
-            gap, own = reference[one] - reference[other], values[one] - values[other]
-            if abs(gap) > _ROUNDING:
-                credits.append(0.5 if abs(own) <= _ROUNDING else float((own > 0) == (gap > 0)))
-                clusters.append(prompts[one])
-    return jackknife_interval(np.array(credits), clusters)
+    pairs = [pair for indices in members_of(groups) for pair in itertools.combinations(indices, 2)]
+    one, other = np.array(pairs, dtype=int).reshape(-1, 2).T
+    expected, own = (np.asarray(of)[one] - np.asarray(of)[other] for of in (reference, values))
+    is_known = np.abs(expected) > _ROUNDING
+    agrees = np.where(np.abs(own) <= _ROUNDING, 0.5, (own > 0) == (expected > 0))
+    both = np.array([(writers[a], writers[b]) for a, b in pairs], dtype=object).reshape(-1, 2)
+    return PairCredits(agrees[is_known], np.array(prompts)[one][is_known], both[is_known])
+
+
+@dataclass(frozen=True)
+class TextAgreement:
+    """How far a rater orders single texts as a judge does.
+
+    Attributes:
+        difference: agreement minus that of the longer text on the same pairs; None for the longer
+            text itself, and if it was not asked.
+        p_holm: p value of no difference, after Holm's correction for all raters and judges.
+    """
+
+    rater: str
+    judge: str
+    agreement: Interval
+    difference: Interval | None = None
+    p_holm: float | None = None
+
+
+def text_agreements(
+    credits: Mapping[tuple[str, str], PairCredits], reference: str | None
+) -> list[TextAgreement]:
+    """The agreement of raters with judges, compared with a reference.
+
+    Args:
+        credits: by rater and judge.
+        reference: the rater that all others are compared with; None for no comparison.
+    """
+    compared = {
+        (rater, judge): of.difference(credits[reference, judge])
+        for (rater, judge), of in credits.items()
+        if reference is not None and rater != reference
+    }
+    adjusted = dict(zip(compared, holm([p for _, p in compared.values()]), strict=True))
+    return [
+        TextAgreement(*key, of.interval(), compared[key][0] if key in compared else None,
+                      adjusted.get(key))
+        for key, of in credits.items()
+    ]  # fmt: skip
 
 
 def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]]) -> Correlation:
@@ -268,7 +332,8 @@ def grade_agreement(
         columns[rater][writer] = float(np.mean([values[index] for index in indices]))
         columns[reference][writer] = float(np.mean([expected[index] for index in indices]))
     return GradeAgreement(
-        rater, reference, quantity, pair_agreement(expected, values, groups, prompts),
+        rater, reference, quantity,
+        pair_credits(expected, values, groups, prompts, writers).interval(),
         correlate(rater, reference, columns),
     )  # fmt: skip
 

@@ -1,1 +1,79 @@
-"""Raters that are trained: surface features and Bradley-Terry reward models."""
+"""Raters that are trained, and the loader of whatever was saved.
+
+Importing this package needs no torch; a model's own module is imported when it is loaded.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from litbench.errors import ConfigError, ModelError
+from litbench.hub import fetch_model
+from litbench.locations import resolve
+from litbench.raters import Rater, RaterSpec, load_rater
+
+_MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
+
+
+def model_entry(model: str | Path, **options: Any) -> dict[str, Any]:
+    """The config entry of a saved model: its kind, by the files in its folder, and its path.
+
+    Args:
+        model: a model folder, a GGUF file, or a name on the Hub.
+        options: options of the kind, such as `device`; those that are None are left out.
+
+    Raises:
+        ConfigError: the folder holds no model, or a feature model is given options.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    kind = _kind_of(model)
+    if given and kind == "features":
+        raise ConfigError(f"{model} is a feature model: leave out {' and '.join(given)}")
+    return {"kind": kind, "path": str(model), **given}
+
+
+def _kind_of(model: str | Path) -> str:
+    folder = Path(resolve(str(model)))
+    if folder.is_dir() and not any((folder / name).exists() for name in _MODEL_FILES):
+        inner = {path.parent for name in _MODEL_FILES for path in folder.glob(f"*/{name}")}
+        models = " or ".join(map(str, sorted(inner)))
+        raise ConfigError(
+            f"{folder} holds no model (none of {', '.join(_MODEL_FILES)}): give "
+            f"{models or 'the folder of a trained model, such as runs/verifier/model'}"
+        )
+    if not folder.exists():
+        folder = fetch_model(str(model))
+    if (folder / "features.json").exists():
+        return "features"
+    if not (folder / "litbench.json").exists():
+        return "reward"
+    try:
+        return str(json.loads((folder / "litbench.json").read_text(encoding="utf-8"))["kind"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"cannot read {folder / 'litbench.json'} ({error}): save it again"
+        ) from error
+
+
+def load(model: str | Path, **options: Any) -> Rater:
+    """Load whatever was saved: a feature model, a reward model or a generative one.
+
+        model = litbench.load("runs/mine/model")
+        rewards = model.score(["[WP] A door."], ["It opened."])
+        model.percentiles(rewards)
+
+    A generative model reads two stories at once: `model.compare(prompts, stories, others)`, which
+    the other models have too.
+
+    Args:
+        model: a model folder, a GGUF file, or a name on the Hub.
+        options: of the model's kind, such as `device` and `batch_tokens`; see `ModelOptions`.
+
+    Raises:
+        ConfigError: the folder holds no model.
+        ModelError: the model cannot be read.
+        MissingExtraError: a library of the model is not installed.
+    """
+    entry = model_entry(model, **options)
+    kind = entry.pop("kind")
+    return load_rater(RaterSpec(kind, kind, entry))

@@ -7,6 +7,7 @@ Logistic regression without intercept, which is the Bradley-Terry model with a l
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def choose_strength(
     """Select the inverse strength of the penalty with the lowest log-loss in folds over prompts.
 
     Args:
-        differences: first side minus second side, scaled; shape (n, columns).
+        differences: first side minus second side, scaled; shape (n, columns), may be sparse.
         first_chosen: whether the first side is the chosen one; bool, shape (n,).
         prompts: prompt of each row; shape (n,).
         strengths: inverse strengths to select from.
@@ -78,7 +79,7 @@ def choose_strength(
     count = min(folds, len(groups))
     if len(strengths) == 1 or count < 2:
         return strengths[0]
-    weights = np.ones(len(differences)) if weights is None else weights
+    weights = np.ones(len(group)) if weights is None else weights
     losses = dict.fromkeys(strengths, 0.0)
     for train, test in GroupKFold(count).split(differences, groups=group):
         for c in strengths:
@@ -100,21 +101,26 @@ def logistic(
     For the arguments see `choose_strength`. Returns the coefficients; float64, shape (columns,).
     The last digits depend on the number of BLAS threads.
     """
+    from scipy import sparse  # noqa: PLC0415
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
-    if differences.shape[1] > len(differences):
+    rows, columns = differences.shape
+    weights = np.ones(rows) if weights is None else weights
+    # Both orders of every row, with half the weight each, so that there are always two classes.
+    label = np.concatenate([first_chosen, ~first_chosen])
+    twice = np.tile(weights, 2) / 2
+    is_sparse = sparse.issparse(differences)
+    if columns > rows and not is_sparse:
         # The solution is in the row space, where Newton's matrix is smaller.
         basis: np.ndarray = np.linalg.svd(differences, full_matrices=False)[2]
         within: np.ndarray = logistic(differences @ basis.T, first_chosen, c, weights) @ basis
         return within
-    weights = np.ones(len(differences)) if weights is None else weights
-    # Both orders of every row, with half the weight each, so that there are always two classes.
-    both = np.concatenate([differences, -differences])
-    label = np.concatenate([first_chosen, ~first_chosen])
-    # Newton, for few columns and many rows; lbfgs does not reach this tolerance on some data.
+    stack: Any = sparse.vstack if is_sparse else np.concatenate
+    # Newton: lbfgs does not reach these tolerances on some data.
+    solver, tolerance = ("newton-cg", 1e-10) if is_sparse else ("newton-cholesky", 1e-8)
     model = LogisticRegression(
-        C=c, fit_intercept=False, solver="newton-cholesky", max_iter=1_000, tol=1e-8
+        C=c, fit_intercept=False, solver=solver, max_iter=1_000, tol=tolerance
     )
-    model.fit(both, label, sample_weight=np.tile(weights, 2) / 2)
+    model.fit(stack([differences, -differences]), label, sample_weight=twice)
     coefficients: np.ndarray = model.coef_[0].astype(np.float64)
     return coefficients

@@ -105,8 +105,8 @@ def write_trained_model(
 
 
 def _judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
-    """Judge held-out pairs with a trained model and both length baselines; as JSON values."""
-    raters = [rater, LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
+    """Judge held-out pairs with a trained model and the longer story; as JSON values."""
+    raters = [rater, LengthRater("longer", "longer", 1)]
     verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
     rows = plain(leaderboard(verdicts, pairs, "longer"))
     return {

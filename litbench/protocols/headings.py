@@ -23,7 +23,7 @@ _PATTERNS = {
 _DIGITS = " 一二三四五六七八九"
 _RELEASED_MARKDOWN = re.compile(r"(#{1,6})\s+.")
 _RELEASED_TITLE = re.compile(
-    r"[一二三四五六七八九十百]+[、.．]|第[一二三四五六七八九十百]+[章节部分]|\d+[、.．]."
+    r"(?:[一二三四五六七八九十百]+[、.．]|第[一二三四五六七八九十百]+[章节部分]|\d+[、.．])\s*.+"
 )
 # A line of nothing but marks is a divider.
 _BULLET = re.compile(r"[-*+•]\s+.*\w")

@@ -15,14 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
 
-from litbench.config import as_plain, build, clear_exit, load_config, nearest
+from litbench.config import Input, Runtime, as_plain, build, clear_exit, load_config, nearest
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import RejectedRows
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
 from litbench.judges.session import (
@@ -51,7 +52,6 @@ from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
-from litbench.tables import RejectedRows
 from litbench.text import count_words
 
 # Rows of a table that are held in memory, and sessions in one log.
@@ -95,9 +95,9 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     items: list[str | int] | None = None
     samples: PositiveInt = 1
-    prices: Path | None = None
-    answers: Path | None = None
-    dry_run: bool = False
+    prices: Annotated[Path | None, Input] = None
+    answers: Annotated[Path | None, Runtime] = None
+    dry_run: Annotated[bool, Runtime] = False
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,6 @@ def run(config: Run) -> None:
         return
     roles = [*models.writers.values(), *models.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
-    if config.prices is not None:
-        inputs["prices"] = config.prices
     for role in roles:
         if role.is_recorded:
             name = role.model.removeprefix(RECORDED)
@@ -320,7 +318,6 @@ def run(config: Run) -> None:
         config=config,
         inputs=inputs,
         models={one.model: folder for one in roles if (folder := local_folder(one.model))},
-        runtime_keys=("answers", "dry_run"),
     )
     # Recorded models fail again in the same way.
     is_recorded = all(role.is_recorded for role in roles)

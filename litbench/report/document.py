@@ -118,8 +118,6 @@ def signed(value: Interval | float | None) -> str:
 def _p_value(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
-    if value >= 0.05:
-        return "not significant"
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 

@@ -13,8 +13,10 @@ from litbench.store import Artifact
 _PUBLISHED = "readers-of-generated-stories"
 
 
-def draw_study(figures: StudyFigures, published: Mapping[str, Any] | None) -> Figure:
+def draw_study(figures: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
     """Plot the shares of a study, and of raters against the majority of the other readers.
+
+    Empty without any share, as for a single reader whose ratings made the labels.
 
     `published` is the paper's entry for the first share, drawn as a hollow mark; None for none.
     """
@@ -25,13 +27,16 @@ def draw_study(figures: StudyFigures, published: Mapping[str, Any] | None) -> Fi
         hollow = {rows[0][0]: float(published["stated"])}
         caption += f" Hollow: {published['about']}: {published['stated']} ({published['where']})."
     if figures.annotators is not None:
+        rows.append(("one reader agrees with the others", [[figures.annotators.one_annotator]]))
         rows += [
             (f"{short_name(row.rater)} agrees with the others", [[row.agreement]])
             for row in figures.annotators.raters
         ]
     mark = "published for other pairs and readers"
+    if not rows:
+        return {}
     drawn = plots.dots(rows, ["readers"], "share", hollow=hollow, mark=mark)
-    return Figure("Shares", caption, drawn)
+    return {"human_study": Figure("Shares", caption, drawn)}
 
 
 def write_human_study(
@@ -43,6 +48,7 @@ def write_human_study(
     *,
     label_sources: Sequence[str],
     from_choices: bool,
+    made_labels: bool,
     versions: int,
 ) -> None:
     """Write human_study.html and its plot.
@@ -55,6 +61,7 @@ def write_human_study(
         pairs: rows of `pair_results`.
         label_sources: who labelled the pairs.
         from_choices: whether readers chose, rather than rated stories.
+        made_labels: whether the readers' answers made the labels.
         versions: number of versions of the pages that readers saw.
     """
     figures, published = kept or everyone, None
@@ -62,14 +69,14 @@ def write_human_study(
         published = {row["name"]: row for row in load_published()["other_test_sets"]}[_PUBLISHED]
     found = figures.annotators
     write_page(
-        artifact, "human_study", {"human_study": draw_study(figures, published)},
+        artifact, "human_study", draw_study(figures, published),
         title="LitBench: a study with readers",
         label_sources=label_sources,
         everyone=everyone,
         kept=kept,
         names=SHARES,
         annotators=None if found is None else annotators_json(found),
-        from_choices=from_choices,
+        made_labels=made_labels,
         versions=versions,
         exclusions=exclusion_counts(readers),
         readers=readers,

@@ -19,11 +19,11 @@ from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
 from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
-from litbench.metrics.printing import significance_note, strata_note
+from litbench.metrics.printing import coin_note, significance_note, strata_note
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.metrics.writers import WriterRow
 from litbench.probes import PROBES
@@ -171,8 +171,9 @@ def render_report(
         (one.rater, one.reference): one
         for one in compare_all({name: credits[name] for name in first}, None, clusters)
     }
+    reference, compared = reference_credits(list(of_rater.values()), pairs, reference)
     # Power needs at least two prompts, and raters that are sometimes right.
-    known = {name: credit for name, credit in credits.items() if credit.any()}
+    known = {name: credit for name, credit in compared.items() if credit.any()}
     enough = reference in known and len(set(clusters.tolist())) > 1
     cases = measure(known, reference, clusters) if enough else {}
     reading = [row.rater for row in rows if row.kind not in _BASELINES][:_MOST_RATERS]
@@ -212,7 +213,7 @@ def render_report(
         judges=judges,
         annotators=annotators,
         changes=changes,
-        notes=[strata_note(rows[0]), significance_note(rows)],
+        notes=[coin_note(rows), strata_note(rows[0]), significance_note(rows)],
         other_outcomes=[name for name in OUTCOMES[2:] if any(row.outcomes[name] for row in judges)],
         before=before_symmetry,
         pairs=pairs,

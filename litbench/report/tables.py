@@ -25,7 +25,9 @@ _GROUP_OF_KIND = {
     "recorded": "zero-shot judges",
     "reward": "Bradley-Terry",
     "panel": "panels",
-    **dict.fromkeys(("longer", "shorter", "random", "talk", "features"), "baselines"),
+    **dict.fromkeys(
+        ("longer", "shorter", "random", "talk", "features", "bag_of_words"), "baselines"
+    ),
 }
 GROUPS = (
     "zero-shot judges", "Bradley-Terry", "GenRM", "GenRM-CoT", "panels", "baselines", "others",

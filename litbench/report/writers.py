@@ -3,13 +3,20 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from litbench.metrics.plackett_luce import Utilities
-from litbench.metrics.writers import Correlation, GradeAgreement, PromptRange, WriterRow
+from litbench.metrics.printing import write_p
+from litbench.metrics.writers import (
+    Correlation,
+    GradeAgreement,
+    PromptRange,
+    TextAgreement,
+    WriterRow,
+)
 from litbench.metrics.writing import Inconsistency, LengthCorrelation
+from litbench.report.document import signed
 
 # Percentiles above it do not tell writers apart (protocol webnovel).
 CEILING = 99
@@ -27,7 +34,7 @@ class Comparison:
         utilities: Plackett-Luce utilities by source: people, judges or a rater.
         columns: numbers by name and writer, which `correlations` compares.
         quantities: mean grades by quantity and writer.
-        text_agreement: agreement of each rater with each judge on single texts.
+        text_agreement: of each rater with each judge.
         people_agreement: agreement of each judge with people, by quantity.
         length_correlation: (x, y, correlation) of lengths and grades.
         plan_inconsistency: by planner, one per prompt.
@@ -43,7 +50,7 @@ class Comparison:
     columns: dict[str, dict[str, float]]
     quantities: dict[str, dict[str, float]]
     correlations: list[Correlation]
-    text_agreement: list[dict[str, Any]]
+    text_agreement: list[TextAgreement]
     people_agreement: list[GradeAgreement]
     length_correlation: list[tuple[str, str, LengthCorrelation]]
     plan_inconsistency: dict[str, list[Inconsistency]]
@@ -81,9 +88,9 @@ def comparison_tables(found: Comparison) -> dict[str, Table]:
               for one in found.correlations),
         ],
         "Raters against judges, on single texts": [
-            ["rater", "judge", "agreement", "pairs"],
-            *([one["rater"], one["judge"], str(one["agreement"]), f"{one['agreement'].n:,}"]
-              for one in found.text_agreement),
+            ["rater", "judge", "agreement", "pairs", "minus the longer", "p (Holm)"],
+            *([one.rater, one.judge, str(one.agreement), f"{one.agreement.n:,}",
+               signed(one.difference), write_p(one.p_holm)] for one in found.text_agreement),
         ],
         "Judges against people": [
             ["judge", "quantity", "agreement on pairs", "pairs", "Pearson", "tau-b", "Spearman"],
@@ -149,9 +156,8 @@ def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
         cells = [row.writer, _number(grade.mean), f"{_number(grade.low)} to {_number(grade.high)}",
                  str(grade.clusters), str(row.grades)]  # fmt: skip
         if gap is not None:
-            is_tiny = row.p_holm is not None and row.p_holm < 0.001
             bounds = f"[{_number(gap.low)}, {_number(gap.high)}]"
-            cells += [f"{gap.mean:+.2f} {bounds}", "<0.001" if is_tiny else _number(row.p_holm, 3)]
+            cells += [f"{gap.mean:+.2f} {bounds}", write_p(row.p_holm)]
         elif reference is not None:
             cells += ["", ""]
         shares = (row.beaten.get(rater) for rater in raters)

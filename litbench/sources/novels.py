@@ -39,10 +39,11 @@ def split_chapters(text: str) -> list[str]:
     ends = [*(match.start() for match in found[1:]), len(text)]
     bodies = [text[match.end() : end].strip() for match, end in zip(found, ends, strict=True)]
     names = [normalise(match[0]) for match in found]
+    last = {name: number for number, name in enumerate(names)}
     chapters, empty = [], 0
     for number, (name, body) in enumerate(zip(names, bodies, strict=True)):
         # The last heading of a table of contents is followed by what stands before the novel.
-        ends_contents = empty >= _CONTENTS and name in names[number + 1 :]
+        ends_contents = empty >= _CONTENTS and last[name] > number
         if body and not ends_contents:
             chapters.append(body)
         empty = 0 if body else empty + 1

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from litbench.config import nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
+from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.records import (
     PAIRS,
     RATINGS,
@@ -30,7 +31,6 @@ from litbench.records import (
     empty_columns,
     pair_id,
 )
-from litbench.tables import ROW, RejectedRows, read_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
@@ -147,7 +147,7 @@ def read_ratings(
         if getattr(how, name) is not None
     }
     file = str(how.table)
-    rows = read_table(
+    rows = read_foreign(
         how.table,
         _ROWS,
         columns=columns,

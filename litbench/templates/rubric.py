@@ -20,7 +20,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
+from litbench.templates.parser import LONGEST_REPLY
 
 Form = Literal["lines", "tags", "brackets", "json"]
 
@@ -36,13 +37,39 @@ _FOLDER = Path(__file__).parent / "rubrics"
 # A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A number, optionally with what it is out of.
-_OUT_OF = r"(?:/|(?:out\s+)?of\b)\s*"
-# What makes it no number: a range such as 12-14 or "12 to 14", further digits, another fraction.
-_GOES_ON = rf"\s*(?:[-–—~]|to\b|or\b)\s*\d|[eE,]?[\d.]*\d|\s*/|\s*{_OUT_OF}\d"
-_NUMBER = re.compile(rf"([-+]?\d{{1,9}}(?:\.\d{{1,9}})?)(?:\s*{_OUT_OF}(\d{{1,9}}))?(?!{_GOES_ON})")
+_OUT_OF = r"\s*(?:points?\s+|stars?\s+)?(?:/|(?:out\s+)?of\b)\s*"
+# What makes it no number: a range such as 12-14 or "12 to 14", further digits, another fraction,
+# a unit, a sentence such as "20 is too high".
+_GOES_ON = (
+    rf"\W{{0,3}}(?:[-–—~→]|->|to\b|or\b|and\b|&)\s*\d|[eE,:_]?[\d.]*\d|\s*/|{_OUT_OF}\d|\s+\d"
+    r"|[a-z]|\s*[%‰^±×+?→]|\s*[-=]>|\s+(?!because\b|since\b|for\b|as\b|with\b|points?\b)[a-z]"
+)
+_NUMBER = re.compile(
+    rf"([-+]?\d{{1,9}}(?:\.\d{{1,9}})?)(?:{_OUT_OF}(\d{{1,9}}))?(?!{_GOES_ON})", re.I
+)
+# A second number that corrects the first.
+_CORRECTED = re.compile(
+    r"\b(?:no|so|wait|rather|actually|sorry|mean|make|correct\w*|revis\w*|chang\w*|now|then|instead"
+    r"|reduced|raised|lowered|should|minus|plus)\b\D{0,20}\d|(?:→|[-=]>)\s*\d",
+    re.I,
+)
+# Characters that NFKC would turn into digits of another value, such as the exponent of 1².
+_NO_DIGITS = re.compile("[²³¹\u2070-\u209f¼-¾⅐-⅟↉]")
 _MARKS = "*_`[]()<>\"' \t\n"
+_ROW = re.compile(r"\s*\|(.*)")
+_SEPARATOR = re.compile(r"[:→]|\s[-–—=]+>?\s|=")
+_RANGE = re.compile(r"\s*\([^()]{0,80}\)\W*\Z")
+# Introduces what a story says: "The story ends with these lines:".
+_QUOTES = re.compile(
+    r"\b(?:says?|said|writes?|wrote|reads?|states?|prints?|ends?|closes?|claims?|contains?|includes?"
+    r"|demands?|asks?|tells?|wants?|inserts?|quotes?|opens?|adds?|begs?)\b[^.!?]*\Z",
+    re.I,
+)
+_OWN = re.compile(r"\b(?:my|overall|final)\b", re.I)
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
+_LONGEST_NAME = 200
+_Block = list[tuple[str, float | None]]
 # Typical length of the reasoning before the ratings, for estimates.
 _EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
 
@@ -146,21 +173,23 @@ class Rubric:
     def read(self, reply: str, *, as_published: bool = False) -> dict[str, Rating]:
         """Return the rating of every criterion that a reply states; the others are unparsed.
 
-        Names match without case, Markdown, numbers, spaces and hyphens, and the last line of a
-        criterion binds, of tags the last block. `as_published` reads as the benchmarks' own
-        programs do: `lines` keeps names as they are written, unknown ones too, and clamps numbers
-        to the scale; `tags` takes the first integer of each tag and nothing if one is missing;
-        `brackets` takes the first number.
+        Names match without case, Markdown, numbers, spaces and hyphens. Within a block the last
+        line of a criterion binds. If two blocks disagree, one may be quoted from the text, and
+        nothing is read, unless the last one alone is complete. Block quotations never count.
+        `as_published` reads as the benchmarks' own programs do: `lines` keeps names as
+        they are written, unknown ones too, and clamps numbers to the scale; `tags` takes the first
+        integer of each tag and nothing if one is missing; `brackets` takes the first number.
         """
         if as_published and self.form != "json":
             found = getattr(self, f"_published_{self.form}")(reply)
             stated = {name: Rating(number) for name, number in found.items()}
         else:
-            numbers = getattr(self, f"_{self.form}")(unicodedata.normalize("NFKC", reply))
+            reply = _own_text(reply) if len(reply) <= LONGEST_REPLY else ""
+            numbers = self._agreed(getattr(self, f"_{self.form}")(reply))
             stated = {
-                self._by_name[key].name: self._rated(self._by_name[key], number)
-                for key, number in numbers
-                if key in self._by_name
+                criterion.name: self._rated(criterion, numbers[key])
+                for key, criterion in self._by_name.items()
+                if key in numbers
             }
         missing = {one.name: Rating(None, "unparsed") for one in self.criteria}
         return missing | stated
@@ -207,41 +236,87 @@ class Rubric:
             return Rating(None, "off_scale")
         return Rating(number)
 
-    # Readers: canonical name and number, or None where no number can be read.
+    def _agreed(self, blocks: Iterable[_Block]) -> dict[str, float | None]:
+        """The numbers of all blocks; none if two disagree, unless the last alone is complete."""
+        agreed: dict[str, float | None] = {}
+        for block in blocks:
+            found = {name: number for name, number in block if name in self._by_name}
+            is_disputed = any(
+                number is not None and agreed.get(name) not in (None, number)
+                for name, number in found.items()
+            )
+            is_complete = [
+                all(one.get(name) is not None for name in self._by_name) for one in (agreed, found)
+            ]
+            if is_disputed and is_complete != [False, True]:
+                return {}
+            agreed = found if is_disputed else agreed | found
+        return agreed
 
-    def _lines(self, reply: str) -> Iterator[tuple[str, float | None]]:
-        lines = reply.splitlines()
-        marked = [number for number, line in enumerate(lines) if _SCORES.match(line)]
-        for line in lines[marked[-1] + 1 :] if marked else lines:
-            name, colon, rest = line.partition(":")
-            if colon and len(name) <= 200:
-                yield canonical(name), _number(rest, self.highest)
+    # Readers: blocks of canonical names with numbers, or None where no number can be read.
 
-    def _tags(self, reply: str) -> Iterator[tuple[str, float | None]]:
+    def _lines(self, reply: str) -> Iterator[_Block]:
+        lines = [line for line in reply.splitlines() if line.strip()]
+        first = next((k for k, line in enumerate(lines) if _SCORES.match(line)), 0)
+        block: _Block = []
+        is_inside = is_quoted = False
+        for before, line in itertools.islice(itertools.pairwise(["", *lines]), first, None):
+            rating = self._line(line)
+            # A marker or the first rating after other lines begins a block.
+            if _SCORES.match(line) or (rating and not is_inside):
+                yield block
+                block, is_inside = [], True
+                is_quoted = bool(_QUOTES.search(before)) and not _OWN.search(before)
+            elif rating is None:
+                is_inside = False
+            if rating and not is_quoted:
+                block.append(rating)
+        yield block
+
+    def _line(self, line: str) -> tuple[str, float | None] | None:
+        """The criterion that a line begins with, and its number; None if it names none."""
+        row = _ROW.match(line)
+        if row:
+            cells = [cell for cell in row[1].split("|") if cell.strip(_MARKS)]
+            pairs = list(itertools.pairwise(cells))[:2]
+        else:
+            pairs = [
+                (line[: match.start()], line[match.end() :])
+                for match in itertools.islice(_SEPARATOR.finditer(line), 3)
+            ]
+        for name, rest in pairs:
+            key = canonical(_RANGE.sub("", name[:_LONGEST_NAME]))
+            is_open = name.count('"') % 2 or name.count("“") > name.count("”")
+            if key in self._by_name and len(name) <= _LONGEST_NAME and not is_open:
+                return key, _number(rest, self.highest)
+        return None
+
+    def _tags(self, reply: str) -> Iterator[_Block]:
         block: dict[str, float | None] = {}
         for tag, value in re.findall(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>", reply):
             name = canonical(tag)
             if name in block:
-                # A repeated tag begins a new block, such as the answer after an echoed example.
+                yield list(block.items())
                 block = {}
             if name in self._by_name:
                 block[name] = _number(value, self.highest)
-        yield from block.items()
+        yield list(block.items())
 
-    def _brackets(self, reply: str) -> Iterator[tuple[str, float | None]]:
-        # The first number after the last word "score", else the last number.
+    def _brackets(self, reply: str) -> Iterator[_Block]:
+        # The first number after each word "score", else the last number.
         after = re.split(r"\bscores?\b", reply, flags=re.I)[1:]
-        numbers = _BRACKETS.findall(after[-1])[:1] if after else []
-        numbers = numbers or _BRACKETS.findall(reply)[-1:]
-        for number in numbers:
-            yield canonical(self.criteria[0].name), float(number)
+        numbers = [number for part in after for number in _BRACKETS.findall(part)[:1]]
+        for number in numbers or _BRACKETS.findall(reply)[-1:]:
+            yield [(canonical(self.criteria[0].name), float(number))]
 
-    def _json(self, reply: str) -> Iterator[tuple[str, float | None]]:
+    def _json(self, reply: str) -> Iterator[_Block]:
         for content in json_objects(reply):
+            block: _Block = []
             for name, value in _leaves(content):
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 number = float(value) if is_number else _number(str(value), self.highest)
-                yield canonical(name), number
+                block.append((canonical(name), number))
+            yield block
 
     def _published_lines(self, reply: str) -> dict[str, float]:
         # As longform-writing-bench, core/scoring.py: lines after a marker, until a rule or an end
@@ -289,6 +364,12 @@ def canonical(name: str) -> str:
     """A criterion's name without case, Markdown, leading numbers, spaces and punctuation."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return re.sub(r"[\W_]+", "", folded).lstrip("0123456789")
+
+
+def _own_text(reply: str) -> str:
+    """The reply without block quotations, in compatibility form."""
+    text = unicodedata.normalize("NFKC", _NO_DIGITS.sub("^", reply))
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(?:>|&gt;)", line))
 
 
 def json_objects(reply: str) -> Iterator[Any]:
@@ -341,6 +422,9 @@ def _number(text: str, highest: float) -> float | None:
     """The number at the start of a text; "4/5" is 4 if the scale ends at 5."""
     match = _NUMBER.match(text.strip(_MARKS))
     if match is None or (match[2] is not None and float(match[2]) != highest):
+        return None
+    is_bound = re.match(r"\W*[<>]\s*\d", text) and not re.match(r"\W*<[^<>]{0,20}>", text)
+    if is_bound or _CORRECTED.search(text, match.end()):
         return None
     return float(match[1])
 

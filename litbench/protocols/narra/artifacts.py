@@ -225,5 +225,5 @@ def accept(
 
 def extract_html(text: str) -> str:
     """The HTML of a reply: the content of its first closed fence, or the whole reply."""
-    fenced = re.search(r"```(?:html)?[ \t]*\n(.*?)```", text, re.S)
-    return (fenced[1] if fenced else text).strip()
+    fenced = re.search(r"```(?:html)?(.*?)```", text, re.S | re.I)
+    return (fenced[1] if fenced else "").strip() or text.strip()

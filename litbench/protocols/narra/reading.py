@@ -35,9 +35,10 @@ _TRUE = {"1", "true", "yes", "y", "on"}
 
 _ENDS = r"(?:end|stop|finish|quit|exit)"
 _WANTS_END = re.compile(
-    rf"\b{_ENDS} (?:the|this|our|my) (?:story|game|session|adventure)\b"
+    rf"\b{_ENDS} (?:the|this|our|my) (?:story|game|session|adventure)\b|\bend ?story\b"
     rf"|\bi (?:want|need|would like|wish|'d like) to {_ENDS} (?:this|it|now|here)\b"
-    rf"|\blet(?:'|’)?s {_ENDS} (?:(?:it|this) )?here\b"
+    rf"|\blet(?:'|’)?s {_ENDS} (?:(?:it|this)(?: here| now)?|here|now)\b"
+    r"|(?:^|[.!?,;] |\b(?:please|just|now) )end it\b"
     r"|\b(?:结束故事|停止故事|结束这个故事)\b",
     re.I,
 )
@@ -262,8 +263,8 @@ def resolve_choices(
 
 
 def limit_choices(choices: Sequence[str], most: int | None) -> list[str]:
-    """Keep the first `most` choices; the choice to end the story takes the last place."""
-    kept = list(choices[:most])
+    """Keep the first `most` choices (0: all); the choice to end the story takes the last place."""
+    kept = list(choices[: most or None])
     is_end = [choice.strip().lower() == END_CHOICE.lower() for choice in choices]
     if kept and True in is_end[len(kept) :] and True not in is_end[: len(kept)]:
         kept[-1] = choices[is_end.index(True)]

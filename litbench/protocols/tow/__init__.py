@@ -19,6 +19,7 @@ from pydantic import NonNegativeFloat
 
 from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
+from litbench.ingest import read_foreign
 from litbench.judges.rubric import ATTEMPTS, Rated
 from litbench.judges.session import (
     WRITER,
@@ -199,7 +200,7 @@ class Tow(Protocol):
         elif turn.outcome == "cut":
             flags.append("cut")
         # With reasoning, which is not part of the text.
-        measures = self._measures(task, text, len(turn.text) if text else 0)
+        measures = self._measures(task, text, turn.text if text else "")
         grades: list[Grade] = [(None, *one, flags) for one in measures.items()]
         return Written({"text": text} if text else {}, flags, grades)
 
@@ -311,18 +312,18 @@ class Tow(Protocol):
 
     # Measuring -----------------------------------------------------------------------------------
 
-    def _measures(self, task: Task, text: str, length: int) -> dict[str, float]:
+    def _measures(self, task: Task, text: str, written: str) -> dict[str, float]:
         """Quantities without a judge; those of an empty text are its lengths only."""
         measured: dict[str, float] = {
             "input characters": len(task.instruction) + len(task.information),
-            "output characters": length,
+            "output characters": len(written),
         }
         if not text:
             return measured
         measured |= paragraph_statistics(text)
         if task.task != "completion":
             formatting = (
-                released_formatting_score(text)
+                released_formatting_score(written if written.strip() == text else text)
                 if self._is_released
                 else formatting_score(text, task.kind)
             )
@@ -359,7 +360,7 @@ class Tow(Protocol):
     def _read_items(self) -> list[Item]:
         options = self._options
         genres = read_yaml(options.genres or _FOLDER / "genres.yaml")
-        rows = read_table(options.instructions, INSTRUCTIONS, columns=options.columns).to_pylist()
+        rows = read_foreign(options.instructions, INSTRUCTIONS, columns=options.columns).to_pylist()
         references = {}
         if options.reference == "item":
             references = {row["instruction_id"]: row["reference"] or None for row in rows}

@@ -1,0 +1,16 @@
+"""Sphinx: make docs builds the site in docs/_build from these pages and the public names."""
+
+from litbench import __version__
+
+project = "LitBench"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"LitBench {release}"
+exclude_patterns = ["_build"]
+# Anchors of headings as on GitHub, so that links work in both places.
+myst_heading_anchors = 3
+# Files of the repository outside docs/ are shown on the repository's pages only.
+suppress_warnings = ["myst.xref_missing"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"

@@ -1,0 +1,953 @@
+"""Reading foreign files: Parquet, JSONL, JSON, CSV, TSV, `datasets` folders and the Hub.
+
+`read_foreign` reads a table into memory; `stream_foreign` and `StreamingTable` read input of any
+size. LitBench's own tables are read by `litbench.tables`.
+
+Each kind of source is read by a generator of chunks, and DuckDB fits each chunk to a schema of
+`litbench.records` in one query. Rows that do not fit the schema are collected in a `RejectedRows`
+with a reason, or raise an error that names file, row and column.
+"""
+
+import codecs
+import csv
+import functools
+import itertools
+import json
+import math
+import os
+import sqlite3
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TextIO, TypedDict, Unpack
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import feather
+from pydantic_core import to_json
+from tqdm import tqdm
+
+from litbench.config import nearest
+from litbench.errors import DataError
+from litbench.hub import is_name, open_stream
+from litbench.records import STORIES, Schema
+from litbench.text import count_words, digest
+
+# Column with the number of each row in the source, counted from 1.
+ROW = "(row)"
+CHUNK_ROWS = 8_192
+CHUNK_BYTES = 64 << 20
+
+_MOST_COLUMNS = 1_000
+_LARGEST_LINE = 256 << 20
+# Largest column of a Parquet row group that is read as a dictionary.
+_LARGEST_CODED = 16 << 20
+# Column with a hash of each row's key, to find repeated keys.
+_KEY = "(key)"
+_PROBLEM, _VALUE = "(problem)", "(value)"
+_INTERNAL = (ROW, _KEY, _PROBLEM, _VALUE)
+_JSON = pa.json_(pa.large_string())
+
+# Called for each broken row with its number, the column, the reason and the value.
+Problem = Callable[..., None]
+
+
+class RejectedRows:
+    """Rows that could not be used, with reasons; stored on disk, so there can be any number.
+
+    Attributes:
+        not_selected: number of rows left out by the caller's condition.
+    """
+
+    def __init__(self) -> None:
+        self.not_selected = 0
+        # SQLite stores an unnamed database in $TMPDIR and deletes it with the connection.
+        self._database = sqlite3.connect("", isolation_level=None)
+        weakref.finalize(self, self._database.close)
+        self._database.execute("CREATE TABLE rejected (file, row, column, reason, value)")
+        self._database.execute("BEGIN")
+
+    def add(self, file: str, row: int, column: str, reason: str, value: Any = None) -> None:
+        """Add a row; `row` is its number in the file, counted from 1."""
+        shown = None if value is None else repr(value)[:120]
+        try:
+            values = (file, row, column, reason, shown)
+            self._database.execute("INSERT INTO rejected VALUES (?, ?, ?, ?, ?)", values)
+        except sqlite3.Error as error:
+            raise DataError(
+                f"cannot store rejected rows ({error}): free space in the temporary folder, or set "
+                "TMPDIR to another one"
+            ) from error
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, sorted by file and row: file, row, column, reason, start of the value."""
+        return list(self._sorted())
+
+    def counts(self) -> dict[str, int]:
+        """Count the rows by column and reason, most frequent first."""
+        query = "SELECT column || ': ' || reason, count(*) FROM rejected GROUP BY 1 ORDER BY 2 DESC"
+        return dict(self._database.execute(query + ", 1"))
+
+    def summary(self) -> str:
+        """Format the counts for the terminal; empty if all rows were used."""
+        lines = [
+            f"  rejected: {count:,} rows, {reason} (see rejected.jsonl)\n"
+            for reason, count in self.counts().items()
+        ]
+        left_out = f"  left out by where: {self.not_selected:,} rows\n"
+        return "".join(lines) + (left_out if self.not_selected else "")
+
+    def write(self, path: Path) -> None:
+        """Write the rows as JSONL, sorted by file and row."""
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in self._sorted())
+
+    def _sorted(self) -> Iterator[dict[str, Any]]:
+        names = ("file", "row", "column", "reason", "value")
+        query = "SELECT * FROM rejected ORDER BY file, row, rowid"
+        return (dict(zip(names, row, strict=True)) for row in self._database.execute(query))
+
+
+# Sources: chunks with the source's columns and each row's number in `ROW` ----------------------
+
+
+def _without(table: pa.Table, *names: str) -> pa.Table:
+    kept = [index for index, name in enumerate(table.column_names) if name not in names]
+    return table.select(kept)
+
+
+def _numbered(table: pa.Table, numbers: Any) -> pa.Table:
+    _check_columns(table.column_names)
+    return _without(table, *_INTERNAL).append_column(ROW, pa.array(numbers))
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    if len(names) > _MOST_COLUMNS:
+        raise ValueError(
+            f"has more than {_MOST_COLUMNS:,} columns: put keys that differ by row into one object"
+        )
+
+
+def _bar(total: int | None, unit: str) -> Any:
+    return tqdm(total=total, desc="reading", unit=unit, unit_scale=True, leave=False, disable=None)
+
+
+def _batch_chunks(
+    batches: Iterable[pa.RecordBatch], total: int | None, problem: Problem, most: float = math.inf
+) -> Iterator[pa.Table]:
+    """Split batches into chunks; raises ValueError if they decode to more than `most` bytes."""
+    done = decoded = 0
+    with _bar(total, " rows") as bar:
+        for batch in batches:
+            table = pa.Table.from_batches([batch]).replace_schema_metadata(None)
+            size = sum(map(_decoded_size, batch.columns))
+            decoded += size
+            _check_decoded(decoded, most)
+            step = max(1, min(CHUNK_ROWS, table.num_rows * CHUNK_BYTES // max(size, 1)))
+            for start in range(0, table.num_rows, step):
+                part = table.slice(start, step)
+                yield _valid(_numbered(part, np.arange(part.num_rows) + done + 1), problem)
+                done += part.num_rows
+                bar.update(part.num_rows)
+
+
+def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
+    """Remove rows with text that is not UTF-8, and convert the columns to types of DuckDB."""
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in chunk.columns
+    ]
+    chunk = pa.table(columns, chunk.column_names)
+    try:
+        chunk.validate(full=True)
+    except pa.ArrowInvalid:
+        kept = []
+        for index in range(chunk.num_rows):
+            try:
+                for column in chunk.columns:
+                    column[index].as_py()
+                kept.append(index)
+            except UnicodeDecodeError:
+                problem(chunk[ROW][index].as_py(), "(row)", "bytes that are not UTF-8")
+        chunk = chunk.take(pa.array(kept, pa.int64()))
+    return pa.table(list(map(_readable, chunk.columns)), chunk.column_names)
+
+
+def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as JSON if DuckDB cannot read its type, such as float16 or decimal256."""
+    try:
+        duckdb.from_arrow(pa.table([column.slice(0, 0)], ["c"]))
+        # DuckDB refuses maps with repeated keys.
+        is_readable = "map<" not in str(column.type)
+    except duckdb.NotImplementedException:
+        is_readable = False
+    if is_readable:
+        return column
+    texts = (
+        None
+        if value is None
+        else to_json(value, bytes_mode="base64", inf_nan_mode="null", fallback=str).decode()
+        for value in column.to_pylist()
+    )
+    return pa.chunked_array([pa.array(texts, pa.large_string())]).cast(_JSON)
+
+
+def _check_decoded(size: int, most: float) -> None:
+    if size > most:
+        raise ValueError(f"decodes to more than {most:,} bytes: export it as JSONL")
+
+
+def _decoded_size(column: pa.Array) -> int:
+    """Return the bytes of a column's values after decoding dictionaries at any depth."""
+    if isinstance(column, pa.StructArray):
+        return sum(map(_decoded_size, column.flatten()))
+    if isinstance(column, pa.MapArray):
+        return _decoded_size(column.keys) + _decoded_size(column.items)
+    if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _decoded_size(column.flatten())
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else None
+    if kind is not None and (_is_text(kind) or pa.types.is_binary(kind)):
+        lengths = pc.binary_length(column.dictionary).take(column.indices)
+        return pc.sum(lengths).as_py() or 0
+    return int(column.nbytes)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
+    """Open a text file; invalid bytes become surrogates, which are rejected row by row."""
+    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    return path.open(encoding=encoding, errors="surrogateescape", newline=newline)
+
+
+def _text_chunks(
+    file: Any, rows: Iterable[tuple[int, Sequence[str]]], names: Sequence[str], problem: Problem
+) -> Iterator[pa.Table]:
+    """Yield chunks of numbered rows of texts; empty texts become null."""
+    numbers: list[int] = []
+    records: list[Sequence[str]] = []
+    size = 0
+
+    def chunk() -> pa.Table:
+        fields = ([text or None for text in texts] for texts in zip(*records, strict=True))
+        columns = [pa.array(values, pa.large_string()) for values in fields]
+        return _numbered(pa.table(columns, names), numbers)
+
+    with _bar(os.fstat(file.fileno()).st_size, "B") as bar:
+        for number, values in rows:
+            try:
+                "".join(values).encode()
+            except UnicodeEncodeError as error:
+                reason = f"bytes that are not {file.encoding.removesuffix('-sig').upper()}"
+                problem(
+                    number,
+                    "(line)" if names == ["line"] else "(row)",
+                    reason,
+                    f"at character {error.start}",
+                )
+                continue
+            numbers.append(number)
+            records.append(values)
+            size += sum(map(len, values))
+            if len(numbers) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                bar.update(file.buffer.tell() - bar.n)
+                yield chunk()
+                numbers, records, size = [], [], 0
+        if numbers:
+            yield chunk()
+
+
+def _json_texts(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+    """Yield the non-blank lines of JSONL, or the elements of a JSON array, as column `line`."""
+
+    def lines() -> Iterator[tuple[int, Sequence[str]]]:
+        number = 0
+        while line := file.readline(_LARGEST_LINE):
+            number += 1
+            if len(line) == _LARGEST_LINE:
+                raise ValueError(f"line {number} has more than {_LARGEST_LINE:,} characters")
+            if not line.isspace():
+                yield number, (line,)
+
+    def elements() -> Iterator[tuple[int, Sequence[str]]]:
+        query = "SELECT unnest(from_json(?::JSON, '[\"JSON\"]'))::VARCHAR"
+        yield from enumerate(duckdb.execute(query, [file.read()]).fetchall(), start=1)
+
+    with _open_text(path, encoding, "\n") as file:
+        rows = elements() if path.suffix == ".json" else lines()
+        yield from _text_chunks(file, rows, ["line"], problem)
+
+
+def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+    """Yield the rows of JSONL, or of a JSON array.
+
+    The file is read twice: for the names and types of its columns, and for its rows. A column
+    therefore has the same type in all chunks, even if some rows do not have it.
+    """
+    with closing(_database().cursor()) as connection:
+        types, broken = _json_columns(connection, _json_texts(path, encoding, problem), problem)
+        pointers = _pointers(types)
+        values = [
+            f"nullif(j[{k}]::VARCHAR, 'null')" if kind == "JSON" else f"TRY_CAST(s[{k}] AS {kind})"
+            for k, kind in enumerate(types.values(), start=1)
+        ]
+        query = (
+            f"SELECT {', '.join(values)} FROM (SELECT json_extract(line, {pointers}) AS j, "  # noqa: S608
+            f"json_extract_string(line, {pointers}) AS s FROM raw)"
+        )
+        for lines in _json_texts(path, encoding, lambda *_: None):
+            good = lines.filter(pc.invert(pc.is_in(lines[ROW], value_set=broken)))
+            if types and good.num_rows:
+                table = connection.register("raw", good).sql(query).to_arrow_table()
+                columns = [
+                    column.cast(_JSON) if kind == "JSON" else column
+                    for column, kind in zip(table.columns, types.values(), strict=True)
+                ]
+                yield _numbered(pa.table(columns, list(types)), good[ROW].combine_chunks())
+
+
+def _json_columns(
+    connection: duckdb.DuckDBPyConnection, chunks: Iterable[pa.Table], problem: Problem
+) -> tuple[dict[str, str], pa.Array]:
+    """Return the SQL types of the columns of JSON by name, and the numbers of broken rows."""
+    types_of: dict[str, set[str]] = {}
+    broken: list[int] = []
+    for chunk in chunks:
+        sql = "SELECT TRY(json_keys(line)), json_valid(line) FROM raw"
+        keys, valid = connection.register("raw", chunk).sql(sql).to_arrow_table().columns
+        empty = pc.equal(pc.fill_null(pc.list_value_length(keys), 0), 0)
+        for row in chunk.append_column("valid", valid).filter(empty).to_pylist():
+            if row["line"].strip() != "{}":
+                reason = "not a JSON object" if row["valid"] else "not JSON"
+                problem(row[ROW], "(line)", reason, row["line"][:60])
+                broken.append(row[ROW])
+        names = pc.unique(pc.list_flatten(keys)).to_pylist()
+        _check_columns(list(types_of.keys() | set(names)))
+        connection.register("raw", chunk.filter(pc.invert(empty)))
+        pointers = _pointers(names)
+        # json_type returns UBIGINT for every integer that is not negative.
+        is_large = "lambda v: v IS NOT NULL AND TRY_CAST(v AS BIGINT) IS NULL"
+        large = f"list_transform(json_extract_string(line, {pointers}), {is_large})"
+        kinds = f"SELECT DISTINCT json_type(line, {pointers}), {large} FROM raw"  # noqa: S608
+        for types, larges in connection.sql(kinds).fetchall():
+            for name, kind, is_large in zip(names, types, larges, strict=True):
+                whole = "HUGEINT" if is_large else "BIGINT"
+                types_of.setdefault(name, set()).add(
+                    whole if kind in ("BIGINT", "UBIGINT") else kind
+                )
+    return {name: _sql_type(kinds) for name, kinds in types_of.items()}, pa.array(
+        broken, pa.int64()
+    )
+
+
+def _pointers(names: Iterable[str]) -> str:
+    """Return an SQL list of JSON pointers to keys."""
+    pointers = ("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
+    return "([" + ", ".join("'" + p.replace("'", "''") + "'" for p in pointers) + "]::VARCHAR[])"
+
+
+def _sql_type(kinds: set[str]) -> str:
+    """Return the SQL type of a column whose values have these types in JSON."""
+    kinds = kinds - {None, "NULL"}
+    if kinds == {"BIGINT", "DOUBLE"}:
+        return "DOUBLE"
+    kind = min(kinds, default="VARCHAR")
+    is_one = len(kinds) < 2 and kind in ("VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN")
+    return kind if is_one else "JSON"
+
+
+def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+    # DuckDB (`store_rejects`) and Arrow are faster, but lose the row after an unclosed quote. Here
+    # the broken record is an error, and reading resumes at the next line.
+    csv.field_size_limit(_LARGEST_LINE)
+    # Lines of the current record, and lines of a broken record to read again.
+    current: list[str] = []
+    again: deque[str] = deque()
+
+    def lines() -> Iterator[str]:
+        while line := again.popleft() if again else file.readline():
+            current.append(line)
+            yield line
+
+    def parse() -> Iterator[list[str]]:
+        return csv.reader(lines(), strict=True, delimiter="\t" if path.suffix == ".tsv" else ",")
+
+    def records() -> Iterator[tuple[int, Sequence[str]]]:
+        number, parsed = 0, parse()
+        while True:
+            current.clear()
+            try:
+                values = next(parsed, None)
+            except csv.Error as error:
+                number += 1
+                problem(number, "(row)", "not CSV", str(error))
+                again.extendleft(reversed(current[1:]))
+                parsed = parse()
+                continue
+            if values is None:
+                return
+            number += bool(values)
+            if values and len(values) != len(names):
+                count = f"{len(values)} fields under {len(names)} headings"
+                problem(number, "(row)", "more or fewer fields than headings", count)
+            elif values:
+                yield number, values
+
+    with _open_text(path, encoding, "") as file:
+        names = next((values for values in parse() if values), [])
+        "".join(names).encode()
+        yield from _text_chunks(file, records(), names, problem)
+
+
+def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # A few kilobytes can decode to gigabytes: a long text in a dictionary that every row refers to.
+    most = max(512 << 20, 200 * path.stat().st_size)
+    _check_decoded(sum(group.total_byte_size for group in groups), most)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, group in enumerate(groups):
+            columns = [group.column(index) for index in range(group.num_columns)]
+            # Arrow holds a column read as a dictionary in memory, so not columns of long texts,
+            # unless they repeat.
+            coded = [
+                column.path_in_schema
+                for column in columns
+                if column.physical_type == "BYTE_ARRAY"
+                and not _LARGEST_CODED
+                < column.total_uncompressed_size
+                < 200 * column.total_compressed_size
+            ]
+            rows = group.num_rows * CHUNK_BYTES // max(group.total_byte_size, 1)
+            # A buffer without pre-buffering reads pages as needed: a group may not fit into memory.
+            how = {"read_dictionary": coded, "buffer_size": 1 << 20, "pre_buffer": False}
+            with pq.ParquetFile(path, metadata=metadata, **how) as file:
+                yield from file.iter_batches(max(1, min(CHUNK_ROWS, rows)), row_groups=[number])
+
+    yield from _batch_chunks(batches(), metadata.num_rows, problem, most)
+
+
+def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
+    """Read a folder saved by `datasets`: files of Arrow batches, listed in `state.json`."""
+    if splits := sorted(state.parent.name for state in path.glob("*/state.json")):
+        raise ValueError(f"has splits {splits}: name one, as {path / splits[0]}")
+    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for entry in state["_data_files"]:
+            with pa.memory_map(str(path / entry["filename"])) as file:
+                yield from pa.ipc.open_stream(file)
+
+    yield from _batch_chunks(batches(), None, problem)
+
+
+_READERS: dict[str, Callable[[Path, str, Problem], Iterator[pa.Table]]] = {
+    ".parquet": _read_parquet,
+    ".jsonl": _read_json,
+    ".ndjson": _read_json,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+}
+
+
+def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+    """Yield chunks of a source, each of a bounded number of rows and bytes."""
+    if not path.exists() and is_name(path):
+        yield from _batch_chunks(open_stream(str(path)), None, problem)
+        return
+    if not path.exists():
+        raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
+    if path.is_file() and path.suffix not in _READERS:
+        raise DataError(
+            f"{path} ends in '{path.suffix}': LitBench reads {', '.join(_READERS)}, a folder "
+            "saved by datasets, or a dataset's name"
+        )
+    before = path.stat()
+    try:
+        read = _read_folder if path.is_dir() else _READERS[path.suffix]
+        yield from read(path, encoding, problem)
+    except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"{path} cannot be read ({reason}): check its format and encoding (here {encoding}), "
+            "or write it again"
+        ) from error
+    after = path.stat()
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise DataError(f"{path} changed while it was read: run again when the file is complete")
+
+
+# Fitting chunks to a schema ---------------------------------------------------------------------
+
+_MACROS = r"""
+CREATE MACRO as_number(t) AS
+  CASE WHEN isfinite(TRY_CAST(t AS DOUBLE)) THEN TRY_CAST(t AS DOUBLE) END;
+CREATE MACRO as_whole(t) AS CASE
+  WHEN regexp_full_match(t, '\s*[+-]?[0-9]+\s*') THEN TRY_CAST(t AS BIGINT)
+  WHEN as_number(t) = trunc(as_number(t)) AND abs(as_number(t)) < 9223372036854775808.0
+    THEN CAST(as_number(t) AS BIGINT)
+END;
+CREATE MACRO as_time(t) AS CASE
+  -- Eight digits are a day such as 20170714, not Unix seconds in 1970.
+  WHEN regexp_full_match(t, '[0-9]{8}') THEN CAST(epoch(try_strptime(t, '%Y%m%d')) AS BIGINT)
+  WHEN TRY_CAST(t AS DOUBLE) IS NOT NULL THEN TRY_CAST(trunc(as_number(t)) AS BIGINT)
+  WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
+END;
+"""
+_MACRO = {"integer": "as_whole", "number": "as_number", "time": "as_time", "text": ""}
+_NOT_A = {
+    "text": "not text",
+    "integer": "not a whole number",
+    "number": "not a finite number",
+    "time": "not a time (Unix seconds or ISO 8601)",
+}
+_SQL_TYPES = {"text": "VARCHAR", "integer": "BIGINT", "number": "DOUBLE", "time": "BIGINT"}
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+_AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
+
+
+@functools.cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database for expressions of a config, without file or network access."""
+    connection = duckdb.connect()
+    connection.execute(_MACROS)
+    for setting in (
+        "TimeZone = 'UTC'",
+        "arrow_large_buffer_size = true",
+        "python_enable_replacements = false",
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET GLOBAL {setting}")
+    return connection
+
+
+def _converted(value: str, given: str, kind: str) -> str:
+    """Return SQL that converts a value of an SQL type to a kind of column; null if it cannot."""
+    text = "NULL::VARCHAR"
+    if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
+        return f"trunc(epoch(TRY_CAST({value} AS TIMESTAMP)))"
+    if given in _WHOLE:
+        return f"{value}::VARCHAR" if kind == "text" else value
+    if given == "JSON":
+        is_scalar = f"json_type({value}) IN ('VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE')"
+        if kind == "text":
+            is_whole = f"regexp_full_match({value}->>'$', '-?[0-9]+')"
+            is_scalar = f"json_type({value}) = 'VARCHAR' OR {is_whole}"
+        text = f"CASE WHEN {is_scalar} THEN {value}->>'$' END"
+    elif given in ("DOUBLE", "FLOAT") and kind == "text":
+        # pandas writes integers as floats in a column with nulls.
+        is_whole = f"{value} = trunc({value}) AND abs({value}) < 9007199254740992"
+        text = f"CASE WHEN {is_whole} THEN {value}::BIGINT::VARCHAR END"
+    elif given.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not given.endswith("]"):
+        text = f"{value}::VARCHAR"
+    return f"{_MACRO[kind]}({text})"
+
+
+def _extra(value: str, given: str) -> str:
+    """Return SQL for a column that is not in the schema; lists and objects become JSON text."""
+    if given == "JSON":
+        # Texts are written without quotes.
+        return f"({value}->>'$')"
+    if given == "INTERVAL":
+        # Parquet has no such type.
+        return f"{value}::VARCHAR"
+    is_nested = given.endswith("]") or given.startswith(("STRUCT", "MAP", "UNION"))
+    return f"to_json({value})::VARCHAR" if is_nested else value
+
+
+def _mapped(
+    connection: duckdb.DuckDBPyConnection,
+    source: str,
+    names: Sequence[str],
+    origins: Mapping[str, str],
+    where: str | None,
+) -> str:
+    """Return SQL that computes the values `v0`, `v1`, ... of the origins for the rows of `raw`.
+
+    For an expression, `x0` tells whether it failed.
+    """
+    # The source's columns by position, and by name for expressions, whose names ignore case.
+    slots = {name: f'"({k})"' for k, name in enumerate(names)}
+    by_name = {name.lower(): name for name in reversed(names)}.values()
+    aliases = [slots[name] + ' AS "' + name.replace('"', '""') + '"' for name in by_name]
+    scope = f"(SELECT *, {', '.join(aliases)} FROM raw)"  # noqa: S608
+    inner, outer = [], []
+    for k, (name, origin) in enumerate(origins.items()):
+        if origin in slots:
+            inner.append(f"{slots[origin]} AS s{k}")
+            outer.append(f"s{k} AS v{k}")
+            continue
+        # Null if the expression fails, {v: null} if it is null. TRY does not accept unnest.
+        is_tried = "unnest(" not in origin.lower()
+        value = f"struct_pack(v := ({origin}\n))"
+        inner.append(f"TRY({value}) AS s{k}" if is_tried else f"{value} AS s{k}")
+        outer.append(f"s{k}.v AS v{k}, s{k} IS NULL AS x{k}")
+        try:
+            connection.sql(f"SELECT {inner[-1]} FROM {scope}")  # noqa: S608
+        except duckdb.Error as error:
+            reason = str(error).partition("\n")[0]
+            raise DataError(
+                f"{source}: no column '{origin}' (mapped to {name}), nor is it SQL "
+                f"({reason}): {nearest(origin, names)}"
+            ) from error
+    is_chosen = "true" if where is None else f"coalesce(CAST(({where}\n) AS BOOLEAN), false)"
+    return (
+        f'SELECT {", ".join(outer)}, "{ROW}", "(chosen)" FROM '  # noqa: S608
+        f'(SELECT {", ".join(inner)}, "{ROW}", {is_chosen} AS "(chosen)" FROM {scope})'
+    )
+
+
+def _query(
+    connection: duckdb.DuckDBPyConnection,
+    source: str,
+    names: Sequence[str],
+    schema: Schema,
+    columns: Mapping[str, str] | None,
+    where: str | None,
+) -> tuple[str, list[str], list[tuple[str, str]]]:
+    """Return SQL that fits the chunks of a source, registered as `raw`, to a schema.
+
+    Returns:
+        The SQL, the names of its columns, and the column and reason of every possible problem.
+        After the fitted columns come `ROW`, `_KEY`, `_PROBLEM` (an index into the problems, -1 for
+        rows left out by `where`, null for good rows) and `_VALUE` (the problem's value).
+    """
+    mapped = dict(columns or {})
+    known = [column.name for column in schema.columns]
+    for name in mapped.keys() - set(known):
+        advice = nearest(name, known)
+        raise DataError(f"{source}: columns: '{name}' is not a column of {schema.name}: {advice}")
+    origins = mapped | {n: n for n in names if n not in mapped and n not in mapped.values()}
+    rows = _mapped(connection, source, names, origins, where)
+    relation = connection.sql(rows)
+    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    given = {name: (f"v{k}", kinds[f"v{k}"]) for k, name in enumerate(origins)}
+    problems: list[tuple[str, str]] = []
+    cases, shown = ['WHEN NOT "(chosen)" THEN -1'], [""]
+
+    def flag(column: str, reason: str, condition: str, value: str = "NULL") -> None:
+        cases.append(f"WHEN {condition} THEN {len(problems)}")
+        shown.append(f"WHEN {len(problems)} THEN {value}::VARCHAR")
+        problems.append((column, reason))
+
+    for k, (name, origin) in enumerate(origins.items()):
+        if f"x{k}" in kinds:
+            flag(name, f"cannot be computed: {origin}", f"x{k}")
+    fitted = {}
+    for column in schema.columns:
+        name, sql_type = column.name, _SQL_TYPES[column.kind]
+        value, kind = given.pop(name, ("NULL", ""))
+        if name == "n_words" and schema is STORIES and columns is not None:
+            # Counted later by our rule.
+            fitted[name] = "NULL::BIGINT"
+            continue
+        if not kind and column.required:
+            advice = "" if columns is None else ": name its origin under columns:"
+            raise DataError(
+                f"{source}: column '{name}' is missing ({column.about}); it has "
+                f"{', '.join(origins)}{advice}"
+            )
+        converted = _converted(value, kind, column.kind) if kind else value
+        converted = fitted[name] = f"({converted})::{sql_type}"
+        shown_value = _extra(value, kind)
+        if kind not in ("", sql_type) or kind == "DOUBLE":
+            failed = f"{value} IS NOT NULL AND {converted} IS NULL"
+            flag(name, _NOT_A[column.kind], failed, shown_value)
+        if column.required:
+            flag(name, "null", f"{value} IS NULL")
+        if column.kind == "time":
+            future = f"{converted} > {int(time.time()) + 86_400}"
+            flag(name, "in the future", future, shown_value)
+        if column.choices:
+            reason = f"not one of {', '.join(column.choices)}"
+            flag(name, reason, f"{converted} NOT IN {column.choices}", value)
+    is_unnested = any("unnest(" in origin.lower() for origin in mapped.values())
+    for name, (value, kind) in given.items():
+        # Leave out unnested lists, which would be repeated in full in each of their rows.
+        if not (is_unnested and kind.endswith("]")):
+            fitted[name] = _extra(value, kind)
+    key = ", ".join(fitted[name] for name in schema.key) or "0"
+    results = [f"{value} AS o{k}" for k, value in enumerate(fitted.values())]
+    sql = (
+        f'SELECT {", ".join(results)}, "{ROW}", hash({key}), '  # noqa: S608
+        f"CASE {' '.join(cases)} END AS problem, "
+        f"CASE problem WHEN -1 THEN NULL {' '.join(shown)} END FROM ({rows})"
+    )
+    return sql, [*fitted, ROW, _KEY, _PROBLEM, _VALUE], problems
+
+
+def _distinct(
+    names: Sequence[str], source: str, schema: Schema, columns: Mapping[str, str] | None
+) -> list[str]:
+    """Return unique names for a source's columns: "a (1)" and "a (2)" if "a" is repeated.
+
+    Raises:
+        DataError: a repeated name is a column of the schema, or of the source under `columns`.
+    """
+    names = [name or "unnamed" for name in names]
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    read = {column.name for column in schema.columns} | set((columns or {}).values())
+    if unclear := sorted(read & repeated):
+        raise DataError(f"{source}: column '{unclear[0]}' appears twice: rename or remove one")
+    distinct: list[str] = []
+    for name in names:
+        numbered = (f"{name} ({number})" for number in itertools.count(1))
+        free = (n for n in numbered if n not in names and n not in distinct)
+        distinct.append(next(free) if name in repeated else name)
+    return distinct
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options of reading a source, all optional.
+
+    Attributes:
+        columns: maps each column of the schema to a column of the source or to a DuckDB SQL
+            expression over its columns, such as "strftime(to_timestamp(created), '%Y-%m')" or
+            "'a constant'". A row for which the expression fails is rejected. `unnest(column)`
+            makes one row per element of a list. If given (even empty), `n_words` is counted again.
+        rejected_rows: collects broken rows. If not given, the first broken row is an error.
+        where: SQL condition on the source's columns; other rows are left out. Columns of CSV are
+            text.
+        encoding: encoding of a text file, such as cp1252.
+        numbered: whether to add the column `ROW`, each row's number in the source.
+    """
+
+    columns: Mapping[str, str] | None
+    rejected_rows: RejectedRows | None
+    where: str | None
+    encoding: str
+    numbered: bool
+
+
+def _reject(
+    source: str,
+    rejected: RejectedRows | None,
+    row: int,
+    column: str,
+    reason: str,
+    value: Any = None,
+) -> None:
+    """Add a broken row to `rejected`, or raise DataError if that is null."""
+    if rejected is None:
+        shown = "" if value is None else f" ({value!r:.80})"
+        raise DataError(
+            f"{source}: row {row}, column {column}: {reason}{shown}: fix or remove the row"
+        )
+    rejected.add(source, row, column, reason, value)
+
+
+def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> Iterator[pa.Table]:
+    """Yield the chunks of a source fitted to a schema, with each row's `ROW` and `_KEY`."""
+    columns, where = options.get("columns"), options.get("where")
+    rejected = options.get("rejected_rows")
+    problem = functools.partial(_reject, str(source), rejected)
+    sql = ""
+    with closing(_database().cursor()) as connection:
+        for chunk in _read_chunks(Path(source), options.get("encoding", "utf-8"), problem):
+            own = _without(chunk, ROW)
+            own = own.rename_columns(_distinct(own.column_names, str(source), schema, columns))
+            raw = own.rename_columns([f"({k})" for k in range(own.num_columns)])
+            connection.register("raw", raw.append_column(ROW, chunk[ROW]))
+            try:
+                if not sql:
+                    sql, names, problems = _query(
+                        connection, str(source), own.column_names, schema, columns, where
+                    )
+                for batch in connection.sql(sql).to_arrow_reader(CHUNK_ROWS):
+                    table = pa.Table.from_batches([batch]).rename_columns(names)
+                    if table[_PROBLEM].null_count < table.num_rows:
+                        if rejected:
+                            left_out = pc.sum(pc.equal(table[_PROBLEM], -1)).as_py() or 0
+                            rejected.not_selected += left_out
+                        broken = table.filter(pc.greater_equal(table[_PROBLEM], 0))
+                        for row in broken.select([ROW, _PROBLEM, _VALUE]).to_pylist():
+                            column, reason = problems[row[_PROBLEM]]
+                            problem(row[ROW], column, reason, row[_VALUE])
+                        table = table.filter(table[_PROBLEM].is_null())
+                    if schema is STORIES and columns is not None:
+                        index = table.column_names.index("n_words")
+                        table = table.set_column(index, "n_words", count_words(table["text"]))
+                    if table.num_rows:
+                        yield _without(table, _PROBLEM, _VALUE)
+            except (duckdb.Error, pa.ArrowException) as error:
+                what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
+                reason = str(error).partition("\n")[0]
+                raise DataError(
+                    f"{source}: {what}: {reason} (columns of CSV are text: TRY_CAST(score AS INT))"
+                ) from error
+
+
+def _no_rows(source: str | Path, options: ReadOptions) -> DataError:
+    rejected = options.get("rejected_rows") or RejectedRows()
+    reasons = "; ".join(f"{why} ({n})" for why, n in rejected.counts().items()) or "none"
+    where = f"where: {options.get('where')!r}, " if options.get("where") else ""
+    return DataError(f"{source}: no usable row is left ({where}rejected: {reasons})")
+
+
+# Whole tables and streams -----------------------------------------------------------------------
+
+
+class StreamingTable:
+    """A table of any size, read from one or more sources, with unique keys.
+
+    Of several rows with the same key, the one with the latest `Schema.latest` is kept (null is
+    earliest). Ties are resolved by content, so the result does not depend on row order.
+
+    Args:
+        sources: see `read_foreign`, which also lists the errors.
+        declared: the schema.
+        folder: empty folder with space for all rows (compressed), which the caller removes; null
+            keeps the rows in memory.
+        options: see `ReadOptions`.
+
+    Attributes:
+        schema: columns and types of every chunk: the declared columns first, then extra columns.
+        num_rows: number of rows.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str | Path],
+        declared: Schema,
+        folder: Path | None,
+        **options: Unpack[ReadOptions],
+    ) -> None:
+        # Chunks in memory, or files of chunks, with the source and the keys of each chunk.
+        self._held: list[pa.Table | Path] = []
+        of_chunk: list[str] = []
+        keys: list[np.ndarray] = []
+        schemas: dict[pa.Schema, None] = {}
+        for source in sources:
+            for chunk in _fitted_chunks(source, declared, options):
+                schemas[chunk.schema] = None
+                # A view would hold all columns of the chunk in memory.
+                keys.append(chunk[_KEY].to_numpy().copy())
+                of_chunk.append(str(source))
+                self._held.append(chunk)
+                if folder is not None:
+                    self._held[-1] = path = folder / f"{len(keys)}.arrow"
+                    try:
+                        feather.write_feather(chunk, str(path), compression="lz4")
+                    except OSError as error:
+                        advice = "free space or choose another folder"
+                        raise DataError(f"cannot write {path}: {error}; {advice}") from error
+        if not keys:
+            raise _no_rows(sources[0], options)
+        names = dict.fromkeys(name for schema in schemas for name in schema.names)
+        self._all = pa.schema([(name, _common_type(schemas, name)) for name in names])
+        internal = {_KEY} if options.get("numbered") else {_KEY, ROW}
+        self.schema = pa.schema([column for column in self._all if column.name not in internal])
+        # Indices of the rows to leave out, per chunk.
+        self._dropped: list[list[int]] = [[] for _ in keys]
+        if declared.key:
+            self._drop_repeated(declared, keys, of_chunk, options.get("rejected_rows"))
+        self.num_rows = sum(map(len, keys)) - sum(map(len, self._dropped))
+
+    def chunks(self) -> Iterator[pa.Table]:
+        """Yield the rows in the order of the sources; may be called several times."""
+        for number, dropped in enumerate(self._dropped):
+            table = self._load(number).select(self.schema.names)
+            if dropped:
+                table = table.take(pa.array(np.delete(np.arange(table.num_rows), dropped)))
+            yield table
+
+    def _load(self, number: int) -> pa.Table:
+        held = self._held[number]
+        table = feather.read_table(str(held)) if isinstance(held, Path) else held
+        columns = [
+            table[column.name].cast(column.type, safe=False)
+            if column.name in table.column_names
+            else pa.nulls(table.num_rows, column.type)
+            for column in self._all
+        ]
+        return pa.table(columns, self._all)
+
+    def _drop_repeated(
+        self,
+        declared: Schema,
+        keys: Sequence[np.ndarray],
+        of_chunk: Sequence[str],
+        rejected_rows: RejectedRows | None,
+    ) -> None:
+        """Keep one row per key and reject the others."""
+        hashes, counts = np.unique(np.concatenate(keys), return_counts=True)
+        repeated = hashes[counts > 1]
+        rows = []
+        for number, chunk_keys in enumerate(keys):
+            indices = np.flatnonzero(np.isin(chunk_keys, repeated)).tolist()
+            table = self._load(number).take(pa.array(indices)) if len(indices) else None
+            for index, row in zip(indices, table.to_pylist() if table else (), strict=True):
+                content = digest(*(item for item in row.items() if item[0] not in (ROW, _KEY)))
+                latest = row[declared.latest] if declared.latest else None
+                rank = (latest is None, -(latest or 0), content, number, index)
+                rows.append((tuple(row[name] for name in declared.key), rank, row[ROW]))
+        best: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for key, rank, _ in rows:
+            best[key] = min(rank, best.get(key, rank))
+        for key, rank, row in rows:
+            if rank != best[key]:
+                *_, content, number, index = rank
+                self._dropped[number].append(index)
+                reason = "repeated row" if content == best[key][2] else "duplicate id"
+                _reject(of_chunk[number], rejected_rows, row, declared.key[0], reason, key[0])
+
+
+def _common_type(schemas: Iterable[pa.Schema], name: str) -> pa.DataType:
+    """Return a type that can hold all values of a column; text if there is no other."""
+    kinds = [pa.schema([s.field(name)]) for s in schemas if name in s.names]
+    try:
+        return pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.large_string()
+
+
+def read_foreign(source: str | Path, schema: Schema, **options: Unpack[ReadOptions]) -> pa.Table:
+    """Read a table from a file, a `datasets` folder or a data set's name on the Hub.
+
+    Args:
+        source: Parquet, JSONL, a JSON array of objects, CSV, TSV, a folder saved by `datasets`, or
+            `owner/name[@revision][:split]`.
+        schema: the columns to read, such as STORIES or PAIRS.
+        options: see `ReadOptions`.
+
+    Returns:
+        Table with the declared columns first, then extra columns; large_string, int64 and float64.
+        Extra columns of lists or objects are JSON text. Keys are unique, see `StreamingTable`.
+
+    Raises:
+        DataError: the file is missing or invalid, a required column is missing, no row is usable,
+            or (without `rejected_rows`) a row is broken; the message names file, row and column.
+        MissingExtraError: `source` is on the Hub and `datasets` is not installed.
+    """
+    return pa.concat_tables(StreamingTable([source], schema, None, **options).chunks())
+
+
+def stream_foreign(
+    source: str | Path, schema: Schema, **options: Unpack[ReadOptions]
+) -> Iterator[pa.Table]:
+    """Read a table of any size chunk by chunk, in the order of the source.
+
+    Arguments and errors are as in `read_foreign`. Repeated keys are not removed.
+
+    Yields:
+        Tables of at least one row, with at most `CHUNK_ROWS` rows and some hundred megabytes.
+    """
+    chunk = None
+    for chunk in _fitted_chunks(source, schema, options):
+        yield _without(chunk, _KEY, *([] if options.get("numbered") else [ROW]))
+    if chunk is None:
+        raise _no_rows(source, options)

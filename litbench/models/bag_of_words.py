@@ -1,0 +1,148 @@
+"""A bag of words: logistic regression on differences of tf-idf vectors.
+
+A baseline of which words the preferred stories have. Its vocabulary is learnt from the training
+pairs, so it is trained in every fold of a cross-validation. A word is as `litbench.text` counts
+it: in Chinese and Japanese, a character.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.config import build
+from litbench.errors import DataError
+from litbench.models.linear_preference import choose_strength, logistic
+from litbench.raters import ScoreRater, blind, training_prompts_of
+from litbench.records import PAIRS, connected_prompts, pair_weights
+from litbench.tables import read_table
+
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+_WORD = rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’][^\W{_UNSPACED}]+)*"
+
+
+@dataclass
+class BagOfWordsOptions:
+    """Options of the training.
+
+    Attributes:
+        c: inverse regularisation strengths to select from, in folds of the training pairs.
+        folds: number of these folds, by prompt.
+        min_stories: leave out words of fewer training stories.
+    """
+
+    c: list[float] = field(default_factory=lambda: [0.1, 1.0, 10.0, 100.0])
+    folds: int = 5
+    min_stories: int = 2
+
+
+@dataclass
+class PairsOptions(BagOfWordsOptions):
+    """Options of a rater that is trained when it is loaded, which takes seconds.
+
+    Attributes:
+        path: the pairs file to train on.
+        split: train on the pairs of this split only.
+    """
+
+    path: Path = Path()
+    split: str | None = None
+
+
+@dataclass
+class BagOfWords(ScoreRater):
+    """Bradley-Terry on tf-idf vectors: reward = coefficients . vector.
+
+    Attributes:
+        vectorizer: a fitted TfidfVectorizer; the vectors have length 1.
+        coefficients: one for each word; float64, shape (words,).
+        c: the selected inverse regularisation strength.
+        prompts: `prompt_key` of the training prompts.
+    """
+
+    name: str
+    vectorizer: Any
+    coefficients: np.ndarray
+    c: float
+    prompts: frozenset[str]
+    kind: str = "bag_of_words"
+    gives_probability = True
+
+    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """Rewards in log-odds; float64, shape (n,)."""
+        del prompts
+        rewards: np.ndarray = self.vectorizer.transform(stories) @ self.coefficients
+        return rewards
+
+    def training_prompts(self) -> frozenset[str]:
+        """`prompt_key` of the training prompts."""
+        return self.prompts
+
+    def notes(self) -> dict[str, Any]:
+        """The selected strength and the number of words."""
+        return {"c": self.c, "words": len(self.coefficients)}
+
+
+def fit_bag_of_words(
+    pairs: pa.Table, options: BagOfWordsOptions, name: str = "bag_of_words"
+) -> BagOfWords:
+    """Fit the vocabulary and the coefficients to preference pairs.
+
+    Args:
+        pairs: table with the schema PAIRS.
+        options: see BagOfWordsOptions.
+        name: name of the rater.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+
+    if pairs.num_rows < 2:
+        raise DataError(f"{pairs.num_rows} pairs are too few for a bag of words: give at least two")
+    blinded, first_chosen = blind(pairs)
+    stories = sorted({story for pair in blinded for story in (pair.first, pair.second)})
+    vectorizer = TfidfVectorizer(
+        token_pattern=_WORD, min_df=options.min_stories, sublinear_tf=True, dtype=np.float64
+    )
+    try:
+        vectors = vectorizer.fit_transform(stories)
+    except ValueError as error:
+        raise DataError(
+            f"a bag of words needs words in {options.min_stories} or more stories, and the "
+            f"{len(stories)} training stories have none: lower min_stories, or leave it out"
+        ) from error
+    row_of = {story: row for row, story in enumerate(stories)}
+    sides = ([row_of[getattr(p, side)] for p in blinded] for side in ("first", "second"))
+    first, second = (vectors[rows] for rows in sides)
+    difference, weights = first - second, pair_weights(pairs)
+    with threadpool_limits(1, "blas"):
+        c = choose_strength(
+            difference, first_chosen, connected_prompts(pairs), options.c, weights, options.folds
+        )
+        coefficients = logistic(difference, first_chosen, c, weights)
+    return BagOfWords(name, vectorizer, coefficients, c, training_prompts_of(pairs))
+
+
+def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> BagOfWords:
+    """Train a rater of the kind `bag_of_words` on the pairs file of its entry."""
+    checked = build(PairsOptions, options, where)
+    pairs = read_table(checked.path, PAIRS)
+    if checked.split is not None:
+        pairs = pairs.filter(pc.equal(pairs["split"], checked.split))
+    return fit_bag_of_words(pairs, checked, name)
+
+
+def train_rater(
+    name: str,
+    options: Mapping[str, Any],
+    pairs: pa.Table,
+    folder: Path,
+    seed: int,
+    where: str,
+) -> BagOfWords:
+    """Train a rater of the kind `bag_of_words`; deterministic, writes no files."""
+    del folder, seed
+    return fit_bag_of_words(pairs, build(BagOfWordsOptions, options, where), name)

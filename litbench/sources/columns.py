@@ -1,0 +1,78 @@
+"""Columns of foreign files: which one is the prompt, the story, the score, the chosen story, ..."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from litbench.errors import DataError
+from litbench.ingest import RejectedRows, stream_foreign
+from litbench.records import Schema
+
+# Value of a key whose column is to be found by its name.
+GUESS = "guess"
+# Names that are recognised, most specific first; case and punctuation are ignored.
+_NAMES = {
+    "prompt": "prompt prompt_text writing_prompt wp_prompt post_title link_title submission_title "
+    "title headline heading question instruction task topic",
+    "text": "text story story_text body comment_body comment comment_text selftext response "
+    "response_text completion content output answer",
+    "score": "score ups upvotes net_votes votes vote_count likes like_count num_likes points karma "
+    "comment_score hearts stars rating",
+    "time": "created_utc created created_at timestamp time posted posted_at posted_utc date "
+    "date_posted datetime published published_at",
+    "story_id": "story_id comment_id id",
+    "prompt_id": "prompt_id link_id thread_id",
+    "chosen": "chosen chosen_text chosen_story story_chosen chosen_response preferred winner "
+    "better",
+    "rejected": "rejected rejected_text rejected_story story_rejected rejected_response "
+    "dispreferred loser worse",
+}
+
+
+def first_rows(source: str | Path, where: str | None = None, encoding: str = "utf-8") -> pa.Table:
+    """Return the first rows of a source, with all its columns; lists and objects as JSON text."""
+    schema, rejected = Schema("input", (), ()), RejectedRows()
+    return next(
+        stream_foreign(source, schema, rejected_rows=rejected, where=where, encoding=encoding)
+    )
+
+
+def guess_column(name: str, columns: Iterable[str]) -> str | None:
+    """Return the column with the first of the known names of `name`; None if there is none."""
+    plain = {re.sub(r"\W+", "_", column.strip().lower()): column for column in columns}
+    return next((plain[known] for known in _NAMES[name].split() if known in plain), None)
+
+
+def find_columns(
+    source: str | Path,
+    columns: Sequence[str],
+    given: Mapping[str, str | None],
+    required: Sequence[str],
+    advice: str | None = None,
+) -> dict[str, Any]:
+    """Return the origin of each name: what is given, or the column with a known name.
+
+    Args:
+        source: the source, for messages.
+        columns: its columns.
+        given: by name, a column, an SQL expression, None, or GUESS.
+        required: names that must have an origin.
+        advice: what to do without one; by default, to name the columns by keys.
+
+    Raises:
+        DataError: a required name has no origin; the message lists the columns.
+    """
+    found = {
+        name: guess_column(name, columns) if origin == GUESS else origin
+        for name, origin in given.items()
+    }
+    if missing := [name for name in required if found[name] is None]:
+        advice = advice or f"give {' '.join(f'--{name} COLUMN' for name in missing)}"
+        raise DataError(
+            f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
+            f"columns are {', '.join(columns)}: {advice}"
+        )
+    return found
