@@ -121,7 +121,7 @@ def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path
     def write(question):
         return "too short" if "lighthouse keeper" in question else write_text(question)
 
-    with serve(write, rate_text) as server:
+    with serve(write, rate_text):
         log = evaluate(tasks.longform(chapters=1), tmp_path, limit=3)
     assert log.status == "error"
     scores = {sample.id: sample.scores for sample in log.samples}
@@ -138,7 +138,7 @@ def test_a_judge_has_to_be_named(serve, tmp_path):
 
 
 def test_a_text_that_is_not_graded_is_unscored(serve, tmp_path):
-    with serve(write_text, lambda _: "I would rather not.") as server:
+    with serve(write_text, lambda _: "I would rather not."):
         log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1)
     assert math.isnan(log.samples[0].scores["grade"].value)
     assert log.results.scores[0].unscored_samples == 1
