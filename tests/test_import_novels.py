@@ -195,6 +195,15 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     assert "by 2 judges" in refused.stderr
 
 
+def test_three_empty_headings_in_a_row_are_a_table_of_contents():
+    def novel(count):
+        names = [f"第{number}章" for number in range(count + 1)]
+        return "\n".join([*names, "前言", *names[-1:], "正文"])
+
+    assert split_chapters(novel(3)) == ["正文"]
+    assert split_chapters(novel(2)) == ["前言", "正文"]
+
+
 def test_chapters_are_split_in_linear_time():
     """Four times the headings may take eight times as long; a quadratic search takes sixteen."""
     seconds = []

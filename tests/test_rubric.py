@@ -299,6 +299,12 @@ def test_json_with_raw_line_breaks_and_controls():
     assert values(rubric("json", TWO[:1], 5.0).read(reply)) == [4]
 
 
+def test_json_is_found_behind_braces_in_prose():
+    mine = rubric("json", TWO[:1], 5.0)
+    for braces, expected in ((99, 4), (101, None)):
+        assert values(mine.read("{x " * braces + '{"coherence": 4}')) == [expected]
+
+
 def test_outcomes():
     found = rubric().read("[Scores]\nCompelling Plot: 21\nPurple Prose: 3")
     assert [one.outcome for one in found.values()] == ["off_scale", "unparsed", "rated"]

@@ -120,6 +120,11 @@ def test_plans(reply, weights, flags):
     assert "plan_fallback" in flags or not flipped
 
 
+def test_planned_weights_miss_one_by_two_hundredths_at_most():
+    assert broken_rule([0.3, 0.3, 0.3, 0.12]) is None
+    assert broken_rule([0.3, 0.3, 0.3, 0.125]) is not None
+
+
 def test_a_bad_plan_is_asked_for_again_with_the_rule(tmp_path, asked):
     replies = iter(["没有", '{"weights": [0.5, 0.5, 0.5, 0.5]}', GOOD_PLAN])
     server = asked(lambda question: next(replies) if "权重" in question else "Score: [[2]]")

@@ -98,6 +98,14 @@ def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
     assert "means of 2 chapters" in found["percentile"][1]
 
 
+def test_fewer_chapters_than_in_the_reference_are_flagged(tmp_path, reference):
+    for count in (9, 10):
+        (tmp_path / str(count)).mkdir()
+        found = rated(tmp_path / str(count), [block(4)] * count, reference=reference)
+        flags = found["percentile"][1] or ""
+        assert (f"means of {count} chapters" in flags) == (count < 10)
+
+
 def test_a_chapter_with_a_missing_rating_is_dropped_as_published(tmp_path, reference):
     replies = [block(4), block(3, 3.5)]
     found = rated(tmp_path, replies, reference=reference, as_published=True)
