@@ -492,14 +492,6 @@ def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
     return frozenset(prompt_keys(pairs))
 
 
-def stored_training_prompts(content: Mapping[str, Any]) -> frozenset[str]:
-    """Return the hashes in a model's record; anything but a list would blind the leak check."""
-    prompts = content["training_prompts"]
-    if not (isinstance(prompts, list) and all(isinstance(prompt, str) for prompt in prompts)):
-        raise TypeError("training_prompts is not a list of hashes")
-    return frozenset(prompts)
-
-
 def check_training_prompts(rater: Rater, table: pa.Table, when: str) -> int:
     """Count the prompts that a rater was trained on; with "refuse", any is a ConfigError."""
     trained = rater.training_prompts()

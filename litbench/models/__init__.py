@@ -3,13 +3,13 @@
 Importing this package needs no torch; a model's own module is imported when it is loaded.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from litbench.errors import ConfigError, ModelError
+from litbench.errors import ConfigError
 from litbench.hub import fetch_model
 from litbench.locations import resolve
+from litbench.models.record import FolderRecord, read_record
 from litbench.raters import Rater, RaterSpec, load_rater
 
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
@@ -47,12 +47,7 @@ def _kind_of(model: str | Path) -> str:
         return "features"
     if not (folder / "litbench.json").exists():
         return "reward"
-    try:
-        return str(json.loads((folder / "litbench.json").read_text(encoding="utf-8"))["kind"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"cannot read {folder / 'litbench.json'} ({error}): save it again"
-        ) from error
+    return read_record(folder / "litbench.json", FolderRecord, "train the model again").kind
 
 
 def load(model: str | Path, **options: Any) -> Rater:

@@ -21,15 +21,15 @@ import pyarrow as pa
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
+from litbench.models.record import FeaturesRecord, read_record
 from litbench.raters import (
     ScoreRater,
     blind,
     quantiles_of,
-    stored_training_prompts,
     training_prompts_of,
 )
 from litbench.records import connected_prompts, pair_weights
-from litbench.store import read_sealed, versions, write_sealed
+from litbench.store import versions, write_sealed
 from litbench.text import count_words, digest
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -245,24 +245,19 @@ class FeatureModel(ScoreRater):
     @classmethod
     def load(cls, folder: Path, name: str = "features") -> "FeatureModel":
         """Load a model; its scores are exactly those of the saved model."""
-        path, advice = folder / "features.json", "train it with train/features.py"
-        content = read_sealed(path, ModelError, advice)
-        try:
-            names = tuple(str(item["name"]) for item in content["features"])
-            mean, scale, coefficients = (
-                np.array([item[key] for item in content["features"]], dtype=np.float64)
-                for key in ("mean", "scale", "coefficient")
-            )
-            strength, prompts = float(content["c"]), stored_training_prompts(content)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(
-                f"cannot read {path} ({type(error).__name__}: {error}): {advice}"
-            ) from error
+        path = folder / "features.json"
+        record = read_record(path, FeaturesRecord, "train it with train/features.py")
+        names = tuple(one.name for one in record.features)
         unknown = sorted(set(names) - set(FEATURES))
-        if unknown:
-            raise ModelError(f"{path} uses unknown features {unknown}: train it again")
-        model = cls(name, names, mean, scale, coefficients, strength, prompts)
-        model.reward_quantiles = content.get("reward_quantiles")
+        if unknown or len(set(names)) < len(names):
+            raise ModelError(f"{path} uses unknown or repeated features {unknown}: train it again")
+        mean, scale, coefficients = (
+            np.array([getattr(one, key) for one in record.features], dtype=np.float64)
+            for key in ("mean", "scale", "coefficient")
+        )
+        prompts = frozenset(record.training_prompts)
+        model = cls(name, names, mean, scale, coefficients, record.c, prompts)
+        model.reward_quantiles = record.reward_quantiles
         return model
 
 

@@ -26,11 +26,12 @@ from litbench.models.backbone import (
     on_device,
     quiet,
 )
-from litbench.raters import Rater, stored_training_prompts
-from litbench.store import read_sealed, versions, write_sealed
+from litbench.models.input_format import Form
+from litbench.models.record import FORMAT, FolderRecord, QuestionRecord, read_record
+from litbench.raters import Rater
+from litbench.store import versions, write_sealed
 
 _FILE = "litbench.json"
-_FORMAT = 3
 _ADAPTER_FILE = "adapter_config.json"
 
 
@@ -54,10 +55,10 @@ class Loaded:
     # Record of the training.
     training: dict[str, Any] = field(default_factory=dict)
     adapter: Adapter | None = None
-    # Arguments of `Question.make`, for a trained generative rater.
-    question: dict[str, Any] | None = None
+    # For a trained generative rater.
+    question: QuestionRecord | None = None
     # Input form of a model that LitBench did not train but saved; None for `chat`.
-    form: str | None = None
+    form: Form | None = None
     is_ours: bool = False
     # See `litbench.raters.ScoreRater`.
     reward_quantiles: list[float] | None = None
@@ -146,7 +147,7 @@ class FolderRater(Rater):
                 shutil.copy(path, folder / path.name)
         self.tokenizer.save_pretrained(folder)
         content = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "kind": self.kind,
             "adapter": adapter and {"base": adapter.base, "quantized": adapter.quantized},
             **self.stored(),
@@ -167,20 +168,12 @@ def load_folder(
     if not folder.exists():
         # Verifiers on the Hub have a litbench.json, and adapters their own files.
         folder = fetch_model(options.path, with_code=code)
-    content = _read(folder / _FILE, kind)
+    record = _read(folder / _FILE, kind)
     dtype, adapter = options.dtype or _default_dtype(device), None
     if (folder / _ADAPTER_FILE).exists():
-        about = content.get("adapter") or {}
-        try:
-            config = json.loads((folder / _ADAPTER_FILE).read_text(encoding="utf-8"))
-            base = about.get("base") or config["base_model_name_or_path"]
-            if not about and config.get("revision") and "@" not in base:
-                base += f"@{config['revision']}"
-        except (ValueError, KeyError) as error:
-            raise ModelError(
-                f"{folder / _ADAPTER_FILE} does not name its base model ({error}): save it again"
-            ) from error
-        adapter = Adapter(base, bool(about.get("quantized")), folder)
+        about = record.adapter if record else None
+        base = about.base if about else _base_of(folder / _ADAPTER_FILE)
+        adapter = Adapter(base, about is not None and about.quantized, folder)
         model, tokenizer = load_with_adapter(
             folder, base, head, quantized=adapter.quantized, dtype=dtype, trust_remote_code=code
         )
@@ -188,13 +181,27 @@ def load_folder(
         model, tokenizer = load_backbone(
             str(folder), head, num_labels=num_labels, trust_remote_code=code,
             # A model trained on four-bit weights was judged, and saved, in bfloat16.
-            dtype=dtype or ("auto" if content else "float32"),
+            dtype=dtype or ("auto" if record else "float32"),
         )  # fmt: skip
-    return Loaded(
-        on_device(model, device), tokenizer, content.get("training_prompts", frozenset()),
-        content.get("training", {}), adapter, content.get("question"), content.get("form"),
-        bool(content), content.get("reward_quantiles"),
-    )  # fmt: skip
+    loaded = Loaded(on_device(model, device), tokenizer, adapter=adapter)
+    if record is not None:
+        loaded.is_ours = True
+        loaded.prompts = frozenset(record.training_prompts)
+        loaded.training, loaded.form = record.training, record.form
+        loaded.question, loaded.reward_quantiles = record.question, record.reward_quantiles
+    return loaded
+
+
+def _base_of(path: Path) -> str:
+    """Return the base model that peft's `adapter_config.json` names, with its revision."""
+    try:
+        if not path.is_file():
+            raise ValueError("it is not a file")
+        config = json.loads(path.read_text(encoding="utf-8"))
+        base, revision = config["base_model_name_or_path"], config.get("revision")
+        return f"{base}@{revision}" if revision and "@" not in base else str(base)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path} does not name its base model ({error}): save it again") from error
 
 
 def _default_dtype(device: str | None) -> str | None:
@@ -225,22 +232,17 @@ def prompts_of(name: str) -> frozenset[str]:
         if cached is None:
             return frozenset()
         path = Path(cached)
-    return frozenset(_read(path, None).get("training_prompts", ()))
+    record = _read(path, None)
+    return frozenset(record.training_prompts if record else ())
 
 
-def _read(path: Path, kind: str | None) -> dict[str, Any]:
+def _read(path: Path, kind: str | None) -> FolderRecord | None:
+    """Read a `litbench.json`; None if there is none."""
     if not path.exists():
-        return {}
-    content = read_sealed(path, ModelError, "train the model again")
-    try:
-        if content["format"] != _FORMAT:
-            raise ValueError(f"format {content['format']}, not {_FORMAT}")
-        stored_kind = content["kind"]
-        content["training_prompts"] = stored_training_prompts(content)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is broken ({error}): train the model again") from error
-    if kind is not None and stored_kind != kind:
+        return None
+    record = read_record(path, FolderRecord, "train the model again")
+    if kind is not None and record.kind != kind:
         raise ModelError(
-            f"{path.parent} holds a rater of kind {stored_kind}, not {kind}: use that kind"
+            f"{path.parent} holds a rater of kind {record.kind}, not {kind}: use that kind"
         )
-    return content
+    return record

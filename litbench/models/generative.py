@@ -311,10 +311,7 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Gen
                 f"rater {name}: {given.path} uses the question that it was trained on: remove "
                 + ", ".join(named)
             )
-        try:
-            question = Question.make(tokenizer, model, **loaded.question)
-        except TypeError as error:
-            raise ModelError(f"{given.path}: no question in litbench.json ({error})") from error
+        question = Question.make(tokenizer, model, **vars(loaded.question))
     return GenerativeModel(
         model, tokenizer, question, name=name, prompts=loaded.prompts,
         batch_tokens=given.batch_tokens, least_label_mass=given.least_label_mass,

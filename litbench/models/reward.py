@@ -11,7 +11,7 @@ Rewards are comparable within a prompt only: Bradley-Terry training leaves a fre
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -173,7 +173,7 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Rew
                 f"{path} was trained by LitBench and has its own input format: remove form and "
                 "max_length"
             )
-        form = cast(Form, loaded.form or "chat")
+        form = loaded.form or "chat"
     else:
         longest = longest_of(model, given.max_length or _DEFAULT_MAX_LENGTH)
         # Set in both places, since only init_kwargs is saved.
