@@ -44,6 +44,8 @@ class CrossValidation:
         before_symmetry: pairs file before the last filter; also judged and reported.
         ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.
         folds: number of folds over prompts.
+        judged_folds: number of folds that are judged; null for all. With 1, the others are the
+            training set, and the raters are compared on one test set of held-out prompts.
         repeats: number of repeated assignments of prompts to folds.
         seed: seed of folds and training.
         reference: the rater that all others are compared with; choose it before seeing results.
@@ -55,6 +57,7 @@ class CrossValidation:
     before_symmetry: Path | None = None
     ratings: Path | None = None
     folds: int = 5
+    judged_folds: int | None = None
     repeats: int = 1
     seed: int = 0
     reference: str = "longer"
@@ -96,14 +99,24 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
     prompts = np.array(connected_prompts(pairs.all))
     prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
     training_prompts = np.array([prompt_of[name] for name in pairs.headline["pair_id"].to_pylist()])
+    judged_pairs, folds = pairs, range(config.folds)
+    if config.judged_folds is not None:
+        if config.repeats > 1:
+            raise ConfigError("judged_folds and repeats are both given: repeats judge all folds")
+        folds = folds[: config.judged_folds]
+        fold_of = assign_folds(prompts.tolist(), config.folds, config.seed)
+        is_judged = [fold_of[prompt] in folds for prompt in prompts.tolist()]
+        judged_pairs = pairs.select(pairs.all["pair_id"].filter(pa.array(is_judged)))
+        data = [*data, f"{config.judged_folds} of {config.folds} folds"]
     jobs: list[Job] = []
     for spec, repeats in raters:
         if not repeats:
-            jobs.append(Job(spec, spec.name, lambda: pairs.all, data, work=pairs.all.num_rows))
+            work = judged_pairs.all.num_rows
+            jobs.append(Job(spec, spec.name, lambda: judged_pairs.all, data, work=work))
         for repeat in range(repeats):
             seed = config.seed + repeat
             fold_of = assign_folds(prompts.tolist(), config.folds, seed)
-            for fold in range(config.folds):
+            for fold in folds:
                 held_out = [prompt for prompt, of in fold_of.items() if of == fold]
                 judged = np.flatnonzero(np.isin(prompts, held_out))
                 train = np.flatnonzero(~np.isin(training_prompts, held_out))
@@ -126,5 +139,5 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
                 jobs += [job] if len(judged) else []
     parts = Cache(config.out / "parts")
     results = list(evaluate(jobs, parts))
-    finish_evaluation(artifact, results, pairs, config.reference, config.ratings)
+    finish_evaluation(artifact, results, judged_pairs, config.reference, config.ratings)
     parts.discard_unused()

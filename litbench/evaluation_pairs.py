@@ -33,6 +33,17 @@ class EvaluationPairs:
         wider = (self.within_prompts, self.before_symmetry, self.headline)
         return next(table for table in wider if table is not None)
 
+    def select(self, pair_ids: pa.ChunkedArray | pa.Array) -> "EvaluationPairs":
+        """Return the pairs with these ids."""
+
+        def selected(table: pa.Table) -> pa.Table:
+            return table.filter(pc.is_in(table["pair_id"], pair_ids))
+
+        wider = (self.before_symmetry, self.within_prompts)
+        return EvaluationPairs(
+            selected(self.headline), *(None if one is None else selected(one) for one in wider)
+        )
+
 
 def input_files(
     pairs: Path, before_symmetry: Path | None = None, ratings: Path | None = None

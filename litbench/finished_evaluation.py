@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from litbench.errors import DataError
 from litbench.evaluation_pairs import EvaluationPairs, read_pairs
@@ -113,10 +112,7 @@ class Judged:
         split = self.manifest["config"].get("split")
         pairs = read_pairs(self.pairs_path, self.wider_path, split)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
-        judged = self.read_verdicts()["pair_id"].unique()
-        return replace(
-            pairs, headline=pairs.headline.filter(pc.is_in(pairs.headline["pair_id"], judged))
-        )
+        return pairs.select(self.read_verdicts()["pair_id"].unique())
 
     def leaderboard(self, verdicts: pa.Table, pairs: EvaluationPairs) -> list[LeaderboardRow]:
         """Compute the leaderboard from verdicts."""

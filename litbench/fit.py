@@ -4,6 +4,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -59,8 +60,10 @@ class FitOptions:
         tokenizer: counts tokens for the rule `max_tokens`: `package:NAME/folder`, a folder, or a
             name on the Hub. By default that of the reward model; null skips the rule.
         folds: number of folds over prompts; by default 3 to 5, by the number of prompts.
-        repeats: number of repeats; by default 10 or fewer, by the number of prompts. The reward
-            model is trained once per fold.
+        repeats: number of repeats; by default 10 or fewer, by the number of prompts.
+        crossvalidate_model: cross-validate the reward model too, with one training per fold; by
+            default it is trained once to be judged on the prompts of one fold, and once on all
+            pairs.
         model_name_or_path: also train a reward model on this model.
         training: keys of the training of the reward model; also accepted as --KEY VALUE.
     """
@@ -79,6 +82,7 @@ class FitOptions:
     tokenizer: str | None = GUESS
     folds: int | None = None
     repeats: int | None = None
+    crossvalidate_model: bool = False
     model_name_or_path: str | None = None
     training: Annotated[
         dict[str, Any], Passed("litbench.models.reward_training:RewardTraining")
@@ -150,9 +154,9 @@ def _fit(config: Fit) -> None:
             f"{_LEAST_PROMPTS} prompts: {funnel.summary()}"
         )
     specs = _raters(config, pairs.num_rows)
+    evaluations = _evaluate(config, specs, prompts, pairs_folder)
     models = _train(config, specs, pairs, pairs_folder / "pairs.parquet")
-    evaluation = _evaluate(config, specs, prompts, pairs_folder)
-    pages = _report(config, pairs_folder, evaluation)
+    pages = _report(config, pairs_folder, evaluations)
     if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
         print(
             f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
@@ -161,10 +165,13 @@ def _fit(config: Fit) -> None:
         )
     for name, page in pages.items():
         print(f"{name}: {page}")
-    agreement = {row.rater: row.agreement.mean for row in evaluation.rows}
+    # The last evaluation has all models, on the same pairs.
+    agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
     best = max(models, key=lambda name: (agreement[name], name))
     if len(models) > 1:
-        print(f"{best} agrees more often with the votes out of fold ({agreement[best]:.3f})")
+        print(
+            f"{best} agrees more often with the labels of held-out prompts ({agreement[best]:.3f})"
+        )
     model = shlex.quote(str(models[best]))
     print(f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"')
 
@@ -287,41 +294,63 @@ def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path)
     return folders
 
 
-def _evaluate(config: Fit, specs: Sequence[RaterSpec], prompts: int, pairs: Path) -> Evaluation:
-    """Cross-validate, and print the leaderboard."""
+def _evaluate(
+    config: Fit, specs: Sequence[RaterSpec], prompts: int, pairs: Path
+) -> list[Evaluation]:
+    """Evaluate out of fold, and print the leaderboards.
+
+    Raters are cross-validated, a reward model only with `crossvalidate_model`: otherwise it is
+    trained once, and all raters are compared on its held-out prompts in an evaluation of their own.
+    """
     folds = config.folds or min(max(prompts // 15, 3), 5)
     repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
     raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "bag_of_words", "random")}
-    for spec in specs:
-        raters[spec.name] = {"kind": spec.kind, **spec.options}
-        if spec.kind == "reward":
-            raters[spec.name]["repeats"] = 1
-    before = pairs / "pairs_before_symmetry.parquet"
+    trained = {spec.name: {"kind": spec.kind, **spec.options} for spec in specs}
+    before = pairs / "pairs_before_symmetry.parquet" if config.symmetry_buckets else None
+    files: Any = {"pairs": pairs / "pairs.parquet", "before_symmetry": before}
+    shared: Any = {**files, "folds": folds, "seed": config.seed}
+    if "reward" in trained and config.crossvalidate_model:
+        trained["reward"]["repeats"] = 1
+    split = (
+        trained.pop("reward") if "reward" in trained and not config.crossvalidate_model else None
+    )
     print(f"cross-validation: {folds} folds of {prompts} prompts, {repeats} repeats")
-    crossvalidate(
-        CrossValidation(
-            pairs / "pairs.parquet", config.out / "evaluation", raters,
-            before if config.symmetry_buckets else None,
-            folds=folds, repeats=repeats, seed=config.seed,
-        ),
-        _PROGRAM,
-    )  # fmt: skip
-    return Evaluation.read(Judged.find(config.out / "evaluation"))
+    evaluation = CrossValidation(
+        out=config.out / "evaluation", raters=raters | trained, repeats=repeats, **shared
+    )
+    crossvalidate(evaluation, _PROGRAM)
+    folders = [evaluation.out]
+    if split is None:
+        shutil.rmtree(config.out / "evaluation_reward", ignore_errors=True)
+    else:
+        print(f"reward model: trained on {folds - 1} of {folds} folds, judged on the other one")
+        held_out = CrossValidation(
+            out=config.out / "evaluation_reward", judged_folds=1,
+            raters={**raters, **trained, "reward": split}, **shared,
+        )  # fmt: skip
+        crossvalidate(held_out, _PROGRAM)
+        folders.append(held_out.out)
+    return [Evaluation.read(Judged.find(folder)) for folder in folders]
 
 
-def _report(config: Fit, pairs: Path, evaluation: Evaluation) -> dict[str, Path]:
-    """Write both pages; returns their paths by name."""
+def _report(config: Fit, pairs: Path, evaluations: Sequence[Evaluation]) -> dict[str, Path]:
+    """Write the pages; returns their paths by name."""
     out = config.out / "report"
-    pages = {"report": out / "report.html", "data report": out / "data_report.html"}
+    names = ["report", "reward model"][: len(evaluations)]
+    files = ["report.html", "reward.html"][: len(evaluations)]
     folder = PairsFolder.find(pairs)
     name = "the embedded sample" if config.input == "sample" else Path(config.input).name
-    inputs = {**folder.files, **evaluation.judged.inputs()}
+    inputs = dict(folder.files)
+    for evaluation in evaluations:
+        inputs |= evaluation.judged.inputs(evaluation.judged.folder.name)
     artifact = Artifact(out, program=_PROGRAM, config={"name": name}, inputs=inputs)
     if not artifact.is_current():
-        beside = [page.name for page in pages.values()]
-        report = evaluation.report(f"LitBench: {name}", pages["report"], beside=beside)
-        artifact.write("report.html", lambda path: path.write_text(report, "utf-8"))
-        data_report = folder.report(f"LitBench data: {name}", pages["data report"], beside)
-        artifact.write("data_report.html", lambda path: path.write_text(data_report, "utf-8"))
+        beside = [*files, "data_report.html"]
+        for file, evaluation in zip(files, evaluations, strict=True):
+            page = evaluation.report(f"LitBench: {name}", out / file, beside=beside)
+            artifact.write(file, partial(Path.write_text, data=page, encoding="utf-8"))
+        page = folder.report(f"LitBench data: {name}", out / beside[-1], beside)
+        artifact.write(beside[-1], partial(Path.write_text, data=page, encoding="utf-8"))
         artifact.finish()
-    return {key: page.resolve() for key, page in pages.items()}
+    pages = dict(zip(names, files, strict=True)) | {"data report": "data_report.html"}
+    return {key: (out / page).resolve() for key, page in pages.items()}

@@ -89,13 +89,13 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
 def test_only_what_changed_is_done_again(fit, posts):
     first = fit(posts(), "--out", "mine", *QUICK)[1]
     said = fit("posts.jsonl", "--out", "mine", *QUICK)[1]
-    parts = ("mine/stories", "mine/pairs", "mine", "mine/evaluation", "mine/report")
+    parts = ("mine/stories", "mine/pairs", "mine/evaluation", "mine", "mine/report")
     assert [line for line in said.splitlines() if line.startswith("unchanged")] == [
         f"unchanged: {part}" for part in parts
     ]
     assert said.splitlines()[-3:] == first.splitlines()[-3:]
     said = fit("posts.jsonl", "--out", "mine", "--repeats", "2")[1]
-    assert [part for part in parts if f"unchanged: {part}\n" in said] == list(parts[:3])
+    assert [part for part in parts if f"unchanged: {part}\n" in said] == [*parts[:2], parts[3]]
     said = fit("posts.jsonl", "--out", "mine", *QUICK, "--min_gap", "0.1")[1]
     assert [part for part in parts if f"unchanged: {part}\n" in said] == ["mine/stories"]
 
@@ -234,10 +234,18 @@ def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
     keys = ("--model_name_or_path", model, "--max_length", "64", "--learning_rate", "1e-3")
     code, said = fit(posts(prompts=9), "--out", "mine", *QUICK, *keys)
     assert code == 0, said
-    work = {kind: sum(job.work for job in jobs if job.spec.kind == kind)
+    work = {kind: max(job.work for job in jobs if job.spec.kind == kind)
             for kind in ("features", "reward")}  # fmt: skip
     assert work["reward"] > 100 * work["features"], "as the time they take, for the progress bar"
-    rows = json.loads(Path("mine/evaluation/leaderboard.json").read_text())
+    assert sum(job.spec.kind == "reward" for job in jobs) == 1
+    every, rows = (
+        json.loads(Path(f"mine/{folder}/leaderboard.json").read_text())
+        for folder in ("evaluation", "evaluation_reward")
+    )
+    assert {row["rater"] for row in rows} - {row["rater"] for row in every} == {"reward"}
+    (prompts,) = {row["agreement"]["clusters"] for row in rows}
+    assert 0 < prompts < every[0]["agreement"]["clusters"], "one test set for all raters"
+    assert Path("mine/report/reward.html").is_file()
     agreement = {row["rater"]: row["agreement"]["mean"] for row in rows}
     folders = {"features": "mine/features", "reward": "mine/model"}
     best = max(folders, key=agreement.get)
@@ -247,8 +255,14 @@ def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
     assert json.loads(Path("mine/model/litbench.json").read_text())["kind"] == "reward"
     run = json.loads(Path("mine/model/run.json").read_text())
     assert run["training"]["options"]["learning_rate"] == 1e-3
+    jobs.clear()
+    code, said = fit("posts.jsonl", "--out", "mine", *QUICK, *keys, "--crossvalidate_model")
+    rows = json.loads(Path("mine/evaluation/leaderboard.json").read_text())
+    assert {"reward", "features"} <= {row["rater"] for row in rows}
+    assert sum(job.spec.kind == "reward" for job in jobs) == 3, "one training per fold"
     said = fit("posts.jsonl", "--out", "mine", *QUICK)[1]
     assert not Path("mine/features").exists()
+    assert not Path("mine/evaluation_reward").exists()
     assert Path("mine/model/features.json").is_file()
 
 
