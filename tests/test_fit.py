@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_with_the_next_fold(fit, posts, monkeypatch):
 
     def judge_or_stop(rater, pairs, fold):
         judged.append((rater.name, fold))
-        if len(judged) == 5:
+        if len(judged) == 7:
             raise KeyboardInterrupt
         return judge(rater, pairs, fold)
 
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_with_the_next_fold(fit, posts, monkeypatch):
     assert judged[-2:] == [("features", "0/0"), ("features", "0/1")]
     judged.clear()
     code, said = fit("posts.jsonl", "--out", "mine", *QUICK)
-    # The fifth call of the next run would stop again.
+    # The seventh call of the next run would stop again.
     assert (code, judged) == (0, [("features", "0/1"), ("features", "0/2")]), said
 
 
