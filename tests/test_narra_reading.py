@@ -60,6 +60,12 @@ def test_json_object(text, value):
     assert read_json(text, dict) == value
 
 
+def test_json_without_lone_surrogates():
+    """Escapes of a reply, which is valid Unicode itself."""
+    text = r'{"a \ud800": ["\udfff", "\ud83d\ude00"]}'
+    assert read_json(text, dict) == {"a \ufffd": ["\ufffd", "😀"]}
+
+
 def test_json_array_after_prose():
     assert read_json('Characters:\n[{"id": "a"}, {"id": "b"}', list) == [{"id": "a"}, {"id": "b"}]
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from litbench.text import valid_unicode
+
 T = TypeVar("T", dict[str, Any], list[Any])
 
 END_CHOICE = "End the story now"
@@ -109,6 +111,8 @@ def read_json(text: str, kind: type[T]) -> T | None:
     for candidate in _candidates(text, unwrapped[start:]):
         try:
             value, _ = decoder.raw_decode(candidate)
+            # Escapes in the reply may be lone surrogates, which no later question may contain.
+            value = json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
         except (ValueError, RecursionError):
             continue
         if isinstance(value, kind):
