@@ -4,16 +4,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from litbench.errors import DataError
 from litbench.evaluation_pairs import EvaluationPairs, read_pairs
+from litbench.metrics.agreement import has_texts, pair_scores
 from litbench.metrics.comparisons import Change
+from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
-from litbench.records import VERDICTS
-from litbench.report.pages import render_report
+from litbench.raters import TalkRater, judge_pairs
+from litbench.records import VERDICTS, connected_prompts
+from litbench.report.pages import ReportData, render_report
 from litbench.store import is_output, read_manifest, source_digest
 from litbench.tables import read_table
 
@@ -156,21 +160,35 @@ class Evaluation:
         return cls(judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
 
     def report(
-        self, title: str, page: Path, changes: Sequence[Change] = (), beside: Sequence[str] = ()
+        self,
+        title: str,
+        page: Path,
+        changes: Sequence[Change] = (),
+        beside: Sequence[str] = (),
+        learning: Mapping[str, Mapping[float, Interval]] = MappingProxyType({}),
+        next_command: str = "",
     ) -> str:
-        """Render report.html, which will be written as `page`; see `render_report`."""
-        return render_report(
-            title=title,
+        """Render report.html, which will be written as `page`; see `ReportData`."""
+        data = ReportData(
             rows=self.rows,
             verdicts=self.verdicts,
             pairs=self.pairs.headline,
             before_symmetry=self.pairs.before_symmetry,
             reference=self.judged.reference,
             evaluation_manifest=self.judged.manifest,
-            # None for external pairs; the page then has no funnel.
             pairs_manifest=self.judged.manifest_of_pairs(),
             annotators=self.judged.annotators(),
             changes=changes,
-            page=page,
-            beside=beside,
+            reader_notes=reader_notes(self.pairs.headline),
+            learning=learning,
+            next_command=next_command,
         )
+        return render_report(title, data, page, beside)
+
+
+def reader_notes(pairs: pa.Table) -> Interval | None:
+    """Agreement of a rater that only looks for notes to readers; None if a text is unknown."""
+    if not has_texts(pairs).all():
+        return None
+    (scores,) = pair_scores(judge_pairs(TalkRater("talk", "talk"), pairs), pairs)
+    return jackknife_interval(scores.credit, connected_prompts(pairs))

@@ -10,7 +10,7 @@ import pytest
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, RandomRater, ScoreRater, judge_pairs
 from litbench.report.document import page_links
-from litbench.report.pages import render_report
+from litbench.report.pages import ReportData, render_report
 
 ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
 
@@ -55,12 +55,14 @@ class Page(html.parser.HTMLParser):
         assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in self.attributes
 
 
+MORE = {}
 RATERS = (CommaRater(), LengthRater("longer", "longer", 1), RandomRater())
 
 
 @pytest.fixture
 def render(pair_table):
-    def build(story="One, two, three.", pairs_manifest=None, judges=None, raters=None, **changes):
+    def build(story="One, two, three.", pairs_manifest=None, judges=None, raters=None, records=None,
+              more=MORE, **changes):  # fmt: skip
         rows = [
             {
                 "prompt_id": f"p{place % 9}",
@@ -81,16 +83,17 @@ def render(pair_table):
             names = dict(zip(dict.fromkeys(ids), pairs["pair_id"].to_pylist(), strict=True))
             column = pa.array([names[name] for name in ids], pa.large_string())
             verdicts = pa.concat_tables([verdicts, judges.set_column(0, "pair_id", column)])
-        return render_report(
-            title="A title",
+        data = ReportData(
             rows=leaderboard(verdicts, pairs, "longer", before_symmetry=pairs),
             verdicts=verdicts,
             pairs=pairs,
             before_symmetry=pairs,
             reference="longer",
-            evaluation_manifest={"counts": {"raters": {}}, "note": ATTACK},
+            evaluation_manifest={"counts": {"raters": records or {}}, "note": ATTACK},
             pairs_manifest=pairs_manifest,
+            **more,
         )
+        return render_report("A title", data)
 
     return build
 

@@ -5,8 +5,9 @@ program that wrote them. Missing data are left out, with a note.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,21 @@ from litbench.errors import DataError
 from litbench.metrics.intervals import Interval, effective_clusters, jackknife_interval
 from litbench.records import PAIRS, connected_prompts
 from litbench.report import figures
-from litbench.report.document import Figure, most_per_unit, page_links, render
+from litbench.report.document import (
+    ENDS,
+    Card,
+    Cell,
+    Figure,
+    Page,
+    Section,
+    Table,
+    few_prompts,
+    funnel_table,
+    label_text,
+    page_links,
+    percent,
+    render,
+)
 from litbench.store import is_output, read_manifest_of
 from litbench.tables import check_parquet
 
@@ -272,40 +287,142 @@ def render_data_report(
     funnel, stories = counts.get("funnel", []), counts.get("stories", {})
     finished = record.get("finished_utc")
     buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS
-    columns = [_glance(split) for split in splits]
-    rows = []
-    for split in [*splits, *([whole] if len(splits) > 1 else [])]:
-        earlier = wider.get(split.name)
-        rows += [("before", earlier)] if earlier else []
-        rows.append(("after" if wider else "", split))
-    return render(
-        "data_page.html",
-        title=title,
-        links=page_links(page, beside) if page else [],
-        label_sources=sources,
-        whole=whole,
-        wider=wider.get("all"),
-        made=record.get("program"),
-        finished=f"{datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}" if finished else None,
-        digest=counts.get("digest"),
-        notes=[*notes, *counts.get("notes", [])],
-        funnel=funnel,
-        most=most_per_unit(funnel),
-        made_from=flatten(stories if isinstance(stories, Mapping) else {"stories": stories}),
-        counted=flatten(counts, skip=_SHOWN_ELSEWHERE),
-        splits=[split.name for split in splits],
-        glance=[(name, [column[name] for column in columns]) for name in columns[0]],
-        length_rows=rows,
-        buckets=buckets,
-        length_figures=[
-            _length_figure(split, wider.get(split.name), buckets)
-            for split in splits[:_DRAWN_SPLITS]
-        ],
-        distributions=_distributions(splits[:_DRAWN_SPLITS]),
-        leakage=counts.get("leakage", {}).get("shared", []),
-        examples=examples,
-        manifests={} if manifest is None else {"pairs": json.dumps(record, indent=2)},
+    made_from = flatten(stories if isinstance(stories, Mapping) else {"stories": stories})
+    made = record.get("program")
+    sections = [
+        _funnel_section(funnel, made_from, flatten(counts, skip=_SHOWN_ELSEWHERE), made),
+        _splits_section(splits),
+        _lengths_section([*splits, *([whole] if len(splits) > 1 else [])], wider, buckets),
+        Section("Words, dates and votes",
+                "The stories of each side (the paper's Figure 3). Unknown quantities are left out, "
+                "and only the four largest splits are shown.",
+                figures=_distributions(splits[:_DRAWN_SPLITS]), name="distributions"),
+        *_leakage_sections(counts.get("leakage", {}).get("shared", [])),
+        _removed_section(examples),
+    ]  # fmt: skip
+    warnings = [*few_prompts(whole.longer_wins), *notes, *counts.get("notes", [])]
+    sections[0] = replace(sections[0], warnings=warnings)
+    facts = f"{label_text(sources).capitalize()}."
+    if made:
+        facts += f" Made by {made}"
+        facts += f", {datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}." if finished else "."
+    if counts.get("digest"):
+        facts += f" Digest of the pairs: {counts['digest']}."
+    manifests = {} if manifest is None else {"pairs": json.dumps(record, indent=2)}
+    links = page_links(page, beside) if page else []
+    lead = _lead(whole, wider.get("all"))
+    return render(Page(title, lead, facts, sections, sources), manifests, links)
+
+
+def _lead(whole: Split, wider: Split | None) -> str:
+    found, first = whole.longer_wins, (wider or whole).longer_wins
+    when = "Before length symmetry the" if wider else "The"
+    text = (
+        f"{found.n:,} pairs of {len(whole.words):,} stories under {found.clusters:,} prompts. "
+        f"{when} longer story wins in {100 * first.mean:.1f}% of the pairs"
     )
+    if math.isfinite(first.low):
+        text += f" (95 % interval {100 * first.low:.1f}% to {100 * first.high:.1f}%)"
+    return f"{text}, after it in {100 * found.mean:.1f}%." if wider else f"{text}."
+
+
+def _counts_table(heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
+    cells = [[Cell(name, is_text=True), count] for name, count in rows]
+    return Table([heading, "count"], cells, is_narrow=True)
+
+
+def _funnel_section(
+    funnel: Sequence[Mapping[str, Any]],
+    made_from: Sequence[tuple[str, Any]],
+    counted: Sequence[tuple[str, Any]],
+    made: str | None,
+) -> Section:
+    parts = []
+    if made_from:
+        table = _counts_table("in the table, left out, rejected, changed", made_from)
+        parts.append(Section("Before: the stories table", table=table))
+    if counted:
+        title = f"Counted by {made or 'the program'}"
+        parts.append(Section(title, table=_counts_table("what", counted), name="counted"))
+    note = "" if funnel else "No funnel: these pairs come without one."
+    steps = funnel_table(funnel) if funnel else None
+    return Section("From stories to pairs", note, steps, parts=parts, name="funnel")
+
+
+def _splits_section(splits: Sequence[Split]) -> Section:
+    columns = [_glance(split) for split in splits]
+    rows = [[Cell(name, is_text=True), *(of[name] for of in columns)] for name in columns[0]]
+    note = (
+        "Words are those of distinct stories; score gaps are rounded down. Pairs of one prompt "
+        "share stories and readers, so intervals are clustered by prompt."
+    )
+    table = Table(["", *(split.name for split in splits)], rows)
+    return Section("The splits at a glance", note, table, name="splits")
+
+
+def _lengths_section(splits: Sequence[Split], wider: Mapping[str, Split], buckets: int) -> Section:
+    rows = []
+    for split in splits:
+        earlier = wider.get(split.name)
+        stages = [("before", earlier)] if earlier else []
+        for stage, one in [*stages, ("after" if wider else "", split)]:
+            found, counts = one.longer_wins, one.counts
+            is_fixed = stage == "after" and counts["longer"] == counts["shorter"]
+            wins = Cell(f"{found.mean:.3f}", ["fixed by pruning"]) if is_fixed else found
+            rows.append([
+                one.name, stage, Cell(scale=None if is_fixed else found), wins,
+                percent(counts["longer"] / found.n), counts["longer"], counts["equal"],
+                counts["shorter"], found.n,
+                f"{found.clusters:,} ({found.effective_clusters:,.0f})",
+            ])  # fmt: skip
+    heading = [
+        "split", "", ENDS, "the longer wins [95 %]", "chosen is longer", "longer", "equal",
+        "shorter", "pairs", "prompts\n(effective)",
+    ]  # fmt: skip
+    note = (
+        "The pairs before length symmetry are unknown: there is no pairs_before_symmetry.parquet "
+        "in the folder of the pairs."
+    )
+    if wider:
+        note = (
+            "Length differences before and after pruning to symmetry (the paper's Figure 2), in "
+            f"the {buckets} buckets that pruning used."
+        )
+    remark = (
+        "“The longer wins” is the agreement of the longer-story baseline, with equal lengths "
+        "counted one half; its interval is clustered by prompt. “Chosen is longer” is a share of "
+        "all pairs: 65.25 % before symmetry in the paper (Fein et al., 2025, section 3.2)."
+    )
+    # The last row of several is all pairs.
+    drawn = splits[: min(_DRAWN_SPLITS, len(splits) - (len(splits) > 1))]
+    shown = [_length_figure(split, wider.get(split.name), buckets) for split in drawn]
+    table = Table(heading, rows)
+    return Section("Length and choice", note, table, shown, [remark], name="lengths")
+
+
+def _leakage_sections(shared: Sequence[Mapping[str, Any]]) -> list[Section]:
+    rows = [[one["kind"], f"{one['split_a']} and {one['split_b']}", one["shared"]]
+            for one in shared]  # fmt: skip
+    table = Table(["kind", "splits", "shared"], rows)
+    return [Section("What splits share", table=table, name="leakage")] if rows else []
+
+
+def _removed_section(
+    examples: Mapping[str, Sequence[Mapping[str, str]]] | None,
+) -> Section:
+    note = "Up to five stories per step, selected by a hash; texts are cut after 600 characters."
+    if examples is None:
+        note = "Examples were left out, so that the page has no texts of stories."
+    elif not examples:
+        note = "No step removed anything, or the program left no examples."
+    parts = [
+        Section(step.replace("_", " "), fold=False, name=f"removed-{place}", cards=[
+            Card([("", one["text"])], facts=" · ".join(filter(None, (one["name"], one["about"]))))
+            for one in items
+        ])
+        for place, (step, items) in enumerate((examples or {}).items())
+    ]  # fmt: skip
+    return Section("What the steps removed", note, parts=parts, name="removed")
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""The renderer of all pages: the frame, pictures, and how numbers are written.
+"""The renderer of all pages: sections of tables, figures and texts in one template.
 
-A page is a template that extends `frame.html` and imports macros from `pieces.html`. It has no
-scripts and requests nothing from the network, as its content security policy states. All values of
-a template are untrusted and escaped, except pictures.
+A page has no scripts and requests nothing from the network, as its content security policy states.
+All texts are untrusted and escaped, except pictures.
+
+    section = Section("Leaderboard", "95 % intervals.", table=Table(["rater"], [["longer"]]))
+    write_page(artifact, "report", Page("A title", "What was found.", "When.", [section]), {})
 """
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from numbers import Integral
@@ -17,8 +20,8 @@ from typing import Any
 from urllib.parse import quote
 
 from litbench.errors import MissingExtraError
+from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
-from litbench.metrics.printing import write_dollars
 from litbench.report.figures import Drawing
 from litbench.store import Artifact
 from litbench.text import clean_name
@@ -45,6 +48,10 @@ PAGES = {
 }
 
 
+# Heading of a column of `scale` cells.
+ENDS = "0 ½ 1"
+
+
 @dataclass(frozen=True)
 class Figure:
     """A picture with title and caption; if tall, it spans two rows of the grid."""
@@ -53,6 +60,173 @@ class Figure:
     caption: str
     drawing: Drawing
     tall: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: what it says.
+        small: lines below, in small print.
+        scale: an interval to draw between 0 and 1.
+        bar: a share to draw as a bar, and the unit, which gives the colour.
+        is_text: left-aligned, with line breaks.
+        is_bold: in bold print.
+        address: where it links to.
+    """
+
+    text: str = ""
+    small: Sequence[str] = ()
+    scale: Interval | None = None
+    bar: tuple[float, str] | None = None
+    is_text: bool = False
+    is_bold: bool = False
+    address: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its heading, and rows of cells or plain values (see `as_cell`).
+
+    Attributes:
+        heading: names of the columns; a line break divides a name.
+        rows: each as long as the heading.
+        marks: place of a row -> "flagged" or "paper".
+        is_narrow: only as wide as its content.
+    """
+
+    heading: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    marks: Mapping[int, str] = field(default_factory=dict)
+    is_narrow: bool = False
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """All cells by row."""
+        return [[as_cell(value) for value in row] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Texts to read: a prompt, facts, and sides of (tag, text), of which some are lost."""
+
+    sides: Sequence[tuple[str, str]]
+    prompt: str = ""
+    facts: str = ""
+    lost: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page, in this order: warnings, notes, table, figures, remarks, cards, parts.
+
+    Attributes:
+        title: its heading.
+        notes: paragraphs above the table.
+        remarks: paragraphs below it.
+        warnings: highlighted paragraphs.
+        table: its table.
+        figures: its figures, side by side where there is room.
+        cards: texts to read.
+        parts: smaller sections within it.
+        name: its address on the page; the title by default.
+        fold: None shows it; otherwise only its heading, until it is opened, or True to open it.
+    """
+
+    title: str
+    notes: str | Sequence[str] = ()
+    table: Table | None = None
+    figures: Sequence[Figure] = ()
+    remarks: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    cards: Sequence[Card] = ()
+    parts: Sequence["Section"] = ()
+    name: str = ""
+    fold: bool | None = None
+
+    @property
+    def address(self) -> str:
+        """The id of its heading."""
+        return self.name or re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The notes that are not empty."""
+        notes = [self.notes] if isinstance(self.notes, str) else self.notes
+        return [note for note in notes if note]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: what it says first, and its sections.
+
+    Attributes:
+        title: heading of the page.
+        lead: the main result, in a sentence or two.
+        facts: what was measured.
+        sections: see Section.
+        label_sources: who labelled the pairs; "planted" adds a warning.
+    """
+
+    title: str
+    lead: str
+    facts: str
+    sections: Sequence[Section]
+    label_sources: Sequence[str] = ()
+
+
+def as_cell(value: Any) -> Cell:
+    """A cell of any value: whole numbers with separators, others to three digits, or a dash."""
+    if isinstance(value, Cell):
+        return value
+    if value is None or isinstance(value, Interval):
+        return Cell(write_interval(value))
+    if isinstance(value, float):
+        return Cell(f"{value:,.3f}" if math.isfinite(value) else "–")
+    return Cell(f"{value:,}" if isinstance(value, Integral) else str(value))
+
+
+def stacked(interval: Interval | None, *more: str) -> Cell:
+    """A mean above its interval; further small lines follow."""
+    if interval is None or not math.isfinite(interval.mean):
+        return Cell("–", more)
+    bounds = f"[{interval.low:.3f}, {interval.high:.3f}]"
+    small = bounds if math.isfinite(interval.low) else "one prompt: no interval"
+    return Cell(f"{interval.mean:.3f}", (small, *more))
+
+
+def compared(comparison: Comparison | None, otherwise: str = "reference") -> Cell:
+    """A difference above its interval and p value."""
+    if comparison is None:
+        return Cell(otherwise)
+    difference = comparison.difference
+    bounds = f"[{signed(difference.low)}, {signed(difference.high)}]"
+    small = (bounds, p_value(comparison.p_holm)) if math.isfinite(difference.low) else ()
+    return Cell(signed(difference.mean), small)
+
+
+def few_prompts(interval: Interval) -> list[str]:
+    """A warning if there are few prompts."""
+    if not interval.effective_clusters < 20:
+        return []
+    return [
+        f"Few prompts: {interval.clusters:,} ({interval.effective_clusters:.0f} effective). With "
+        "fewer than 20 effective prompts, intervals are wide and less reliable, and other prompts "
+        "may rank the raters differently."
+    ]
+
+
+def funnel_table(steps: Sequence[Mapping[str, Any]]) -> Table:
+    """The steps of a funnel, with a bar of the share that is kept of each unit."""
+    # The full width of a unit's bars is its count after the first step.
+    most = {step["unit"]: max(step["kept"], 1) for step in reversed(steps)}
+    rows = [
+        [Cell(str(step["about"]), is_text=True), f"{step['kept']:,} {step['unit']}",
+         step["removed"] or "–", Cell(bar=(step["kept"] / most[step["unit"]], step["unit"]))]
+        for step in steps
+    ]  # fmt: skip
+    return Table(["step", "kept", "removed", ""], rows)
 
 
 def page_links(page: Path, beside: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -84,21 +258,8 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} […{len(text) - most:,} more letters]"
 
 
-def most_per_unit(funnel: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The count after the first step of each unit, at least 1: the full width of its bars."""
-    return {step["unit"]: max(step["kept"], 1) for step in reversed(funnel)}
-
-
-def _formatted(form: str, scale: float = 1) -> Any:
-    """A filter that formats a number; a dash if it is missing or not finite."""
-
-    def write(value: float | None) -> str:
-        return "–" if value is None or not math.isfinite(value) else form.format(scale * value)
-
-    return write
-
-
-def _interval(value: Interval | None) -> str:
+def write_interval(value: Interval | None) -> str:
+    """A mean with its interval, or a dash."""
     if value is None or not math.isfinite(value.mean):
         return "–"
     if not math.isfinite(value.low):
@@ -115,32 +276,43 @@ def signed(value: Interval | float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{round(value, 3) + 0.0:+.3f}"
 
 
-def _p_value(value: float | None) -> str:
+def p_value(value: float | None) -> str:
+    """A p value with its name, or a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
-def _seconds(value: float) -> str:
-    if not math.isfinite(value):
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in per cent, or a dash."""
+    known = value is not None and math.isfinite(value)
+    return f"{100 * value:.{digits}f} %" if value is not None and known else "–"
+
+
+def write_seconds(value: float | None) -> str:
+    """Seconds to three digits, or a dash."""
+    if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _number(value: Any) -> str:
-    """Format integers with thousands separators and floats to three digits; str() of the rest."""
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, Integral) else str(value)
+def written_now() -> str:
+    """When the page was written."""
+    return f"Written {datetime.now(UTC):%d %B %Y, %H:%M} UTC."
 
 
-def render(template: str, **values: Any) -> str:
-    """Render a template of this folder.
+def label_text(sources: Sequence[str]) -> str:
+    """Who labelled the pairs."""
+    return "; ".join(LABELS[source] for source in sources)
+
+
+def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, str]] = ()) -> str:
+    """Render a page.
 
     Args:
-        template: file name of the template.
-        values: variables of the template. The frame requires `title`, `label_sources` and
-            `manifests` (name -> text); `links` come from `page_links`.
+        page: its content.
+        manifests: texts by name, which say how the page was made.
+        links: other pages, from `page_links`.
     """
     try:
         import jinja2  # noqa: PLC0415
@@ -160,35 +332,24 @@ def render(template: str, **values: Any) -> str:
         loader=jinja2.PackageLoader("litbench.report", ""),
     )
     environment.filters.update(
-        dollars=write_dollars, interval=_interval, name=clean_name, number=_number,
-        p_value=_p_value, percent=_formatted("{:.1f} %", 100), picture=picture,
-        place=lambda value: 100 * min(max(value, 0.0), 1.0), seconds=_seconds,
-        share=_formatted("{:.3f}"), signed=signed, shorten=shorten,
-        words=lambda name: name.replace("_", " "),
-    )  # fmt: skip
+        clean=clean_name, picture=picture, place=lambda value: 100 * min(max(value, 0.0), 1.0)
+    )
     style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
-    sources = values["label_sources"]
-    values |= {
-        "written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
-        "style": markupsafe.Markup(style),  # noqa: S704
-        "labels": [LABELS[source] for source in sources],
-        "planted": "planted" in sources,
-    }
-    page = environment.get_template(template).render(values)
+    text = environment.get_template("page.html").render(
+        page=page, manifests=manifests, links=links, ends=ENDS,
+        style=markupsafe.Markup(style),  # noqa: S704
+    )  # fmt: skip
     # JSON may contain lone surrogates, which UTF-8 cannot encode.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_page(
-    artifact: Artifact, name: str, panels: Mapping[str, Figure | None], **values: Any
+    artifact: Artifact, name: str, page: Page, panels: Mapping[str, Figure | None]
 ) -> None:
-    """Render NAME_page.html, and write NAME.html and the files of all panels."""
-    drawn = {key: panel for key, panel in panels.items() if panel is not None}
-    for key, panel in drawn.items():
-        for file, write in panel.drawing.files(key).items():
+    """Write NAME.html, and the files of all panels."""
+    for key, panel in panels.items():
+        for file, write in panel.drawing.files(key).items() if panel else ():
             artifact.write(file, write)
-    page = render(
-        f"{name}_page.html", panels=list(drawn.values()), manifests={name: artifact.made_of()},
-        links=page_links(artifact.folder / f"{name}.html"), **values,
-    )  # fmt: skip
-    artifact.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))
+    links = page_links(artifact.folder / f"{name}.html")
+    text = render(page, {name: artifact.made_of()}, links)
+    artifact.write(f"{name}.html", lambda path: path.write_text(text, encoding="utf-8"))

@@ -5,7 +5,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,26 +20,42 @@ from litbench.metrics.comparisons import Change, compare_all
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
-from litbench.metrics.intervals import Interval
+from litbench.metrics.intervals import LEVEL, Interval
 from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
 from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
-from litbench.metrics.printing import coin_note, significance_note, strata_note
+from litbench.metrics.printing import coin_note, significance_note, strata_note, write_dollars
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.metrics.writers import WriterRow
 from litbench.probes import PROBES
 from litbench.records import OUTCOMES, connected_prompts
 from litbench.report import figures
 from litbench.report.document import (
+    ENDS,
+    Card,
+    Cell,
     Figure,
-    most_per_unit,
+    Page,
+    Section,
+    Table,
+    as_cell,
+    compared,
+    few_prompts,
+    funnel_table,
+    label_text,
+    p_value,
     page_links,
+    percent,
     render,
     short_name,
     shorten,
     signed,
+    stacked,
+    write_interval,
     write_page,
+    write_seconds,
+    written_now,
 )
 from litbench.report.figures import Line
 from litbench.store import Artifact
@@ -62,7 +80,9 @@ def _one_per_prompt(
     return list(first_of.values())[:count]
 
 
-def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dict[str, Any]]:
+def _examples(
+    pairs: pa.Table, scores: PairScores, rows: np.ndarray, *, hit: bool = False
+) -> list[Card]:
     """The most confident of some rows, one per prompt; selected by a hash without probabilities."""
     p = np.nan_to_num(scores.p_chosen, nan=0.5)
     ids = pairs["pair_id"].to_pylist()
@@ -70,49 +90,93 @@ def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dic
         rows.tolist(), pairs["prompt_id"].to_pylist(),
         lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])), _EXAMPLES,
     )  # fmt: skip
-    examples: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
-    for example, row in zip(examples, picked, strict=True):
-        example["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
-        example |= {side: shorten(example[side], _MOST_LETTERS) for side in ("chosen", "rejected")}
-    return examples
+    cards = []
+    tags = ("chosen · the rater agrees", "rejected") if hit else (
+        "chosen", "rejected · the rater prefers it")  # fmt: skip
+    for one, row in zip(pairs.take(pa.array(picked, pa.int64())).to_pylist(), picked, strict=True):
+        facts = [f"confidence {max(p[row], 1 - p[row]):.2f}"] if p[row] != 0.5 else []
+        facts.append(f"{one['chosen_n_words']:,} and {one['rejected_n_words']:,} words")
+        if one["chosen_score"] is not None:
+            facts.append(f"scores {one['chosen_score']:,} and {one['rejected_score']:,}")
+        sides = [shorten(one[side], _MOST_LETTERS) for side in ("chosen", "rejected")]
+        cards.append(
+            Card(list(zip(tags, sides, strict=True)), one["prompt"], " · ".join(facts), lost=[1])
+        )
+    return cards
 
 
-def _misses(pairs: pa.Table, raters: Sequence[PairScores]) -> list[dict[str, Any]]:
+def _misses(pairs: pa.Table, raters: Sequence[PairScores]) -> list[Section]:
     """By rater, the number of pairs that it gets wrong, that only it gets wrong, and examples."""
-    misses = []
+    parts: list[Section] = []
     for scores in raters:
         wrong = scores.credit < 0.5
         others = [one.credit > 0.5 for one in raters if one is not scores]
         only = wrong & np.logical_and.reduce(others) if others else wrong
-        counts = {"n": int(wrong.sum()), "alone": int(only.sum())}
-        examples = _examples(pairs, scores, np.flatnonzero(wrong))
-        misses.append({"rater": scores.rater, **counts, "examples": examples})
-    return misses
+        title = f"{clean_name(scores.rater)}: {wrong.sum():,} of {len(wrong):,} pairs"
+        title += f", {only.sum():,} only this rater" if others else ""
+        cards = _examples(pairs, scores, np.flatnonzero(wrong))
+        notes = "" if cards else "None."
+        name = f"misses-{len(parts)}"
+        parts.append(Section(title, notes, cards=cards, name=name, fold=not parts))
+    return parts
 
 
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
+    """The largest coefficients of each feature model."""
     panels = []
     for rater, parts in records.items():
-        models = [one["notes"]["coefficients"] for one in parts if "coefficients" in one["notes"]]
+        models = [one for one in parts if "coefficients" in one["notes"]]
         if not models:
             continue
-        rows = []
-        for name in models[0]:
-            values = [model[name] for model in models]
-            mean = float(np.mean(values))
-            rows.append((name, [[Interval(mean, min(values), max(values), 1, 1, 1.0)]]))
+        rows = [
+            (name.replace("_", " "), [[coefficient_interval(models, name)]])
+            for name in models[0]["notes"]["coefficients"]
+        ]
         rows.sort(key=lambda row: -abs(row[1][0][0].mean))
         caption = (
-            "Coefficients in log-odds per standard deviation; positive: readers preferred more of "
-            f"the feature. The {_SHOWN_COEFFICIENTS} largest of {len(rows)}, with mean and range "
-            "over models."
+            f"{len(rows)} counts on the surface of a story, such as its length, the length of its "
+            "sentences, pronouns and punctuation; none depends on meaning. Coefficients in "
+            "log-odds per standard deviation; positive: readers preferred more of it. The "
+            f"{min(_SHOWN_COEFFICIENTS, len(rows))} largest"
         )
+        if len(models) > 1:
+            caption += (
+                ". Means over folds, with 95 % intervals: each fold leaves out some prompts "
+                "(grouped jackknife)"
+            )
         drawn = figures.dots(
-            [(name.replace("_", " "), cells) for name, cells in rows[:_SHOWN_COEFFICIENTS]],
-            [rater], "log-odds per standard deviation", levels=[0],
-        )  # fmt: skip
-        panels.append(Figure(f"Coefficients of {clean_name(rater)}", caption, drawn, tall=True))
+            rows[:_SHOWN_COEFFICIENTS], [rater], "log-odds per standard deviation", levels=[0]
+        )
+        title = f"What {clean_name(rater)} looks at"
+        panels.append(Figure(title, f"{caption}.", drawn, tall=True))
     return panels
+
+
+def coefficient_interval(models: Sequence[Mapping[str, Any]], name: str) -> Interval:
+    """The mean coefficient of the models of a cross-validation, and its 95 % interval.
+
+    Each model of a repeat is trained without one of K groups of prompts, so the variance of a
+    repeat is the grouped jackknife's, (K - 1) / K times the sum of squared deviations (Kott, 2001,
+    The delete-a-group jackknife). It is averaged over R repeats; the t quantile has R (K - 1)
+    degrees of freedom. The bounds are NaN for a single model.
+
+    Args:
+        models: records of the models: `notes` with `coefficients`, and `seed` of the repeat.
+        name: name of the feature.
+    """
+    from scipy import stats  # noqa: PLC0415
+
+    by_repeat: dict[Any, list[float]] = {}
+    for one in models:
+        by_repeat.setdefault(one.get("seed"), []).append(one["notes"]["coefficients"][name])
+    values = [np.array(of) for of in by_repeat.values()]
+    mean = float(np.concatenate(values).mean())
+    freedom = sum(len(of) - 1 for of in values)
+    if not freedom:
+        return Interval(mean, math.nan, math.nan, len(models), 1, 1.0)
+    variance = np.mean([(len(of) - 1) * float(np.var(of)) for of in values])
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+    return Interval(mean, mean - half, mean + half, len(models), freedom, float(freedom))
 
 
 def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], str]:
@@ -147,87 +211,409 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
     return panels, missing
 
 
+@dataclass(frozen=True)
+class ReportData:
+    """What the report shows; see `litbench.finished_evaluation.Evaluation`.
+
+    Attributes:
+        rows: the leaderboard.
+        verdicts: table with the schema VERDICTS.
+        pairs: the pairs of the headline.
+        before_symmetry: a superset, before length symmetry.
+        reference: the rater that the others are compared with.
+        evaluation_manifest: manifest of the evaluation.
+        pairs_manifest: manifest of the pairs; None for external ones, whose page has no funnel.
+        annotators: content of annotators.json.
+        changes: comparisons with other evaluations of these pairs.
+        reader_notes: agreement of a rater that only looks for notes to readers.
+        learning: agreement by rater and share of the training prompts.
+        next_command: what to run next.
+    """
+
+    rows: Sequence[LeaderboardRow]
+    verdicts: pa.Table
+    pairs: pa.Table
+    before_symmetry: pa.Table | None
+    reference: str
+    evaluation_manifest: Mapping[str, Any]
+    pairs_manifest: Mapping[str, Any] | None
+    annotators: Mapping[str, Any] | None = None
+    changes: Sequence[Change] = ()
+    reader_notes: Interval | None = None
+    learning: Mapping[str, Mapping[float, Interval]] = field(default_factory=dict)
+    next_command: str = ""
+
+
 def render_report(
-    *,
-    title: str,
-    rows: Sequence[LeaderboardRow],
-    verdicts: pa.Table,
-    pairs: pa.Table,
-    before_symmetry: pa.Table | None,
-    reference: str,
-    evaluation_manifest: Mapping[str, Any],
-    pairs_manifest: Mapping[str, Any] | None,
-    annotators: Mapping[str, Any] | None = None,
-    changes: Sequence[Change] = (),
-    page: Path | None = None,
-    beside: Sequence[str] = (),
+    title: str, data: ReportData, page: Path | None = None, beside: Sequence[str] = ()
 ) -> str:
-    """Render report.html, with links to the pages `beside` it, see `page_links`."""
-    clusters = np.array(connected_prompts(pairs))
-    of_rater = {scores.rater: scores for scores in pair_scores(verdicts, pairs)}
-    credits = {row.rater: of_rater[row.rater].credit for row in rows}
-    first = list(credits)[:_MOST_RATERS]
-    against = {
-        (one.rater, one.reference): one
-        for one in compare_all({name: credits[name] for name in first}, None, clusters)
-    }
-    reference, compared = reference_credits(list(of_rater.values()), pairs, reference)
-    # Power needs at least two prompts, and raters that are sometimes right.
-    known = {name: credit for name, credit in compared.items() if credit.any()}
-    enough = reference in known and len(set(clusters.tolist())) > 1
-    cases = measure(known, reference, clusters) if enough else {}
-    reading = [row.rater for row in rows if row.kind not in _BASELINES][:_MOST_RATERS]
-    examples_of = next((row.rater for row in rows if row.calibration is not None), None)
-    hits = []
-    if examples_of is not None:
-        scores = of_rater[examples_of]
-        right = (scores.credit > 0.5) & (scores.p_chosen > 0.5)
-        hits = _examples(pairs, scores, np.flatnonzero(right))
-    evaluation_counts = dict(evaluation_manifest["counts"])
-    records = evaluation_counts.pop("raters", {})
-    evaluation = {**evaluation_manifest, "counts": evaluation_counts}
-    manifests = {"evaluation": json.dumps(evaluation, indent=2)}
-    if pairs_manifest is not None:
-        manifests["pairs"] = json.dumps(pairs_manifest, indent=2)
-    counts = (pairs_manifest or {}).get("counts", {})
+    """Render report.html, which will be written as `page`, with links to pages `beside` it."""
+    rows, pairs = data.rows, data.pairs
+    scores = pair_scores(data.verdicts, pairs)
+    of_rater = {one.rater: one for one in scores}
+    counts = dict(data.evaluation_manifest["counts"])
+    records = counts.pop("raters", {})
+    manifests = {"evaluation": json.dumps({**data.evaluation_manifest, "counts": counts}, indent=2)}
+    if data.pairs_manifest is not None:
+        manifests["pairs"] = json.dumps(data.pairs_manifest, indent=2)
     plots, missing = _agreement_figures(rows)
     # A tall picture comes second, so that the others are stacked beside it.
     plots[1:1] = _coefficients(records)
+    plots += _learning_curve(data.learning)
     judges = [row for row in rows if row.is_judge]
-    return render(
-        "page.html",
-        title=title,
-        links=page_links(page, beside) if page else [],
-        # Not a baseline: symmetry can fix the longer story at 1/2.
-        best=next((row for row in rows if row.kind not in _BASELINES and not row.trained_on), None),
-        label_sources=sorted(set(pairs["label_source"].to_pylist())),
-        rows=rows,
-        reference=reference,
-        detectable={
-            row.rater: detectable(cases[key])
-            for row in rows
-            if (key := f"{row.rater} - {reference}") in cases
-        },
-        first=first,
-        against=against,
-        judges=judges,
-        annotators=annotators,
-        changes=changes,
-        notes=[coin_note(rows), strata_note(rows[0]), significance_note(rows)],
-        other_outcomes=[name for name in OUTCOMES[2:] if any(row.outcomes[name] for row in judges)],
-        before=before_symmetry,
-        pairs=pairs,
-        funnel=counts.get("funnel", []),
-        read=counts.get("stories", {}),
-        lengths=counts.get("lengths", {}),
-        plots=plots,
-        missing=missing,
-        examples_of=examples_of,
-        hits=hits,
-        misses=_misses(pairs, [of_rater[name] for name in reading]),
-        manifests=manifests,
-        most=most_per_unit(counts.get("funnel", [])),
+    reference, credits = reference_credits(scores, pairs, data.reference)
+    sections = [
+        _leaderboard_section(data, reference, credits),
+        _against_section(rows, of_rater, pairs, reference),
+        _changes_section(data.changes),
+        *([_judges_section(judges)] if judges else []),
+        *([annotators_section(data.annotators)] if data.annotators else []),
+        Section("Where raters agree with the labels", figures=plots, remarks=[missing],
+                name="agreement"),
+        _data_section((data.pairs_manifest or {}).get("counts", {})),
+    ]  # fmt: skip
+    confident = next((row.rater for row in rows if row.calibration is not None), None)
+    if confident is not None:
+        one = of_rater[confident]
+        right = np.flatnonzero((one.credit > 0.5) & (one.p_chosen > 0.5))
+        cards = _examples(pairs, one, right, hit=True)
+        notes = "At most one pair of each prompt." if cards else "None."
+        title_of_hits = f"Most confident hits of {clean_name(confident)}"
+        sections.append(Section(title_of_hits, notes, cards=cards, name="hits"))
+    reading = [row.rater for row in rows if row.kind not in _BASELINES][:_MOST_RATERS]
+    if misses := _misses(pairs, [of_rater[name] for name in reading]):
+        notes = (
+            "Pairs on which a rater prefers the rejected story; “only this rater”: pairs that all "
+            "other raters below get right. The examples are the most confident ones, or selected "
+            "by a hash for raters without probabilities; at most one per prompt."
+        )
+        sections.append(Section("Misses of each rater", notes, parts=misses, name="misses"))
+    if data.next_command:
+        code = [Card([("command", data.next_command)])]
+        sections.append(Section("Next", "Rewards for other stories:", cards=code))
+    sources = sorted(set(pairs["label_source"].to_pylist()))
+    facts = (
+        f"{pairs.num_rows:,} pairs from {rows[0].agreement.clusters:,} prompts, "
+        f"{label_text(sources)}. {written_now()}"
     )
+    shown = [one for one in sections if one is not None]
+    links = page_links(page, beside) if page else []
+    return render(Page(title, _report_lead(rows), facts, shown, sources), manifests, links)
+
+
+def _report_lead(rows: Sequence[LeaderboardRow]) -> str:
+    # Not a baseline: symmetry can fix the longer story at 1/2.
+    valid = [row for row in rows if not row.trained_on]
+    best = next((row for row in valid if row.kind not in _BASELINES), None)
+    if best is None and valid:
+        return "Only baselines that do not read the stories were judged."
+    if best is None:
+        return "Every rater was trained on prompts of these pairs, so the results are not valid."
+    found = best.agreement
+    text = f"{best.rater} agrees with the labels on {100 * found.mean:.1f}% of the pairs"
+    if math.isfinite(found.low):
+        text += f" (95 % interval {100 * found.low:.1f}% to {100 * found.high:.1f}%)"
+    if best.comparison is not None:
+        text += (
+            f", {100 * best.comparison.difference.mean:+.1f} points against "
+            f"{best.comparison.reference}, {p_value(best.comparison.p_holm)}"
+        )
+    return f"{text}."
+
+
+def _named(row: LeaderboardRow) -> Cell:
+    """The name of a rater, with its kind if that is another word."""
+    kind = "" if row.kind == row.rater else row.kind
+    seen = f"trained on {row.trained_on} of these prompts" if row.trained_on else ""
+    return Cell(row.rater, [", ".join(filter(None, (kind, seen)))])
+
+
+def _flagged(rows: Sequence[LeaderboardRow]) -> dict[int, str]:
+    return {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
+
+
+def _columns(rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
+             ) -> Table:  # fmt: skip
+    """A table of functions of each row."""
+    return Table(list(columns), [[of(row) for of in columns.values()] for row in rows], **options)
+
+
+def _leaderboard_section(
+    data: ReportData, reference: str, credits: Mapping[str, np.ndarray]
+) -> Section:
+    rows, clusters = data.rows, np.array(connected_prompts(data.pairs))
+    # Power needs at least two prompts, and raters that are sometimes right.
+    known = {name: credit for name, credit in credits.items() if credit.any()}
+    enough = reference in known and len(set(clusters.tolist())) > 1
+    cases = measure(known, reference, clusters) if enough else {}
+
+    def smallest(row: LeaderboardRow) -> str:
+        found = detectable(cases[key]) if (key := f"{row.rater} - {reference}") in cases else None
+        return f"±{found:.3f}" if found else "–"
+
+    def spread(row: LeaderboardRow) -> Cell:
+        if len(row.repeats) < 2:
+            return Cell("–")
+        ends = f"{min(row.repeats):.3f}–{max(row.repeats):.3f}"
+        return Cell(ends, [f"{len(row.repeats)} repeats"])
+
+    def speed(row: LeaderboardRow) -> Cell:
+        rate = row.stories_per_second
+        text = "–" if not rate < 1e12 else f"{rate:.2g}" if rate < 10 else f"{rate:,.0f}"
+        return Cell(text, [f"{write_seconds(row.seconds)} s"] if math.isfinite(row.seconds) else [])
+
+    columns: dict[str, Callable[[LeaderboardRow], Any]] = {
+        "rater": _named,
+        ENDS: lambda row: Cell(scale=row.agreement),
+        "agreement [95 %]": lambda row: row.agreement,
+        f"against\n{reference}": lambda row: compared(row.comparison),
+        "detectable": smallest,
+        "chosen is longer\n/ shorter": lambda row: " / ".join(
+            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
+        ),
+    }
+    if data.before_symmetry is not None and any(row.before_symmetry for row in rows):
+        columns["before\nsymmetry"] = lambda row: row.before_symmetry and row.before_symmetry.mean
+    if any(len(row.repeats) > 1 for row in rows):
+        columns["spread over\nrepeats"] = spread
+    if any(row.calibration for row in rows):
+        columns["Brier\n/ ECE"] = lambda row: (
+            row.calibration and (f"{row.calibration.brier:.3f} / {row.calibration.ece:.3f}")
+        )
+    columns["stories / s"] = speed
+    first = rows[0].agreement
+    note = (
+        "Agreement with the labels: correct 1, tie ½, not judged ½. Intervals are 95 %, clustered "
+        f"by prompt (jackknife on the logit scale); {first.clusters} prompts "
+        f"({first.effective_clusters:.0f} effective). Differences are paired, against "
+        f"“{reference}”, with Holm's correction. Detectable: the smallest true difference from "
+        f"“{reference}” that would be significant with a power of 80 %."
+    )
+    remarks = [coin_note(rows), strata_note(rows[0]), significance_note(rows)]
+    if data.before_symmetry is not None and any(row.before_symmetry for row in rows):
+        remarks.insert(0, (
+            f"“Before symmetry” is on {data.before_symmetry.num_rows:,} pairs, of which the length "
+            f"filter kept {data.pairs.num_rows:,}. If better stories really are longer, symmetry "
+            "over-corrects, so both are shown."
+        ))  # fmt: skip
+    warnings = few_prompts(first)
+    if data.reader_notes is not None and data.reader_notes.low > 0.5:
+        warnings.append(
+            "Notes to readers around the stories (links, thanks, edits) alone agree with the "
+            f"labels in {write_interval(data.reader_notes)} of the pairs, so raters may follow "
+            "these notes rather than the stories. Cut them (cut_vote_talk) and compare."
+        )
+    table = _columns(rows, columns, marks=_flagged(rows))
+    return Section("Leaderboard", note, table, warnings=warnings, remarks=remarks)
+
+
+def _against_section(
+    rows: Sequence[LeaderboardRow],
+    of_rater: Mapping[str, PairScores],
+    pairs: pa.Table,
+    reference: str,
+) -> Section | None:
+    """Differences of all raters, without tests."""
+    first = [row.rater for row in rows][:_MOST_RATERS]
+    if len(first) < 2:
+        return None
+    credits = {name: of_rater[name].credit for name in first}
+    found = {
+        (one.rater, one.reference): one.difference
+        for one in compare_all(credits, None, np.array(connected_prompts(pairs)))
+    }
+
+    def cell(rater: str, other: str) -> Cell:
+        one = found.get((rater, other))
+        if one is None:
+            return Cell()
+        return Cell(signed(one.mean), [f"[{signed(one.low)}, {signed(one.high)}]"])
+
+    table = [[rater, *(cell(rater, other) for other in first[1:])] for rater in first[:-1]]
+    part = f", for the first {len(first)} raters" if len(first) < len(rows) else ""
+    note = (
+        "Agreement of the row minus that of the column, paired on the same pairs, with 95 % "
+        f"intervals{part}. These differences are for orientation: the page tests only those from "
+        f"“{reference}” above."
+    )
+    heading = ["", *first[1:]]
+    title = "Raters against each other"
+    return Section(title, note, Table(heading, table, is_narrow=True), name="against")
+
+
+def _changes_section(changes: Sequence[Change]) -> Section | None:
+    if not changes:
+        return None
+    first = changes[0].reference
+    note = (
+        f"Each rater compared with its results in the first evaluation, “{first}”: paired on the "
+        "same pairs, with 95 % intervals clustered by prompt. p values have Holm's correction for "
+        "all rows."
+    )
+    table = _columns(changes, {
+        "rater": lambda one: one.rater,
+        "evaluation": lambda one: one.evaluation,
+        f"{first} [95 %]": lambda one: stacked(one.before),
+        "this evaluation [95 %]": lambda one: stacked(one.after),
+        "difference [95 %]": lambda one: stacked(one.difference),
+        "": lambda one: p_value(one.p_holm),
+    }, is_narrow=True)  # fmt: skip
+    return Section("Other evaluations of these pairs", note, table, name="comparison")
+
+
+def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
+    any_order = any(row.position_lean for row in judges)
+    uncovered = any(row.coverage < 1 for row in judges)
+    whole = {"fully judged\n[95 %]": lambda row: stacked(
+        row.both_orders or (row.agreement if row.coverage == 1 else None))}  # fmt: skip
+    parts = []
+    if any_order:
+        orders: dict[str, Callable[[LeaderboardRow], Any]] = {
+            "judge": _named,
+            "flip rate\n[95 %]": lambda row: stacked(row.flip_rate),
+            "first wins\n[95 %]": lambda row: stacked(row.position_lean),
+            "both orders\nagree": lambda row: percent(row.consistent_share),
+            "agreement on\nthese [95 %]": lambda row: stacked(row.consistent),
+        }
+        note = (
+            "Flip rate: how often the two orders name different stories. First wins: how often the "
+            "story shown first wins; ½ means no position bias. Both orders agree: the share of "
+            "pairs for which both orders name the same story, and the agreement on these pairs."
+        )
+        if any(row.pooled_agreement for row in judges):
+            orders["pooled p\n[95 %]"] = lambda row: stacked(row.pooled_agreement)
+            note += " Pooled p: agreement of the probability averaged over both orders."
+        if uncovered:
+            orders |= whole
+            note += " Fully judged: agreement on the pairs judged in every order."
+        parts.append(Section("Orders", note, _columns(judges, orders, marks=_flagged(judges))))
+    note = (
+        "Coverage: the share of verdicts that are judgements; other verdicts count ½ in the "
+        "leaderboard."
+    )
+    answers: dict[str, Callable[[LeaderboardRow], Any]] = {
+        "judge": _named, "coverage": lambda row: row.coverage,
+    }  # fmt: skip
+    if uncovered and not any_order:
+        answers |= whole
+        note += " Fully judged: agreement on pairs whose verdicts are all judgements."
+    answers["named\na story"] = lambda row: row.outcomes["chosen"] + row.outcomes["rejected"]
+    for name in OUTCOMES[2:]:
+        if any(row.outcomes[name] for row in judges):
+            answers[name] = lambda row, name=name: row.outcomes[name]  # type: ignore[misc]
+    if any(row.explanation_words is not None for row in judges):
+        note += " Words: mean length of an explanation."
+        answers["words"] = lambda row: (
+            "–" if row.explanation_words is None else f"{row.explanation_words:,.1f}"
+        )
+    if any(row.input_tokens is not None for row in judges):
+        answers["tokens read\nand written"] = lambda row: Cell(
+            as_cell(row.input_tokens).text, [as_cell(row.output_tokens).text]
+        )
+    if any(row.cost_usd is not None for row in judges):
+        answers["$, and per\n1,000 pairs"] = lambda row: Cell(
+            write_dollars(row.cost_usd),
+            [] if row.cost_usd is None else [write_dollars(row.cost_per_1000_pairs)],
+        )
+    answers["seconds"] = lambda row: write_seconds(row.seconds)
+    note += " Tokens, dollars and seconds are for these pairs."
+    parts.append(Section("Answers", note, _columns(judges, answers, marks=_flagged(judges))))
+    note = "Raters that read both stories together, or write answers."
+    return Section("Judges", note, parts=parts)
+
+
+def annotators_section(found: Mapping[str, Any]) -> Section:
+    """One annotator against the others; `found` is the content of annotators.json."""
+
+    def interval(value: Mapping[str, Any]) -> Interval:
+        known: dict[str, Any] = {
+            key: math.nan if item is None else item for key, item in value.items()
+        }
+        return Interval(**known)
+
+    one = interval(found["one_annotator"])
+    limit = f"differ by less than {found['min_gap']:g}" if found["min_gap"] else "are equal"
+    notes = [
+        "Each annotator is left out in turn, and the mean of the others is the label for that "
+        f"annotator and for every rater: {one.n:,} comparisons on {found['pairs']:,} pairs of "
+        f"{one.clusters} prompts. These are all pairs within a prompt except those in which the "
+        f"others' means {limit} ({found['left_out']:,} comparisons). Selecting pairs by the mean "
+        "of all annotators would overestimate the agreement of the one left out. These labels are "
+        "noisier than those of the leaderboard, so agreement is lower; compare the differences, "
+        "which are paired and Holm-corrected."
+    ]
+    if found["slots"]:
+        notes.append(
+            f"The source does not name its annotators: the {found['annotators']} names are "
+            "positions in a list, so “one annotator” may be different people for the two stories "
+            "of a pair."
+        )
+    if found["at_chance"]:
+        notes.append(
+            "Two annotators agree no more often than by chance here: exceeding one means little."
+        )
+    rows: list[list[Any]] = [["one annotator", Cell(scale=one), one, "reference"]]
+    for row in found["raters"]:
+        agreement = interval(row["agreement"])
+        difference, p = interval(row["comparison"]["difference"]), row["comparison"]["p_holm"]
+        rows.append(
+            [row["rater"], Cell(scale=agreement), agreement,
+             Cell(signed(difference), [p_value(p)])]
+        )  # fmt: skip
+    alpha = as_cell(math.nan if found["alpha"] is None else found["alpha"]).text
+    two = write_interval(interval(found["two_annotators"]))
+    remark = (
+        f"Two annotators prefer the same story in {two} of the pairs; Krippendorff's alpha of "
+        f"their ratings is {alpha}."
+    )
+    table = Table(["rater", ENDS, "agreement [95 %]", "minus one annotator"], rows)
+    title = "One annotator against the others"
+    return Section(title, notes, table, remarks=[remark], name="annotators")
+
+
+def _learning_curve(learning: Mapping[str, Mapping[float, Interval]]) -> list[Figure]:
+    """Agreement by share of the training prompts."""
+    lines = [
+        Line(short_name(rater), [(100 * share, one, ()) for share, one in sorted(of.items())])
+        for rater, of in learning.items()
+    ]
+    if not lines:
+        return []
+    drawn = figures.curves(lines, "training prompts used, %")
+    caption = (
+        "Out of fold, trained on a share of the prompts of the other folds. If the line still "
+        "rises at the right, more prompts will help. Band: 95 % interval, by prompt. Dotted: "
+        "chance."
+    )
+    return [Figure("Learning curve", caption, drawn)]
+
+
+def _data_section(counts: Mapping[str, Any]) -> Section | None:
+    funnel, lengths = counts.get("funnel", []), counts.get("lengths", {})
+    if not (funnel or lengths):
+        return None
+    notes = ["The data report shows words, dates and votes of the stories."]
+    read, remarks = counts.get("stories", {}), []
+    if funnel:
+        stories = f"; {read['stories']:,} stories of {read['prompts']:,} prompts were read"
+        notes.append(
+            f"From stories to pairs, step by step{stories if read.get('stories') else ''}."
+        )
+    splits = lengths.get("after", {})
+    for split, after in splits.items():
+        before = lengths["before"][split]
+        shares = [
+            percent(of["chosen_longer"] / max(of["chosen_longer"] + of["chosen_shorter"], 1))
+            for of in (before, after)
+        ]
+        name = f"Split {split}: of" if len(splits) > 1 else "Of"
+        remarks.append(
+            f"{name} the pairs whose stories differ in length, the longer one was chosen in "
+            f"{shares[0]} before length symmetry ({before['pairs']:,} pairs) and in {shares[1]} "
+            f"after ({after['pairs']:,} pairs)."
+        )
+    table = funnel_table(funnel) if funnel else None
+    return Section("The data", notes, table, remarks=remarks, name="data")
 
 
 # Ablations ------------------------------------------------------------------------------------
@@ -294,32 +680,159 @@ def write_ablation(
     study: AblationStudy,
     *,
     funnels: Mapping[str, Sequence[Mapping[str, Any]]],
-    **values: Any,
+    title: str,
+    label_sources: Sequence[str],
+    variants: Mapping[str, Mapping[str, Any]],
+    training_pairs: Mapping[str, int],
 ) -> None:
     """Write ablation.html and its plots.
 
-    `funnels` has the steps of each variant. Further values are `title`, `label_sources` of the test
-    pairs, `variants` (the keys in which each differs) and `training_pairs` by variant.
+    Args:
+        artifact: the output folder.
+        study: the results.
+        funnels: the steps of each variant.
+        title: heading of the page.
+        label_sources: who labelled the test pairs.
+        variants: by variant, the keys in which it differs.
+        training_pairs: by variant.
     """
-    arms = study.matrices()[0][2]
+    panels = draw_ablation(study)
+    matrices = [
+        (f"{clean_name(rater)}, "
+         + ("all pairs" if natural else f"{study.most_equal:,} pairs") + " of each variant", arms)
+        for rater, natural, arms in study.matrices()
+    ]  # fmt: skip
     # The reference: the best of several variants would be selected partly by chance.
-    arm = next(arm for arm in arms if arm.variant == study.reference)
+    arm = next(arm for arm in matrices[0][1] if arm.variant == study.reference)
+    cell = study.cell(arm.name, study.headline[0])
+    names = [test.name for test in study.tests]
+
+    def matrix(arms: Sequence[Arm]) -> Table:
+        rows: list[list[Any]] = [[arm.variant, arm.pairs_used] for arm in arms]
+        rows += [[arm.name, "–"] for arm in study.ready]
+        for row, one in zip(rows, [*arms, *study.ready], strict=True):
+            row += [stacked(study.cell(one.name, name).agreement) for name in names]
+        marks = dict.fromkeys(range(len(arms), len(rows)), "paper")
+        return Table(["trained on", "pairs", *names], rows, marks)
+
+    def lengths(arms: Sequence[Arm]) -> Table:
+        rows: list[list[Any]] = [["the labels", *(stacked(test.longer) for test in study.tests)]]
+        for one in arms:
+            cells = [study.cell(one.name, name) for name in names]
+            rows.append([one.variant, *(
+                stacked(of.prefers_longer,
+                        " / ".join(as_cell(x.mean).text
+                                   for x in (of.chosen_longer, of.chosen_shorter)))
+                for of in cells
+            )])  # fmt: skip
+        return Table(["trained on", *names], rows, {0: "paper"})
+
+    sections = [
+        Section("Learning curves", figures=list(panels.values()), warnings=few_prompts(
+            cell.agreement), remarks=[
+            "For each seed, the training pairs of a variant are sorted by a hash of their prompt, "
+            "and the first ones are used. The seed is also that of the training. Horizontal lines: "
+            "raters that were not trained here. Dotted: chance."]),
+        Section("Every variant on the test of every variant",
+            "Rows: training variant. Columns: test pairs. Agreement with the labels (correct 1, "
+            "tie ½, not judged ½), with 95 % intervals clustered by prompt (jackknife on the logit "
+            "scale). A test set that was filtered like the training set favours it, so compare "
+            "within a column.",
+            parts=[Section(name, table=matrix(arms), name=f"matrix-{place}")
+                   for place, (name, arms) in enumerate(matrices)]),
+        Section("Preference for length",
+            "How often the rater prefers the longer story, and its agreement where the chosen "
+            "story is longer / shorter. The first row shows how often the labels choose the longer "
+            "story.",
+            parts=[Section(name, table=lengths(arms), name=f"length-{place}")
+                   for place, (name, arms) in enumerate(matrices)]),
+        *([_contrasts(study)] if study.contrasts else []),
+        _variants(study, variants, training_pairs),
+        Section("From stories to pairs", parts=[
+            Section(name, table=funnel_table(steps), fold=False, name=f"funnel-{place}")
+            for place, (name, steps) in enumerate(funnels.items()) if steps]),
+    ]  # fmt: skip
+    sections = [one for one in sections if one.title != "From stories to pairs" or one.parts]
+    number = len(training_pairs)
+    facts = (
+        f"{number} data variant{'s' if number > 1 else ''}; no variant trains on a test prompt. "
+        f"{label_text(label_sources)}. {written_now()}"
+    )
+    page = Page(title, _ablation_lead(study, arm, matrices[0][1]), facts, sections, label_sources)
+    write_page(artifact, "ablation", page, panels)
+
+
+def _ablation_lead(study: AblationStudy, arm: Arm, arms: Sequence[Arm]) -> str:
     test = study.headline[0]
-    write_page(
-        artifact, "ablation", draw_ablation(study),
-        study=study,
-        arm=arm,
-        cell=study.cell(arm.name, test),
-        others=[
-            one.comparison
-            for one in study.contrasts
-            if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
-            and one.comparison.rater in [other.name for other in arms]
-        ],
-        matrices=study.matrices(),
-        funnels={name: (steps, most_per_unit(steps)) for name, steps in funnels.items() if steps},
-        **values,
-    )  # fmt: skip
+    found = study.cell(arm.name, test)
+    bounds = found.agreement
+    text = (
+        f"Trained on {arm.pairs_used:,} pairs of {study.reference}, {arm.rater} agrees with the "
+        f"labels on {percent(bounds.mean)} of the test pairs of {found.test}"
+    )
+    if math.isfinite(bounds.low):
+        text += f" (95 % interval {percent(bounds.low)} to {percent(bounds.high)})"
+    text += f" and prefers the longer story in {percent(found.prefers_longer.mean)}."
+    others = [
+        one.comparison
+        for one in study.contrasts
+        if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
+        and one.comparison.rater in [other.name for other in arms]
+    ]
+    if others:
+        clear = [one for one in others if one.is_clear]
+        named = ", ".join(f"{one.rater} ({signed(one.difference.mean)})" for one in clear)
+        text += (
+            f" With the same number of pairs, {len(clear)} of {len(others)} other variants differ "
+            f"from it significantly{': ' if named else ''}{named}."
+        )
+    return text
+
+
+def _contrasts(study: AblationStudy) -> Section:
+    note = (
+        f"Variants compared with {study.reference}, at equal numbers of pairs and with all pairs "
+        "of each; then the largest with the smallest number of pairs of a rater, and the largest "
+        "with the smallest model of a family. Differences are paired on the same test pairs, with "
+        "95 % intervals clustered by prompt. p values have Holm's correction, separately for "
+        "variants and for the other comparisons. Intervals cover the sampling of prompts and take "
+        "the trained models as fixed. The last column is the range over seeds: both raters use the "
+        "same prompts for a seed and are trained again."
+    )
+    table = _columns(study.contrasts, {
+        "rater": lambda one: one.comparison.rater,
+        "against": lambda one: one.comparison.reference,
+        "test": lambda one: one.test,
+        "difference [95 %]": lambda one: signed(one.comparison.difference),
+        "": lambda one: p_value(one.comparison.p_holm),
+        "range over seeds": lambda one: (
+            f"{signed(min(one.seeds))} to {signed(max(one.seeds))}" if one.seeds else "–"
+        ),
+    })  # fmt: skip
+    return Section("Comparisons", note, table)
+
+
+def _variants(
+    study: AblationStudy,
+    variants: Mapping[str, Mapping[str, Any]],
+    training_pairs: Mapping[str, int],
+) -> Section:
+    tests = {test.name: test for test in study.tests}
+    rows: list[list[Any]] = []
+    for name, keys in variants.items():
+        differs = ", ".join(f"{key}: {value}" for key, value in keys.items())
+        test = tests.get(name)
+        judged = [test.n, test.prompts] if test else ["–", "–"]
+        about = Cell(differs or "the shared rules", is_text=True)
+        rows.append([name, about, training_pairs[name], *judged])
+    outside = [test for test in study.tests if test.name not in variants]
+    rows += [
+        [test.name, Cell("external pairs", is_text=True), "–", test.n, test.prompts]
+        for test in outside
+    ]
+    marks = dict.fromkeys(range(len(variants), len(rows)), "paper")
+    heading = ["variant", "differs in", "training pairs", "test pairs judged", "of prompts"]
+    return Section("The variants", table=Table(heading, rows, marks))
 
 
 # Best of n ------------------------------------------------------------------------------------
@@ -350,21 +863,58 @@ def write_best_of_n(
             )  # fmt: skip
             about = f"{caption} Band: 95 % interval, by prompt."
             panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
-    trained_on = artifact.counts["trained_on"]
-    write_page(
-        artifact, "best_of_n", panels,
-        title="LitBench: best of n",
-        label_sources=[],
-        choices=choices,
-        rater=rater,
-        second=second,
-        counts=artifact.counts,
-        seen=[
-            (name, trained_on[key])
-            for key, name in (("rater", rater), ("second", second))
-            if trained_on.get(key)
-        ],
-    )  # fmt: skip
+    counts, first, last = artifact.counts, choices[0], choices[-1]
+    warnings = few_prompts(first.gain)
+    for key, name in (("rater", rater), ("second", second)):
+        if seen := counts["trained_on"].get(key):
+            warnings.append(
+                f"{name} was trained on {seen:,} of these prompts, so it may have seen which "
+                "stories readers preferred."
+            )
+    columns: dict[str, Callable[[Choice], Any]] = {
+        "n": lambda one: one.n,
+        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
+        "gain in reward": lambda one: one.gain,
+        "length": lambda one: one.words,
+    }
+    if first.second_gain is not None:
+        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
+    if second is not None:
+        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
+    about_gain = (
+        "Rewards are comparable only within a prompt, so a gain is relative to the mean of the "
+        "prompt's stories, and then averaged over prompts. Every n uses all stories of a prompt: "
+        "the story with the i-th lowest of N rewards is the best of C(i − 1, n − 1) of the C(N, n) "
+        "sets of n. No readers judged these stories; to ask them, pairs.parquet has the best and "
+        "the worst story of each prompt."
+    )
+    about_figures = (
+        f"Intervals are 95 %, clustered by prompt (jackknife); {first.gain.clusters:,} prompts. "
+        "The divergence is at most log n − (n − 1)/n."
+    )
+    sections = [
+        Section("Gain from choosing", figures=list(panels.values()), warnings=warnings,
+                remarks=[about_gain], name="plots"),
+        Section("Figures", about_figures, _columns(choices, columns)),
+    ]  # fmt: skip
+    lead = (
+        f"The best of {last.n} by {rater} has a reward {last.gain.mean:.2f} above the mean of its "
+        f"prompt and {last.words.mean:.2f} times the mean length"
+    )
+    if second is not None and last.beats_random:
+        lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f}% of the others"
+    fewest, most = counts["fewest_of_a_prompt"], counts["most_of_a_prompt"]
+    facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"
+    facts += f"{'' if fewest == most else f' to {most:,}'} stories each"
+    if counts["prompts_with_too_few"]:
+        facts += f"; {counts['prompts_with_too_few']:,} prompts with too few stories left out"
+    page = Page("LitBench: best of n", f"{lead}.", f"{facts}. {written_now()}", sections)
+    write_page(artifact, "best_of_n", page, panels)
+
+
+# Writers --------------------------------------------------------------------------------------
+
+_EXCERPT = 600
 
 
 def write_writers(
@@ -374,8 +924,22 @@ def write_writers(
     tables: Mapping[str, Sequence[Sequence[str]]],
     notes: Sequence[str],
     published: Mapping[str, Mapping[str, float]],
+    *,
+    scale: str = "",
+    excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> None:
-    """Write writers.html: the leaderboard of writers as a plot, and all tables."""
+    """Write writers.html: the leaderboard of writers as a plot, all tables, and excerpts.
+
+    Args:
+        artifact: the output folder.
+        quantity: what was graded.
+        rows: the leaderboard.
+        tables: by title, the rows of each table, of which the first is the heading.
+        notes: what a reader must know about these results.
+        published: published results by name and writer.
+        scale: the scale of the grades.
+        excerpts: by writer, a prompt and a text.
+    """
     name = next(iter(published), None)
     hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
     drawn = figures.dots(
@@ -384,11 +948,33 @@ def write_writers(
         mark=f"published: {name}",
     )  # fmt: skip
     panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
-    write_page(
-        artifact, "writers", {"writers": panel},
-        title="LitBench: writers", label_sources=[], quantity=quantity, rows=rows, tables=tables,
-        notes=notes,
-    )  # fmt: skip
+    about = (
+        f"{scale} Grades are the ratings of models unless a table says people. A writer's grade is "
+        "the mean over prompts, without the judges' offsets. Beaten: the share of other writers' "
+        "texts for the same prompt and step that have a lower reward."
+    )
+    warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
+    sections = [Section("Overview", about.strip(), figures=[panel], name="overview")]
+    sections += [Section("Limits", warnings=warnings)] if warnings else []
+    sections += [
+        Section(title, table=Table(table[0], table[1:])) for title, table in tables.items()
+    ]
+    cards = [
+        Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
+        for writer, (prompt, text) in excerpts.items()
+    ]
+    note = "The beginning of one text of each writer, for the same prompt where there is one."
+    sections += [Section("Excerpts", note, cards=cards)] if cards else []
+    best = rows[0].grade
+    same = [row.writer for row in rows if abs(row.grade.mean - best.mean) < 1e-9]
+    who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
+    lead = (
+        f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
+        f"{quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
+    )
+    facts = f"{len(rows)} writers. {written_now()}"
+    page = Page("LitBench: writers", lead, facts, sections)
+    write_page(artifact, "writers", page, {"writers": panel})
 
 
 # Probes ---------------------------------------------------------------------------------------
@@ -396,7 +982,7 @@ def write_writers(
 _AROUND, _MOST_SHOWN = 160, 900
 
 
-def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
+def _probe_examples(pairs: pa.Table) -> list[Section]:
     """Excerpts of one story of every probe and of its changed copy, selected by a hash."""
     rows = pairs.select(["probe", "strength", "chosen", "rejected", "pair_id"]).to_pylist()
     found = []
@@ -409,7 +995,9 @@ def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
         letters = enumerate(itertools.zip_longest(*texts))
         start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
         pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
-        found.append({**one, "original": pieces[0], "changed": pieces[1]})
+        card = Card(list(zip(("story", "changed"), pieces, strict=True)), lost=[1])
+        title = f"{probe.replace('_', ' ')}, strength {middle:g}"
+        found.append(Section(title, PROBES[probe].about, cards=[card], fold=False))
     return found
 
 
@@ -444,24 +1032,51 @@ def write_probes(
     trained_on: Mapping[str, int],
 ) -> None:
     """Write probes.html and its plots."""
-    raters = by_rater(results)
+    raters, panels = by_rater(results), draw_probes(results)
     # A row for every probe and strength, with the results of all raters.
     rows = list(zip(*raters.values(), strict=True))
-    present = {row[0].effect for row in rows}
-    effects = [effect for effect in ("breaking", "preserving") if effect in present]
-    write_page(
-        artifact, "probes", draw_probes(results),
-        title="LitBench: probes",
-        # No reader compared these stories, as the page says.
-        label_sources=[],
-        lead=fooled_text(results),
-        n_stories=len(set(pairs["chosen_story_id"].to_pylist())),
-        raters=list(raters),
-        tables={effect: [row for row in rows if row[0].effect == effect] for effect in effects},
-        about={name: probe.about for name, probe in PROBES.items()},
-        seen=sorted(name for name, prompts in trained_on.items() if prompts),
-        examples=_probe_examples(pairs),
-    )  # fmt: skip
+    first = rows[0][0].prefers_changed
+    seen = sorted(name for name, prompts in trained_on.items() if prompts)
+    warnings = [] if first is None else few_prompts(first)
+    warnings += [f"Trained on prompts of these stories: {', '.join(seen)}."] if seen else []
+    assumption = (
+        "No reader compared a story with its changed copy. That filler or a missing ending spoils "
+        "a story, and italics do not, is an assumption."
+    )
+    sections = [Section("Who prefers the changed story", assumption, warnings=warnings,
+                        figures=list(panels.values()), name="plots")]  # fmt: skip
+    for effect, right in (("breaking", "0"), ("preserving", "½")):
+        own = [row for row in rows if row[0].effect == effect]
+        note = (
+            f"How often the rater prefers the changed story; {right} is right. A tie counts ½; "
+            "pairs that were not judged in both orders are left out, and their share is shown. "
+            "Intervals are 95 %, clustered by prompt; bold: significantly different from ½ "
+            "(Benjamini and Hochberg)."
+        )
+        heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *raters]
+        table = Table(heading, [_probe_row(row) for row in own])
+        title = f"Label-{effect} changes"
+        sections += [Section(title, note, table, name=effect)] if own else []
+    note = "One story for each probe, selected by a hash, from shortly before the first difference."
+    sections.append(Section("Examples", note, parts=_probe_examples(pairs)))
+    stories = len(set(pairs["chosen_story_id"].to_pylist()))
+    facts = f"{stories:,} stories, each compared with changed copies of itself. {written_now()}"
+    page = Page("LitBench: probes", fooled_text(results), facts, sections)
+    write_page(artifact, "probes", page, panels)
+
+
+def _probe_row(row: Sequence[ProbeResult]) -> list[Any]:
+    first = row[0]
+    cells: list[Any] = [
+        Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True),
+        f"{first.strength:g}", first.stories, first.not_applicable or "–",
+        f"×{first.words_ratio:.2f}",
+    ]  # fmt: skip
+    for one in row:
+        shares = (("ties", one.ties), ("not judged", one.not_judged), ("flip", one.flip_rate))
+        more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
+        cells.append(replace(stacked(one.prefers_changed, *more), is_bold=one.is_clear))
+    return cells
 
 
 # Explanations ---------------------------------------------------------------------------------
@@ -511,31 +1126,131 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
 
 
 def write_explanations(
-    artifact: Artifact, study: ExplanationStudy, data: Explanations, **values: Any
+    artifact: Artifact,
+    study: ExplanationStudy,
+    data: Explanations,
+    *,
+    title: str,
+    label_sources: Sequence[str],
 ) -> None:
-    """Write explanations.html and Figure 8; values are `title` and `label_sources` of the pairs."""
-    known = [one for one in study.overall if one.difference is not None]
-    write_page(
-        artifact, "explanations", {"figure8": draw_effects(study)},
-        study=study,
-        known=known,
-        significant=sorted(
-            (one for one in known if one.is_clear and one.difference),
-            key=lambda one: -abs(one.difference.mean if one.difference else 0),
-        ),
-        groups={"What explanations talk about": "subject", "How they talk": "manner"},
-        by_rater=study.by_rater if len(study.by_rater) > 1 else {},
-        about={name: words.about for name, words in FEATURES.items()},
-        examples={name: examples_of(name, data) for name in FEATURES},
-        **values,
-    )  # fmt: skip
+    """Write explanations.html and Figure 8; `label_sources` says who labelled the pairs."""
+    panel, overall = draw_effects(study), study.overall
+    about = {name: words.about for name, words in FEATURES.items()}
+    warning = (
+        "These are associations, not causal effects. The features were not assigned: a judge may "
+        "talk about the plot where the plots differ and the choice is easy. A difference shows "
+        "which explanations come with better verdicts, not that asking for them improves verdicts."
+    )
+    missing = "No plot: no feature is present in five verdicts and absent in five."
+    sections = [
+        Section("Features and agreement", "" if panel else missing, name="plot",
+                figures=[panel] if panel else [],
+                warnings=[*few_prompts(overall[0].rate), warning]),
+        _features_section(study, about),
+        *([_by_rater_section(study, about)] if len(study.by_rater) > 1 else []),
+        Section("Raters",
+            "Agreement here is that of single verdicts with an explanation: correct 1, tie ½. "
+            "Verdicts that are not judgements, and judgements without an explanation, are left "
+            "out; the last columns count them.",
+            _columns(study.raters, {
+                "rater": lambda one: one.rater,
+                "verdicts": lambda one: one.agreement.n,
+                "prompts": lambda one: one.agreement.clusters,
+                "agreement [95 %]": lambda one: one.agreement,
+                "words per\nexplanation": lambda one: f"{one.words:.0f}",
+                "not judged": lambda one: one.not_judged,
+                "without\nexplanation": lambda one: one.unexplained,
+            })),
+        _explanation_examples(data, about),
+    ]  # fmt: skip
+    known = [one for one in overall if one.difference is not None]
+    clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
+    clear.sort(key=lambda one: -abs(one[1]))
+    lead = f"None of the {len(known)} features with an estimate is significant."
+    if clear:
+        named = (f"{name.replace('_', ' ')} ({100 * mean:+.1f} points)" for name, mean in clear[:4])
+        lead = (
+            f"{len(clear)} of {len(known)} features are significantly associated with agreement, "
+            f"above all {', '.join(named)}."
+        )
+    rate = overall[0].rate
+    facts = (
+        f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
+        f"{len(study.raters)} raters; {label_text(label_sources)}. {written_now()}"
+    )
+    page = Page(title, lead, facts, sections, label_sources)
+    write_page(artifact, "explanations", page, {"figure8": panel})
+
+
+def _features_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
+    def both(one: Any) -> str:
+        sides = (one.agreement_present, one.agreement_absent)
+        return " / ".join("–" if of is None else as_cell(of.mean).text for of in sides)
+
+    groups = {"What explanations talk about": "subject", "How they talk": "manner"}
+    parts = [
+        Section(name, table=_columns([one for one in study.overall if one.group == group], {
+            "feature": lambda one: Cell(one.feature.replace("_", " "), [about[one.feature]],
+                                        is_text=True),
+            "rate [95 %]": lambda one: one.rate,
+            "agreement\nwith it / without": both,
+            "difference [95 %]": lambda one: signed(one.difference),
+            "": lambda one: p_value(one.p_holm) if one.difference else "",
+        }))
+        for name, group in groups.items()
+    ]  # fmt: skip
+    note = (
+        "Differences are computed within each rater and averaged, so that a better rater which "
+        "uses the feature more often does not confound them. Intervals are 95 %, by leaving out "
+        "one prompt at a time; p values have Holm's correction for all features with an estimate, "
+        "which requires five verdicts with the feature and five without. Features are lists of "
+        "English words, so they miss explanations that use other words."
+    )
+    return Section("Features, over all raters", note, parts=parts, name="features")
+
+
+def _by_rater_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
+    rows = [
+        [feature.replace("_", " "), *(
+            Cell(signed(of[place].difference), [f"in {percent(of[place].rate.mean)}"],
+                 is_bold=of[place].is_clear)
+            for of in study.by_rater.values()
+        )]
+        for place, feature in enumerate(about)
+    ]  # fmt: skip
+    note = (
+        "Rate of the feature, and the difference in agreement with and without it. Bold: "
+        "significant after Holm's correction for all features of all raters. No difference is "
+        "shown if fewer than five verdicts of the rater have the feature, or fewer than five lack "
+        "it."
+    )
+    return Section("By rater", note, Table(["feature", *study.by_rater], rows))
+
+
+def _explanation_examples(data: Explanations, about: Mapping[str, str]) -> Section:
+    said = {"chosen": "agrees with the label", "rejected": "disagrees", "tie": "tie"}
+    parts = []
+    for feature in FEATURES:
+        cards = [
+            Card([(f"{clean_name(one['rater'])}: {said[one['outcome']]}", one["text"])],
+                 lost=[0] if one["outcome"] == "rejected" else [])
+            for one in examples_of(feature, data)
+        ]  # fmt: skip
+        if cards:
+            parts.append(
+                Section(feature.replace("_", " "), about[feature], cards=cards, fold=False,
+                        name=f"example-{feature}")
+            )  # fmt: skip
+    note = (
+        "Selected by a hash, regardless of the outcome. Excerpts begin at the sentence with the "
+        "feature. They are quoted unchanged and may be wrong."
+    )
+    return Section("Examples", note, parts=parts)
 
 
 # Preferences ----------------------------------------------------------------------------------
 
 _SHOWN_UNITS, _MOST_LABEL = 20, 34
-# Labels with later characters are not plotted: the font lacks Chinese.
-_LAST_DRAWN = 0x2E7F
 
 
 def pairs_to_read(
@@ -545,25 +1260,24 @@ def pairs_to_read(
     first_chosen: np.ndarray,
     unit: int,
     count: int = 3,
-) -> list[dict[str, Any]]:
+) -> list[Section]:
     """The pairs on which a unit is strongest, and as many others selected by a hash."""
     active = np.flatnonzero(values).tolist()
     strongest = sorted(active, key=lambda row: (-abs(values[row]), row))[:count]
     others = sorted(set(active) - set(strongest), key=lambda row: digest("to read", unit, row))
-    shown = []
+    shown: list[Section] = []
     for how, rows in (("strongest", strongest), ("at random", others[:count])):
         for row in rows:
-            more, less = sides[row] if values[row] > 0 else sides[row][::-1]
-            shown.append(
-                {
-                    "how": how,
-                    "size": abs(float(values[row])),
-                    "prompt": prompts[row],
-                    "more": shorten(more, _MOST_LETTERS),
-                    "less": shorten(less, _MOST_LETTERS),
-                    "more_chosen": bool(first_chosen[row]) == bool(values[row] > 0),
-                }
-            )
+            texts = sides[row] if values[row] > 0 else sides[row][::-1]
+            more_chosen = bool(first_chosen[row]) == bool(values[row] > 0)
+            words = ("chosen", "rejected") if more_chosen else ("rejected", "chosen")
+            tags = f"more of unit {unit}, {words[0]}", f"less, {words[1]}"
+            cut = (shorten(text, _MOST_LETTERS) for text in texts)
+            card = Card(list(zip(tags, cut, strict=True)), prompts[row], lost=[int(more_chosen)])
+            which = "more" if more_chosen else "less"
+            title = f"{how}, size {abs(float(values[row])):.2f}, {which} of it was chosen"
+            name = f"unit-{unit}-pair-{len(shown)}"
+            shown.append(Section(title, cards=[card], name=name, fold=False))
     return shown
 
 
@@ -572,8 +1286,6 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
     rows = []
     for row in sorted(units[:_SHOWN_UNITS], key=lambda row: -row.coefficient.mean):
         text = f"{row.unit}: {row.label}"
-        if any(ord(letter) > _LAST_DRAWN for letter in text):
-            text = f"unit {row.unit}"
         text = text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
         rows.append((text, [[row.coefficient]]))
     if not rows:
@@ -587,19 +1299,155 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
     return Figure("Coefficients of the units", caption, drawn)
 
 
-def write_preferences(artifact: Artifact, study: PreferenceStudy, **values: Any) -> None:
+def write_preferences(
+    artifact: Artifact,
+    study: PreferenceStudy,
+    *,
+    title: str,
+    label_sources: Sequence[str],
+    examples: Mapping[int, Sequence[Section]],
+    notes: Mapping[str, Any],
+) -> None:
     """Write preferences.html and its plot.
 
-    Values are `title`, `label_sources` of the pairs, `examples` (`pairs_to_read` by unit) and
-    `notes` of the embeddings.
+    Args:
+        artifact: the output folder.
+        study: the results.
+        title: heading of the page.
+        label_sources: who labelled the pairs.
+        examples: `pairs_to_read` by unit.
+        notes: of the embeddings.
     """
-    write_page(
-        artifact, "preferences", {"coefficients": draw_units(study.units)},
-        study=study,
-        significant=[row for row in study.units if row.is_significant],
-        counted={row.unit: surface_label(row.surface) for row in study.units},
-        **values,
-    )  # fmt: skip
+    panel, units, by = draw_units(study.units), study.units, study.described_by
+    method = (
+        "Both stories of a pair are embedded, and one embedding is subtracted from the other, in "
+        "an order given by a hash. A sparse autoencoder represents every difference by a few "
+        "signed units; a linear model without intercept predicts from the units which side was "
+        f"chosen. The units do not reconstruct {percent(study.unexplained, 0)} of the held-out "
+        "differences."
+    )
+    folds = (
+        "Autoencoders and linear models are fitted in each fold, without the prompts that they "
+        "judge, so the units differ between folds and from those below. A margin of zero counts ½. "
+        "Intervals are 95 %, clustered by prompt; p values have Holm's correction for all "
+        "differences of the table. The paper reports 0.612 for such units on its own held-out "
+        "pairs (3.4.1)."
+    )
+    agreement = _columns(study.agreements, {
+        "linear model on": lambda one: one.name,
+        "agreement": lambda one: stacked(one.agreement),
+        ENDS: lambda one: Cell(scale=one.agreement),
+        "chosen longer": lambda one: stacked(one.chosen_longer),
+        "chosen shorter": lambda one: stacked(one.chosen_shorter),
+        "over the longer story": lambda one: Cell(
+            signed(one.over_longer), [p_value(one.p_holm)] if one.over_longer else []),
+    })  # fmt: skip
+    silent = study.silent_units
+    to_read = [
+        Section(f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
+                _surface_note(row), parts=examples[row.unit], fold=False, name=f"unit-{row.unit}")
+        for row in units
+    ]  # fmt: skip
+    first = study.agreements[0].agreement
+    sections = [
+        Section("Held-out agreement", method, agreement, remarks=[folds], name="agreement",
+                warnings=[*few_prompts(first), *_embedding_warnings(notes)]),
+        Section("Units", _units_note(by), _units_table(study), [panel] if panel else [],
+                [f"{silent} further units are active on no pair."] if silent else []),
+        Section("Pairs to read",
+                "For every unit, the pairs on which it is strongest, then random pairs on which it "
+                "is active. The story with more of the unit is on the left.", parts=to_read,
+                name="pairs"),
+    ]  # fmt: skip
+    clear = [row for row in units if row.is_significant]
+    lead = (
+        f"A linear model on sparse units has a held-out agreement of {write_interval(first)}. "
+        f"{len(clear)} of {len(units)} units have a significant coefficient"
+        f"{f', above all {clear[0].label}' if clear else ''}."
+    )
+    facts = (
+        f"{study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}; "
+        f"{label_text(label_sources)}. {written_now()}"
+    )
+    page = Page(title, lead, facts, sections, label_sources)
+    write_page(artifact, "preferences", page, {"coefficients": panel})
+
+
+def _embedding_warnings(notes: Mapping[str, Any]) -> list[str]:
+    warnings = []
+    if (notes.get("unknown_tokens") or 0) > 0.05:
+        warnings.append(
+            f"The vocabulary of the embedding model lacks {percent(notes['unknown_tokens'])} of "
+            "the tokens, so it misses much of these stories."
+        )
+    if cut := notes.get("tokens_cut"):
+        share = percent(cut / (cut + notes["tokens"]))
+        warnings.append(
+            f"The ends of {notes['longer_than_a_window']:,} of {notes['texts']:,} stories were cut "
+            f"off, {share} of all tokens, so the units describe the beginnings."
+        )
+    return warnings
+
+
+def _units_note(by: str | None) -> str:
+    described = (
+        "No model described the units. Their labels are counts on the pairs on which they are "
+        "active: correlations with surface features, and words that occur only on the side with "
+        "more of the unit. These are hints, not descriptions."
+    )
+    if by:
+        described = (
+            f"Described by {by}. Fidelity is tested on pairs of other prompts, in an order "
+            f"independent of the unit: how often {by}, given only the description, names the side "
+            "with more of the unit. Naming neither side counts ½, which is also chance."
+        )
+    return (
+        "One autoencoder, fitted on all pairs without looking at their labels, and one linear "
+        f"model on its units. {described} A coefficient is in log-odds of being preferred for a "
+        "root mean square of the unit, all units in one model with a penalty that shrinks them "
+        "towards 0. Its interval, by prompt, takes the units and the penalty as given; another "
+        "training may find other units. Bold where it differs significantly from 0 (Benjamini and "
+        "Hochberg over all units). Preferred: how often the side with more of the unit was chosen, "
+        "among the pairs on which it is active."
+    )
+
+
+def _units_table(study: PreferenceStudy) -> Table:
+    def about(row: UnitRow) -> Cell:
+        small = [f"counted: {surface_label(row.surface)}"] if study.described_by else []
+        return Cell(row.label, small, is_text=True)
+
+    def coefficient(row: UnitRow) -> Cell:
+        found = row.coefficient
+        known = math.isfinite(found.low)
+        small = [f"[{signed(found.low)}, {signed(found.high)}]"] if known else []
+        return Cell(signed(found.mean), small, is_bold=row.is_significant)
+
+    def fidelity(row: UnitRow) -> Cell:
+        if row.fidelity is None:
+            return Cell("–")
+        unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
+        return stacked(row.fidelity.agreement, f"{row.fidelity.agreement.n} pairs{unread}")
+
+    return _columns(study.units, {
+        "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),
+        "description" if study.described_by else "what is counted": about,
+        "coefficient": coefficient,
+        "prevalence": lambda row: percent(row.prevalence),
+        "preferred": lambda row: stacked(row.preferred, f"{row.preferred.n:,} pairs"),
+        "fidelity": fidelity,
+    })  # fmt: skip
+
+
+def _surface_note(row: UnitRow) -> str:
+    found = row.surface
+    correlations = ", ".join(
+        f"{name.replace('_', ' ')} {r:+.2f}" for name, r in found.correlations.items()
+    )
+    return (
+        f"Correlations: {correlations}. Words of the side with more: "
+        f"{', '.join(found.more) or 'none'}; with less: {', '.join(found.less) or 'none'}."
+    )
 
 
 # Simulation studies ---------------------------------------------------------------------------
@@ -685,15 +1533,33 @@ def write_study(
     rows = [vars(one) for one in summaries]
     artifact.write("study.csv", lambda path: write_csv(rows, path))
     artifact.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    write_page(
-        artifact, "study", {key: one for of in drawn.values() for key, one in of.items()},
-        title=title,
-        # The page says that everything is simulated.
-        label_sources=[],
-        n_seeds=summaries[0].interval.n,
-        tables={
-            group: {label: table_rows(of, reference) for label, of in worlds.items()}
-            for group, worlds in groups.items()
-        },
-        drawn={group: list(of.values()) for group, of in drawn.items()},
-    )  # fmt: skip
+    warning = (
+        "Nobody read these stories. The page shows what pairing rules do if readers behave as "
+        "simulated; it says nothing about real readers."
+    )
+    note = (
+        "Equal n: every variant is trained on as many pairs as the smallest has. Pairs are right: "
+        "share of pairs whose chosen story is the better one. truth: trained on random pairs "
+        "labelled by true quality. Intervals are 95 %, over seeds; differences are paired by seed."
+    )
+    sections: list[Section] = []
+    for group, worlds in groups.items():
+        tables = [(label, table_rows(of, reference)) for label, of in worlds.items()]
+        parts = [
+            Section(label.replace("_", " "), table=Table(table[0], table[1:]),
+                    fold=place == len(tables) - 1, name=f"{group}-{place}")
+            for place, (label, table) in enumerate(tables)
+        ]  # fmt: skip
+        shown = list(drawn[group].values())
+        sections.append(
+            Section(group.replace("_", " "), [] if sections else note, figures=shown, parts=parts,
+                    warnings=[] if sections else [warning])
+        )  # fmt: skip
+    lead = (
+        "Raters trained on pairs of each variant of the rules, tested on random pairs against true "
+        "quality."
+    )
+    seeds = summaries[0].interval.n
+    facts = f"{seeds} seeds per world; every story, reader and vote is simulated. {written_now()}"
+    panels = {key: one for of in drawn.values() for key, one in of.items()}
+    write_page(artifact, "study", Page(title, lead, facts, sections), panels)
