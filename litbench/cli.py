@@ -46,10 +46,11 @@ _COMMANDS = {
     "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
+    "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
+    "tasks": ("litbench.protocols.run:print_tasks", "List the writing benchmarks."),
 }
 # Commands that read their own arguments.
 _WITH_ARGUMENTS = {
-    "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
     "study": ("litbench.human_study.command:command", "Run a study with human readers."),
 }
 # Groups of programs: the package of their folder, and what they do.

@@ -233,7 +233,8 @@ def check_utf8(name: str, where: str) -> None:
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
     """Build a program's config from its command line; `--help` prints `about` and all keys."""
     if not {"-h", "--help"}.isdisjoint(arguments):
-        keys = "\n".join(_describe(cls))
+        further = getattr(cls, "explain", lambda _: ())(arguments)
+        keys = "\n".join([*describe(cls), *further])
         print(f"{inspect.cleandoc(about or '')}\n\nKeys (set each with --key value):\n\n{keys}")
         raise SystemExit(0)
     for argument in arguments:
@@ -373,7 +374,7 @@ def _expand(value: Any, where: str) -> Any:
     return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
 
 
-def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
+def describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
     """Yield lines of help: each key with type, default (from `given`, if any) and docstring."""
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -396,7 +397,7 @@ def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
         for part in _parts(hint):
             if dataclasses.is_dataclass(part):
                 inner = f"{prefix}{field.name}."
-                yield from _describe(part, inner, default if _fields(default) else None)
+                yield from describe(part, inner, default if _fields(default) else None)
 
 
 def is_full_disk(error: Exception) -> bool:

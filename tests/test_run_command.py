@@ -264,7 +264,8 @@ def test_flags(serve, run, tmp_path):
         prices = {JUDGE: {"input": 1.0, "output": 2.0}}
         (tmp_path / "prices.yaml").write_text(json.dumps(prices))
         said = run(*SMALL[:2], "--items", "[choir]", "--prices", "prices.yaml",
-                   "--judges", json.dumps({"self": WRITER, "j": JUDGE}), judge=None)  # fmt: skip
+                   "--judges", json.dumps({"self": WRITER, "j": JUDGE}), judge=None,
+                   code=1)  # fmt: skip
     assert "0 of 88 ratings read" in said
     grades = rows_of(tmp_path / "out", "grades")
     flags = {(row["rater"], row["quantity"]): row["flags"] for row in grades}
@@ -278,7 +279,7 @@ def test_flags(serve, run, tmp_path):
     renamed = [{**row, "writer": "a/Model-1", "role": names[row["role"]]} for row in turns]
     write_table(pa.Table.from_pylist(renamed, TURNS.arrow()), tmp_path / "turns.parquet")
     model = "recorded/turns.parquet"
-    run(*SMALL[:2], "--items", "[choir]", writer=model, judge=model, out="recorded")
+    run(*SMALL[:2], "--items", "[choir]", writer=model, judge=model, out="recorded", code=1)
     own = {(row["rater"], "judged by its writer" in row["flags"])
            for row in rows_of(tmp_path / "recorded", "grades")}  # fmt: skip
     assert own == {("model-1", True), ("other", False)}
@@ -420,7 +421,7 @@ ERRORS = {
         "--writers", "{w: {model: a/b, traffic: {max_cost_usd: 1}}}",
     ),
     "unexpected argument 'more'": ("--samples", 2, "more"),
-    "--writer: name a model": ("--writer",),
+    "--writer has no value": ("--writer",),
 }  # fmt: skip
 
 

@@ -94,6 +94,7 @@ class Protocol:
 
     Attributes:
         options: dataclass of the protocol's options; the constructor takes one, `_options`.
+        source: the benchmark's paper or repository.
         headline: the quantity that the leaderboard of writers is sorted by.
         writer: default sampling of writers.
         judge: default sampling of judges.
@@ -102,6 +103,7 @@ class Protocol:
     """
 
     options: ClassVar[type]
+    source: ClassVar[str]
     headline: str
     writer: ClassVar[Sampling]
     judge: ClassVar[Sampling]

@@ -10,18 +10,20 @@ import contextlib
 import json
 import re
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
 
-from litbench.config import Input, Runtime, as_plain, build, clear_exit, load_config, nearest
+from litbench.config import Input, Positional, Runtime, as_plain, build, describe, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows
 from litbench.judges.log import LogSample, write_log
@@ -38,8 +40,10 @@ from litbench.judges.session import (
     run_sessions,
 )
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
-from litbench.metrics.printing import write_dollars
+from litbench.metrics.intervals import jackknife_interval
+from litbench.metrics.printing import text_table, write_dollars
 from litbench.protocols.protocol import (
+    PROTOCOLS,
     Grade,
     Item,
     Judged,
@@ -48,7 +52,7 @@ from litbench.protocols.protocol import (
     load_protocol,
     mock_of,
 )
-from litbench.raters import Estimate, estimates_text
+from litbench.raters import Estimate, estimates_text, load_object
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
@@ -276,12 +280,9 @@ class _Tables:
             self._logged = []
 
 
-def run(config: Run) -> None:
-    """Run the sessions of a protocol and write the results."""
-    protocol = load_protocol(config.protocol, config.options)
+def _sessions(config: Run, protocol: Protocol, models: Models) -> tuple[Iterator[Session], int]:
+    """The sessions of a run, and their number."""
     items = _chosen(protocol.items(), config.items)
-    models = _models(config, protocol)
-    protocol.check(models)
 
     def session(writer: str, item: Item, sample: int) -> Session:
         async def script(session: Session) -> ItemResult:
@@ -298,13 +299,31 @@ def run(config: Run) -> None:
         for item in items
         for sample in range(config.samples)
     )
-    total = len(models.writers) * len(items) * config.samples
-    answers = config.answers or config.out / "answers"
+    return sessions, len(models.writers) * len(items) * config.samples
+
+
+def _estimates(config: Run, protocol: Protocol, models: Models) -> list[Estimate]:
+    sessions, total = _sessions(config, protocol, models)
+    with AnswerStore(_answers(config), read_only=True) as store:
+        return estimate(sessions, total, models, store, mock_of(config.protocol, protocol))
+
+
+def _answers(config: Run) -> Path:
+    return config.answers or config.out / "answers"
+
+
+def run(config: Run) -> None:
+    """Run the sessions of a protocol and write the results.
+
+    Raises:
+        SystemExit: there are judges, and none of their ratings could be read (status 1).
+    """
+    protocol = load_protocol(config.protocol, config.options)
+    models = _models(config, protocol)
+    protocol.check(models)
+    sessions, total = _sessions(config, protocol, models)
     if config.dry_run:
-        with AnswerStore(answers, read_only=True) as store:
-            mock = mock_of(config.protocol, protocol)
-            estimates = estimate(sessions, total, models, store, mock)
-        _print_estimates(config, estimates, total)
+        _print_estimates(config, _estimates(config, protocol, models), total)
         return
     roles = [*models.writers.values(), *models.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
@@ -325,8 +344,8 @@ def run(config: Run) -> None:
         if (is_recorded or _is_finished(config.out)) and artifact.is_current():
             return
         _check_extends(artifact, protocol)
-        with AnswerStore(answers) as store:
-            by_id = {item.prompt_id: item for item in items}
+        with AnswerStore(_answers(config)) as store:
+            by_id = {item.prompt_id: item for item in protocol.items()}
             tables = _Tables(config, protocol.headline, by_id, models)
             run_sessions(sessions, total, models, store, tables.add, config.protocol)
         tables.write(artifact)
@@ -338,7 +357,7 @@ def run(config: Run) -> None:
             "cost_usd": round(tables.cost, 6),
         }
         artifact.finish()
-    _print_summary(config, tables, may_go_on=not is_recorded)
+    _print_summary(config, tables, protocol.headline, may_go_on=not is_recorded)
 
 
 def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
@@ -395,7 +414,7 @@ def _print_estimates(config: Run, estimates: Sequence[Estimate], total: int) -> 
     print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
 
 
-def _print_summary(config: Run, tables: _Tables, *, may_go_on: bool) -> None:
+def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
     counts = tables.counts
     print(
         f"{config.out}: {counts['dialogues']['finished']:,} of "
@@ -405,7 +424,26 @@ def _print_summary(config: Run, tables: _Tables, *, may_go_on: bool) -> None:
     print(tables.rejected_rows.summary(), end="")
     if counts["dialogues"]["unfinished"] and may_go_on:
         print("run the same command again to go on with the unfinished dialogues")
-    print("leaderboard of writers: python eval/writers.py --runs", config.out)
+    if counts["ratings"].total() and not counts["ratings"]["rated"]:
+        print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
+        raise SystemExit(1)
+    if counts["ratings"]["rated"]:
+        print(_grades_text(config.out / "grades.parquet", headline))
+    print(f"page of the writers: litbench eval writers --runs {config.out} --out FOLDER")
+
+
+def _grades_text(path: Path, headline: str) -> str:
+    """Mean grades of the headline by writer and judge, with intervals by prompt."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    for row in pq.read_table(path).to_pylist():
+        if row["quantity"] == headline and row["grade"] is not None:
+            found[row["writer"], row["rater"] or ""].append((row["grade"], row["prompt_id"]))
+    rows = [("writer", "judge", headline, "95 %", "items")]
+    for (writer, judge), grades in found.items():
+        mean = jackknife_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
+        interval = f"[{mean.low:.2f}, {mean.high:.2f}]"
+        rows.append((writer, judge, f"{mean.mean:.2f}", interval, str(mean.clusters)))
+    return "\n".join(text_table(rows))
 
 
 def _is_finished(folder: Path) -> bool:
@@ -474,37 +512,78 @@ def _natural(step: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
 
 
-def command(arguments: Sequence[str]) -> None:
-    """Run a protocol: `litbench run PROTOCOL --writer MODEL --judge MODEL --out FOLDER`.
+@dataclass(kw_only=True)
+class RunCommand(Run):
+    """Run a published writing benchmark.
 
-    --writer and --judge may be repeated; a model recorded/FILE stands for all writers, or all
-    judges, in that table of turns. --texts FOLDER is an option of the protocol. Further keys:
+        litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4 --out FOLDER
+
+    `litbench tasks` lists the benchmarks, `litbench run NAME --help` the options of one. Run a
+    killed command again to resume it; see docs/writers.md.
+
+    Attributes:
+        writer: model under test; repeatable. recorded/FILE stands for all writers of that table of
+            turns. `writers` takes further keys of a writer.
+        judge: model that rates; repeatable, and recorded/FILE as for writers.
+        texts: folder of the published texts, an option of the protocol.
     """
-    with clear_exit():
-        rest = list(arguments)
-        named: dict[str, list[str]] = {"writer": [], "judge": []}
-        if rest and not rest[0].startswith("--"):
-            rest[:1] = ["--protocol", rest[0]]
-        passed = []
-        while rest:
-            key, equals, value = rest.pop(0).partition("=")
-            if key in ("--writer", "--judge"):
-                value = value if equals or not rest else rest.pop(0)
-                if not value or value.startswith("--"):
-                    raise ConfigError(f"{key}: name a model, such as openai/gpt-4.1")
-                named[key[2:]].append(value)
-                continue
-            key = "--options.texts" if key == "--texts" else key
-            passed.append(f"{key}{equals}{value}")
-            if not equals and rest and not rest[0].startswith("--"):
-                passed.append(rest.pop(0))
-        for kind, models in named.items():
-            entries: dict[str, Any] = {}
-            for model in models:
-                names = [model]
-                if model.startswith(RECORDED):
-                    names = recorded_names(model)[kind == "judge"]
-                entries |= {name: {"model": model} for name in names}
-            if entries:
-                passed += [f"--{kind}s", json.dumps(entries)]
-        run(load_config(Run, passed, command.__doc__))
+
+    protocol: Annotated[str, Positional]
+    writer: list[str] = field(default_factory=list)
+    judge: list[str] = field(default_factory=list)
+    texts: str | None = None
+
+    @classmethod
+    def explain(cls, arguments: Sequence[str]) -> Iterator[str]:
+        """The options of the protocol that is named among the arguments, for `--help`."""
+        for name in PROTOCOLS.keys() & set(arguments):
+            yield from describe(load_object(PROTOCOLS[name]).options, "options.")
+
+
+def command(config: RunCommand) -> None:
+    """Run the benchmark of a command line."""
+    given = {one.name: getattr(config, one.name) for one in fields(Run)}
+    for kind, models in (("writer", config.writer), ("judge", config.judge)):
+        for model in models:
+            names = [model]
+            if model.startswith(RECORDED):
+                names = recorded_names(model)[kind == "judge"]
+            given[f"{kind}s"] = given[f"{kind}s"] | {name: {"model": model} for name in names}
+    if config.texts is not None:
+        given["options"] = {**config.options, "texts": config.texts}
+    run(Run(**given))
+
+
+@dataclass
+class Tasks:
+    """List the writing benchmarks: what each measures, its items and calls, and what it needs."""
+
+
+def print_tasks(config: Tasks) -> None:
+    """Print a table of the benchmarks."""
+    del config
+    print(f"{'benchmark':<10}{'items':>6}{'calls per item':>16}  measures")
+    for name, place in sorted(PROTOCOLS.items()):
+        cls = load_object(place)
+        about = (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
+        items, calls, needs = _size(name)
+        print(f"{name:<10}{items:>6}{calls:>16}  {about.partition(': ')[2]}")
+        print(f"{'':<34}{cls.source}{needs}")
+    print("litbench run NAME --help lists the options of one; docs/writers.md describes them")
+
+
+def _size(name: str) -> tuple[str, str, str]:
+    """The number of items, of requests to writer and judge for one, and the files it needs."""
+    needs = [f"--options.{one.name}" for one in fields(load_object(PROTOCOLS[name]).options)
+             if one.default is MISSING and one.default_factory is MISSING]  # fmt: skip
+    if needs:
+        return "", "", f"; needs {' and '.join(needs)}"
+    protocol = load_protocol(name, {})
+    items = protocol.items()
+    entry = {"model": "openai/gpt-4.1"}
+    config = Run(
+        protocol=name, out=Path(), writers={"writer": entry}, judges={"judge": entry},
+        roles=dict.fromkeys(protocol.roles, entry), items=[items[0].prompt_id],
+    )  # fmt: skip
+    estimates = _estimates(config, protocol, _models(config, protocol))
+    return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""

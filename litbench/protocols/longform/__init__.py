@@ -107,6 +107,7 @@ class Longform(Protocol):
     """The protocol; see the module."""
 
     options = LongformOptions
+    source = "EQ-Bench Longform (S. J. Paech, 2025)"
     headline = "overall"
     writer = Sampling(temperature=0.7, max_tokens=4000, extra_body={"min_p": 0.1})
     judge = Sampling(temperature=0.0, max_tokens=16_000)

@@ -70,6 +70,7 @@ class Narra(Protocol):
     """The protocol; see the module."""
 
     options = NarraOptions
+    source = "NARRA-Gym, github.com/narra-gym/NARRA-Gym"
     headline = "storyq"
     writer = Sampling(temperature=None, max_tokens=None)
     judge = Sampling(temperature=0.2, max_tokens=6_000)

@@ -145,6 +145,7 @@ class Tow(Protocol):
     """The protocol; see the module."""
 
     options = TowOptions
+    source = "HoWToBench (ACL 2026)"
     headline = "overall"
     writer = Sampling(temperature=None, max_tokens=8192)
     judge = Sampling(temperature=0.0, max_tokens=4096)

@@ -62,6 +62,7 @@ class Webnovel(Protocol):
     """The protocol; see the module."""
 
     options = WebnovelOptions
+    source = "WebNovelBench, arXiv 2505.14818"
     writer = Sampling(temperature=0.6, max_tokens=4096)
     # The published program sends no options to the judge.
     judge = Sampling(temperature=None, max_tokens=4096)
