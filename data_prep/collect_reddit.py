@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows
+from litbench.progress import ProgressBar
 from litbench.records import STORIES
 from litbench.sources.parts import fresh_parts
 from litbench.sources.posts import (
@@ -232,12 +232,12 @@ def main(config: Config) -> None:
         return post_parts.get([made_for, post], make, label=post)
 
     with closing(client):
-        for name in tqdm(searches, desc="searches", disable=None, leave=False):
+        for name in ProgressBar(searches, desc="searches", leave=False):
             # Posts named by the config are read even if a search skips them.
             found = search_part(name)["posts"] | found
         found |= {post: reason for post, reason in unwanted.items() if post in found}
         chosen = sorted(post for post, reason in found.items() if reason is None)
-        for post in tqdm(chosen, desc="posts", disable=None, leave=False):
+        for post in ProgressBar(chosen, desc="posts", leave=False):
             post_part(post)
     for post, reason in sorted(found.items()):
         if reason is not None:

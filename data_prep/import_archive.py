@@ -24,12 +24,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.config import run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows
+from litbench.progress import ProgressBar
 from litbench.records import STORIES
 from litbench.sources.archive import POSTS, latest_posts, read_posts, read_records, read_stories
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
@@ -89,7 +89,7 @@ def read_file(
     parts: Cache,
     made_for: list[Any],
     config: Config,
-    bar: "tqdm[Any]",
+    bar: "ProgressBar",
     schema: pa.Schema,
     read: Callable[..., Iterator[pa.RecordBatch]],
 ) -> Part:
@@ -171,7 +171,7 @@ def main(config: Config) -> None:
     about_stories = [*about_posts, *settings, *map(identity, submissions)]
     funnel = Funnel()
     total = sum(path.stat().st_size for path in [*submissions, *comments])
-    with tqdm(total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+    with ProgressBar(total=total, unit="B", unit_scale=True, leave=False) as bar:
         read = partial(read_posts, prompt_tags=tags)
         posts_parts = [
             read_file(path, cache, about_posts, config, bar, POSTS, read) for path in submissions

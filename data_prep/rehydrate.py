@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from litbench.config import Input, run_program
 from litbench.errors import DataError
 from litbench.ingest import ROW, RejectedRows, read_foreign
+from litbench.progress import ProgressBar
 from litbench.records import PAIRS, Column, Schema, pair_id
 from litbench.sources.parts import fresh_parts
 from litbench.sources.posts import (
@@ -167,7 +167,7 @@ def fetch(
         return {"read_utc": read_utc, "made_for": made_for, "things": new}
 
     starts = range(0, len(missing), BATCH)
-    for start in tqdm(starts, desc=kind, unit="request", disable=None, leave=False):
+    for start in ProgressBar(starts, desc=kind, unit="request", leave=False):
         batch = missing[start : start + BATCH]
         facts |= parts.get([made_for, batch], partial(request, batch))["things"]
     return facts

@@ -27,7 +27,6 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.config import Input, Runtime, run_program
 from litbench.curation.splits import assign_folds
@@ -66,6 +65,7 @@ from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_aut
 from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordEmbedding, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
+from litbench.progress import ProgressBar
 from litbench.records import connected_prompts, pair_weights
 from litbench.report.pages import pairs_to_read, write_preferences
 from litbench.store import Artifact, write_json
@@ -245,7 +245,7 @@ def measure(
     unexplained = []
     seeds = range(config.seed, config.seed + config.repeats)
     jobs = list(itertools.product(seeds, range(config.folds)))
-    for seed, fold in tqdm(jobs, desc="folds", unit=" fit", leave=False, disable=None):
+    for seed, fold in ProgressBar(jobs, desc="folds", unit=" fit", leave=False):
         fold_of = assign_folds(pairs.keys.tolist(), config.folds, seed)
         is_held = np.array([fold_of[key] == fold for key in pairs.keys])
         margins, share = held_out_margins(embedding, pairs, is_held, config, seed)

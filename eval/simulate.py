@@ -26,7 +26,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
-from tqdm import tqdm
 
 from litbench.config import build, nearest, run_program
 from litbench.curation.engine import open_engine
@@ -45,6 +44,7 @@ from litbench.metrics.pairing_rules import (
     true_pairs,
     within_prompts,
 )
+from litbench.progress import ProgressBar
 from litbench.report.pages import study_text, write_study
 from litbench.store import Artifact, Cache, fingerprint
 
@@ -203,7 +203,7 @@ def run_all(
     """Run the worlds that are not stored yet; returns the rows of all worlds."""
     rows, parts = [], Cache(config.out / "parts")
     jobs = [(key, seed) for key in worlds for seed in config.seeds]
-    for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
+    for (name, value), seed in ProgressBar(jobs, desc="worlds", unit="", leave=False):
         world = replace(worlds[name, value], seed=seed)
         depends_on = [VERSION, world, rules, config.learner, config.subsamples]
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"

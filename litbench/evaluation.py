@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.config import as_plain
 from litbench.evaluation_pairs import EvaluationPairs
@@ -31,6 +30,7 @@ from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement,
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
 from litbench.metrics.printing import annotators_text, leaderboard_text
+from litbench.progress import ProgressBar
 from litbench.raters import (
     Estimate,
     Rater,
@@ -152,7 +152,7 @@ def evaluate(
     # The work of jobs is in units of their own, so a count and its rate would say nothing.
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
     # Without smoothing: the last job says little about the next.
-    with tqdm(total=total, desc="evaluation", bar_format=form, smoothing=0, disable=None) as bar:
+    with ProgressBar(total=total, desc="evaluation", bar_format=form, smoothing=0) as bar:
         for job in jobs:
             bar.set_postfix_str(job.label)
             files = {name: digest_of(path) for name, path in files_of([job.spec]).items()}

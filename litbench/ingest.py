@@ -31,11 +31,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import feather
 from pydantic_core import to_json
-from tqdm import tqdm
 
 from litbench.config import nearest
 from litbench.errors import DataError
 from litbench.hub import is_name, open_stream
+from litbench.progress import ProgressBar
 from litbench.records import STORIES, Schema
 from litbench.text import count_words, digest
 
@@ -136,7 +136,7 @@ def _check_columns(names: Sequence[str]) -> None:
 
 
 def _bar(total: int | None, unit: str) -> Any:
-    return tqdm(total=total, desc="reading", unit=unit, unit_scale=True, leave=False, disable=None)
+    return ProgressBar(total=total, desc="reading", unit=unit, unit_scale=True, leave=False)
 
 
 def _batch_chunks(

@@ -21,11 +21,11 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from litbench.config import nearest
 from litbench.errors import ConfigError, DataError
 from litbench.probe_texts import BOASTS, FAKE_VERDICTS, FILLER, Language
+from litbench.progress import ProgressBar
 from litbench.records import PAIRS, empty_columns, pair_id
 from litbench.text import count_words, digest, prompt_key
 
@@ -421,7 +421,7 @@ def probe_pairs(
     others = _others(originals)
     rows: list[dict[str, Any]] = []
     missing: dict[str, Counter[str]] = {}
-    for original in tqdm(originals, desc="changing", unit=" stories", leave=False, disable=None):
+    for original in ProgressBar(originals, desc="changing", unit=" stories", leave=False):
         subject = Subject(original.text, seed, others[original.story_id])
         for probe, strength in itertools.product(probes, strengths):
             changed = change(probe, subject, strength)

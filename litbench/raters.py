@@ -24,13 +24,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
 from litbench.config import build, nearest
 from litbench.curation.reader_talk import cut_reader_talk
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.printing import text_table, write_dollars
+from litbench.progress import ProgressBar
 from litbench.records import VERDICTS, empty_columns, prompt_keys
 from litbench.text import count_words, digest, prompt_key
 
@@ -540,11 +540,10 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
     schema = pa.schema({name: column.type for name, column in empty_columns(VERDICTS, 0).items()})
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]
-    for start in tqdm(
+    for start in ProgressBar(
         range(0, pairs.num_rows, shard),
         desc=rater.name,
         unit=f" x {shard} pairs",
-        disable=None,
         leave=False,
     ):
         blinded, chosen_first = blind(pairs.slice(start, shard))

@@ -26,11 +26,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows, StreamingTable
+from litbench.progress import ProgressBar
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -246,7 +246,7 @@ class _Rows:
         """Store the rewards of this process's chunks."""
         total = pq.read_metadata(self.path).num_rows // count
         hidden = True if index else None
-        with tqdm(total=total, desc="score", unit=" stories", disable=hidden) as bar:
+        with ProgressBar(total=total, desc="score", unit=" stories", disable=hidden) as bar:
             for prompts, _ in self.rewards(rater, index, count):
                 bar.update(len(prompts))
 

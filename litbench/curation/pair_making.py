@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.config import Input, Runtime
 from litbench.curation import filters, pairing, splits
@@ -33,6 +32,7 @@ from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
+from litbench.progress import ProgressBar
 from litbench.records import PAIRS, STORIES
 from litbench.store import Artifact, is_output, only_writer, read_manifest
 from litbench.tables import check_parquet, write_sorted_batches, write_table
@@ -351,7 +351,7 @@ def _with_progress(
     batches: Iterable[pa.RecordBatch], about: str, total: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches and show a progress bar of their rows."""
-    with tqdm(total=total, desc=about, unit=" rows", leave=False, disable=None) as bar:
+    with ProgressBar(total=total, desc=about, unit=" rows", leave=False) as bar:
         for batch in batches:
             yield batch
             bar.update(batch.num_rows)

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokenizer
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows, StreamingTable
+from litbench.progress import ProgressBar
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
 from litbench.store import Artifact, only_writer
@@ -155,7 +155,7 @@ def _make_stories(config: StoryMaking, program: str, files: Sequence[str]) -> No
                 encoding=config.encoding,
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
-        bar = tqdm(total=total, desc="stories", unit=" stories", leave=False, disable=None)
+        bar = ProgressBar(total=total, desc="stories", unit=" stories", leave=False)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for table in _prepare(chunks, config, cut, examples):

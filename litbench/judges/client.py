@@ -24,7 +24,6 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
-from tqdm import tqdm
 
 from litbench.config import as_plain
 from litbench.errors import ConfigError, MissingExtraError, ModelError
@@ -41,6 +40,7 @@ from litbench.judges.store import (
     keys_of,
     text_of,
 )
+from litbench.progress import ProgressBar
 from litbench.raters import Estimate
 
 _OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
@@ -247,7 +247,7 @@ async def _ask_all(
     size = len(waiting)
     if client.batch is None:
         size = min(size, client.traffic.connections)
-    with tqdm(total=len(waiting), desc=about, unit="call", leave=False, disable=None) as bar:
+    with ProgressBar(total=len(waiting), desc=about, unit="call", leave=False) as bar:
         async with client:
             await run_workers(work(bar) for _ in range(size))
     return answers

@@ -23,8 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from litbench.errors import LitBenchError
 from litbench.judges.client import (
     Budget,
@@ -44,6 +42,7 @@ from litbench.judges.store import (
     shown_text,
     text_of,
 )
+from litbench.progress import ProgressBar
 from litbench.raters import Estimate
 from litbench.records import TURNS
 from litbench.tables import read_table
@@ -436,5 +435,5 @@ async def _run_all(
     async with contextlib.AsyncExitStack() as stack:
         for client in clients.values():
             await stack.enter_async_context(client)
-        with tqdm(total=total, desc=about, unit="dialogue", leave=False, disable=None) as bar:
+        with ProgressBar(total=total, desc=about, unit="dialogue", leave=False) as bar:
             await run_workers(work(bar) for _ in range(size))

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.locations import locate
 from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import load_backbone, on_device, quiet
 from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
+from litbench.progress import ProgressBar
 from litbench.store import Cache, fingerprint, source_digest
 from litbench.text import digest
 
@@ -173,7 +173,7 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
         )  # fmt: skip
         # Longest first: running out of memory happens at the start.
         waiting.sort(key=lambda text: (-len(text), text))
-        bar = tqdm(waiting, desc="embeddings", unit=" stories", leave=False, disable=None)
+        bar = ProgressBar(waiting, desc="embeddings", unit=" stories", leave=False)
         for text, (vector, counts) in zip(bar, model.embed_all(waiting), strict=True):
             store.put(key_of[text], vector, counts)
         store.keep()

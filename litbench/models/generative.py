@@ -30,6 +30,7 @@ from litbench.models.backbone import (
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.question import Question
+from litbench.progress import ProgressBar
 from litbench.raters import BlindPair, Judgement, Preference
 from litbench.templates import (
     AnswerForm,
@@ -158,7 +159,6 @@ class GenerativeModel(FolderRater):
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Read every pair in both orders."""
         import torch  # noqa: PLC0415
-        from tqdm import tqdm  # noqa: PLC0415
 
         prompts = [pair.prompt for pair in pairs]
         first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
@@ -172,9 +172,8 @@ class GenerativeModel(FolderRater):
         with (
             torch.inference_mode(),
             contextlib.nullcontext() if reads_label else self._greedy(),
-            tqdm(
+            ProgressBar(
                 total=len(questions), desc=f"judge {self.name}", unit=" readings", leave=False,
-                disable=None,
             ) as bar,
         ):  # fmt: skip
             for rows in batches(questions, self.batch_tokens, room):

@@ -27,6 +27,7 @@ from litbench.models.backbone import (
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
+from litbench.progress import ProgressBar
 from litbench.raters import ScoreRater
 
 _DEFAULT_MAX_LENGTH = 2_048
@@ -98,7 +99,6 @@ class RewardModel(FolderRater, ScoreRater):
             Rewards (log-odds scale), float64, shape (n,).
         """
         import torch  # noqa: PLC0415
-        from tqdm import tqdm  # noqa: PLC0415
 
         encoded = encode_stories(self.tokenizer, prompts, stories, self.form)
         self.stories_cut += sum(encoded.cut)
@@ -109,7 +109,7 @@ class RewardModel(FolderRater, ScoreRater):
         pieces = []
         with (
             torch.inference_mode(),
-            tqdm(
+            ProgressBar(
                 total=len(stories), desc=f"score {self.name}", unit=" stories", leave=False,
                 disable=None if self.shows_progress else True,
             ) as bar,
