@@ -278,3 +278,13 @@ def test_pages_of_one_folder_link_to_each_other(tmp_path):
     (tmp_path / "report/report.html").touch()
     links = page_links(tmp_path / "report/data_report.html", ["report.html", "data_report.html"])
     assert links == [("Report", "report.html")]
+
+
+def test_python_of_the_readme_runs_on_the_default_model(fit, posts, capsys):
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    code, said = fit(posts(), "--out", "runs/mine", *QUICK)
+    assert code == 0, said
+    capsys.readouterr()
+    exec(program, {})  # noqa: S102
+    assert re.fullmatch(r"\[-?[\d.]+\] \[[\d.]+\]\n", capsys.readouterr().out)
