@@ -61,13 +61,14 @@ from litbench.metrics.leaderboard import plain
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, prompt_keys
 from litbench.report.pages import write_ablation
+from litbench.sources.pairs import read_any_pairs
 from litbench.store import (
     Artifact,
     Cache,
     fingerprint,
     write_json,
 )
-from litbench.tables import read_table, write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 
@@ -175,7 +176,7 @@ def make_pairs(config: Config, what: PairRules | Path, source: str, parts: Cache
 
     def write(folder: Path) -> None:
         if isinstance(what, Path):
-            write_table(read_table(what, PAIRS), folder / "pairs.parquet")
+            write_table(read_any_pairs(what), folder / "pairs.parquet")
             write_json([], folder / "funnel.json")
             return
         assert config.stories is not None, "checked by read_variants()"

@@ -68,7 +68,8 @@ class RejectedRows:
     def __init__(self) -> None:
         self.not_selected = 0
         # SQLite stores an unnamed database in $TMPDIR and deletes it with the connection.
-        self._database = sqlite3.connect("", isolation_level=None)
+        # Another thread may collect it.
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
         self._database.execute("CREATE TABLE rejected (file, row, column, reason, value)")
         self._database.execute("BEGIN")

@@ -362,7 +362,8 @@ def invented():
     return write
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while it is open, an event loop runs, in which other tests could not run one.
+@pytest.fixture(scope="module")
 def chromium():
     """A headless Chromium; the test is skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api")

@@ -132,7 +132,7 @@ def test_logits_are_computed_and_scaled_in_fp32(
         logits = answer_logits(model.eval(), batch, batch["read"])
     expected = scale(seen[0][0].double() @ model.lm_head.weight.double().T)
     assert logits.shape == expected.shape
-    assert_same(logits.double(), expected)
+    assert_same(logits.detach().double(), expected.detach())
     # The weights are still those of the embeddings, and of their type.
     assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
     assert model.lm_head.weight.dtype == getattr(torch, dtype)

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.errors import ConfigError, DataError
-from litbench.ingest import RejectedRows
 from litbench.records import STORIES
 from litbench.sources.archive import zstd
 from litbench.tables import read_table
@@ -76,9 +75,7 @@ def run(importing, tmp_path, submissions, comments, **more):
     )
     importing.main(config)
     counts = json.loads((config.out / "manifest.json").read_text())["counts"]
-    rows = read_table(
-        config.out / "stories.parquet", STORIES, rejected_rows=RejectedRows()
-    ).to_pylist()
+    rows = read_table(config.out / "stories.parquet", STORIES).to_pylist()
     return {row["story_id"]: row for row in rows}, counts
 
 

@@ -1,5 +1,6 @@
 """The Reddit client with PRAW against a local server."""
 
+import json
 import time
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litbench.errors import ConfigError
-from litbench.sources.parts import Parts
+from litbench.sources.parts import fresh_parts
 from litbench.sources.reddit import (
     RedditClient,
     RedditError,
@@ -158,20 +159,22 @@ def test_failed_request_says_what_to_do(connect, monkeypatch, fault, error, mess
 def test_outdated_parts_are_removed(tmp_path):
     manifest = tmp_path / "manifest.json"
     now = int(time.time())
-    parts = Parts(tmp_path, {"salt": "a"})
-    assert parts.get("posts/old") is None
-    parts.put("posts/old", {"read_utc": now - 3 * 86_400})
-    parts.put("posts/new", {"read_utc": now - 86_400, "rows": [1]})
+    parts = fresh_parts(tmp_path, "posts", {"salt": "a"})
+    for name, age in (("old", 3), ("new", 1)):
+        part = {"made_for": {"salt": "a"}, "read_utc": now - age * 86_400, "name": name}
+        parts.get(name, lambda part=part: part, label=name)
     manifest.touch()
-    again = Parts(tmp_path, {"salt": "a"}, 4)
-    assert again.names() == again.names("posts") == ["posts/new", "posts/old"]
-    assert again.absent(["posts/new", "posts/other"]) == ["posts/other"]
+
+    def kept(*arguments):
+        again = fresh_parts(tmp_path, "posts", *arguments)
+        read = lambda path: json.loads(path.read_bytes())["name"]  # noqa: E731
+        return sorted(name for _, name in again.stored(read))
+
+    assert kept({"salt": "a"}, 4) == ["new", "old"]
     assert manifest.exists()
-    again = Parts(tmp_path, {"salt": "a"}, 2)
-    assert again.names() == ["posts/new"]
-    assert (again.get("posts/new") or {})["rows"] == [1]
+    assert kept({"salt": "a"}, 2) == ["new"]
     assert not manifest.exists(), "what was made of the removed part is not current"
-    assert Parts(tmp_path, {"salt": "b"}).names() == []
+    assert kept({"salt": "b"}) == []
 
 
 # Words -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Run a protocol: hold its sessions and write turns, stories, ratings, grades, log and manifest.
+"""Run a protocol: its sessions, then write turns, stories, ratings, grades, log and manifest.
 
     run(Run("longform", Path("out"), writers={"gpt": {"model": "openai/gpt-4.1"}}, judges=...))
 
@@ -312,11 +312,11 @@ def _answers(config: Run) -> Path:
     return config.answers or config.out / "answers"
 
 
-def run(config: Run) -> None:
+def run(config: Run) -> bool:
     """Run the sessions of a protocol and write the results.
 
-    Raises:
-        SystemExit: there are judges, and none of their ratings could be read (status 1).
+    Returns:
+        False if judges rated, and none of their ratings could be read.
     """
     protocol = load_protocol(config.protocol, config.options)
     models = _models(config, protocol)
@@ -324,7 +324,7 @@ def run(config: Run) -> None:
     sessions, total = _sessions(config, protocol, models)
     if config.dry_run:
         _print_estimates(config, _estimates(config, protocol, models), total)
-        return
+        return True
     roles = [*models.writers.values(), *models.roles.values()]
     inputs: dict[str, str | Path] = {**protocol.files()}
     for role in roles:
@@ -342,7 +342,7 @@ def run(config: Run) -> None:
     is_recorded = all(role.is_recorded for role in roles)
     with only_writer(config.out):
         if (is_recorded or _is_finished(config.out)) and artifact.is_current():
-            return
+            return True
         _check_extends(artifact, protocol)
         with AnswerStore(_answers(config)) as store:
             by_id = {item.prompt_id: item for item in protocol.items()}
@@ -358,6 +358,7 @@ def run(config: Run) -> None:
         }
         artifact.finish()
     _print_summary(config, tables, protocol.headline, may_go_on=not is_recorded)
+    return bool(tables.counts["ratings"]["rated"]) or not tables.counts["ratings"].total()
 
 
 def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
@@ -426,7 +427,6 @@ def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bo
         print("run the same command again to go on with the unfinished dialogues")
     if counts["ratings"].total() and not counts["ratings"]["rated"]:
         print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
-        raise SystemExit(1)
     if counts["ratings"]["rated"]:
         print(_grades_text(config.out / "grades.parquet", headline))
     print(f"page of the writers: litbench eval writers --runs {config.out} --out FOLDER")
@@ -541,7 +541,7 @@ class RunCommand(Run):
 
 
 def command(config: RunCommand) -> None:
-    """Run the benchmark of a command line."""
+    """Run the benchmark of a command line; exit status 1 if no rating could be read."""
     given = {one.name: getattr(config, one.name) for one in fields(Run)}
     for kind, models in (("writer", config.writer), ("judge", config.judge)):
         for model in models:
@@ -551,7 +551,8 @@ def command(config: RunCommand) -> None:
             given[f"{kind}s"] = given[f"{kind}s"] | {name: {"model": model} for name in names}
     if config.texts is not None:
         given["options"] = {**config.options, "texts": config.texts}
-    run(Run(**given))
+    if not run(Run(**given)):
+        raise SystemExit(1)
 
 
 @dataclass
