@@ -40,6 +40,7 @@ from litbench.sources.pairs import (
     OF_PAIR,
     PER_SIDE,
     SIDES,
+    as_pairs,
     conversation_columns,
     drop_repeats,
     name_pairs,
@@ -252,9 +253,8 @@ def complete(
     columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}
     columns["split"] = pc.fill_null(pairs["split"], config.split)
     columns["label_source"] = pa.chunked_array([pa.array([config.label_source] * pairs.num_rows)])
-    result = {field.name: columns[field.name].cast(field.type) for field in PAIRS.arrow()}
     extra = [*config.keep, *(RATIONALE if config.rationale is not None else ())]
-    return pa.table(result | {name: columns[name] for name in extra}), cut
+    return as_pairs({name: columns[name] for name in (*PAIRS.arrow().names, *extra)}), cut
 
 
 def main(config: Config) -> None:

@@ -61,7 +61,7 @@ from litbench.metrics.leaderboard import plain
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, prompt_keys
 from litbench.report.pages import write_ablation
-from litbench.sources.pairs import read_any_pairs
+from litbench.sources.pairs import as_pairs, read_any_pairs
 from litbench.store import (
     Artifact,
     Cache,
@@ -204,8 +204,8 @@ def read_keys(path: Path, split: str | None, where: str) -> pa.Table:
 def with_texts(path: Path, keys: pa.Table) -> pa.Table:
     """Read the rows of `keys` with all declared columns, in the order of the file."""
     wanted = pc.field("pair_id").isin(keys["pair_id"].combine_chunks())
-    schema = PAIRS.arrow()
-    return ds.dataset(path).to_table(columns=schema.names, filter=wanted).cast(schema)
+    table = ds.dataset(path).to_table(columns=PAIRS.arrow().names, filter=wanted)
+    return as_pairs(dict(zip(table.column_names, table.columns, strict=True)))
 
 
 def first_by_hash(pairs: pa.Table, most: int | None, *purpose: Any, by_prompt: bool) -> pa.Table:

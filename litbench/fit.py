@@ -34,6 +34,8 @@ from litbench.tables import read_table
 _PROGRAM = "litbench fit"
 # What is read of each story.
 _COLUMNS = ("prompt", "text", "score", "time", "story_id", "prompt_id")
+# Columns of ratings that may be whole numbers.
+_RATINGS = ("rating", "ratings", "stars", "grade")
 # Below this many effective prompts, the report warns as well.
 _FEW_PROMPTS = 20
 _LEAST_PROMPTS = 3
@@ -49,7 +51,7 @@ class FitOptions:
         out: output folder.
         prompt: column of the prompt, or an SQL expression (DuckDB) over the columns.
         text: column of the story.
-        score: column of the votes or ratings, whole numbers.
+        score: column of the votes or ratings.
         time: column of the time of posting (Unix seconds or ISO 8601). Null, or no such column:
             pairs are made without the rule `chosen_later`.
         story_id: column with a unique name of each story; null makes one of prompt, text and row.
@@ -144,11 +146,13 @@ def _fit(config: Fit) -> None:
             "give stories of more prompts"
         )
     make_pairs(_pair_making(config, story_making, pairs_folder), _PROGRAM)
+    funnel = Funnel.of(read_manifest(pairs_folder)["counts"]["funnel"])
+    if advice := funnel.advice():
+        print(f"note: {advice}")
     pairs = read_table(pairs_folder / "pairs.parquet", PAIRS)
     sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
     prompts = len(sizes)
     if prompts < _LEAST_PROMPTS:
-        funnel = Funnel.of(read_manifest(pairs_folder)["counts"]["funnel"])
         raise DataError(
             f"{pairs.num_rows} pairs of {prompts} prompts are left, and cross-validation needs "
             f"{_LEAST_PROMPTS} prompts: {funnel.summary()}"
@@ -244,6 +248,11 @@ def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
     if rules["chosen_later"] and times.null_count == len(times):
         rules["chosen_later"] = False
         print("no column of times (--time): the chosen story of a pair may be the earlier one")
+    scores = pq.read_table(file, columns=["score"])["score"]
+    is_rating = pa.types.is_floating(scores.type) or stories.columns.get("score") in _RATINGS
+    if is_rating and rules["label_source"] == "votes":
+        rules["label_source"] = "people"
+        print("scores are ratings, not votes: label_source is people, and min_score has no default")
     if stories.tokenizer is None:
         rules["max_tokens"] = None
     return PairMaking(**rules, stories=file, out=out)

@@ -51,6 +51,8 @@ _LARGEST_CODED = 16 << 20
 # Column with a hash of each row's key, to find repeated keys.
 _KEY = "(key)"
 _PROBLEM, _VALUE = "(problem)", "(value)"
+# Prefix of the column with the whole numbers among scores, null for other scores.
+_WHOLE_SCORE = "(whole) "
 _INTERNAL = (ROW, _KEY, _PROBLEM, _VALUE)
 _JSON = pa.json_(pa.large_string())
 
@@ -499,6 +501,10 @@ CREATE MACRO as_whole(t) AS CASE
   WHEN as_number(t) = trunc(as_number(t)) AND abs(as_number(t)) < 9223372036854775808.0
     THEN CAST(as_number(t) AS BIGINT)
 END;
+CREATE MACRO as_score(t) AS CASE
+  WHEN as_whole(t) IS NOT NULL THEN CAST(as_whole(t) AS DOUBLE)
+  WHEN abs(as_number(t)) < 9223372036854775808.0 THEN as_number(t)
+END;
 CREATE MACRO as_time(t) AS CASE
   -- Eight digits are a day such as 20170714, not Unix seconds in 1970.
   WHEN regexp_full_match(t, '[0-9]{8}') THEN CAST(epoch(try_strptime(t, '%Y%m%d')) AS BIGINT)
@@ -506,14 +512,27 @@ CREATE MACRO as_time(t) AS CASE
   WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
 END;
 """
-_MACRO = {"integer": "as_whole", "number": "as_number", "time": "as_time", "text": ""}
+_MACRO = {
+    "integer": "as_whole",
+    "number": "as_number",
+    "time": "as_time",
+    "text": "",
+    "score": "as_score",
+}
 _NOT_A = {
     "text": "not text",
     "integer": "not a whole number",
     "number": "not a finite number",
     "time": "not a time (Unix seconds or ISO 8601)",
+    "score": "not a number",
 }
-_SQL_TYPES = {"text": "VARCHAR", "integer": "BIGINT", "number": "DOUBLE", "time": "BIGINT"}
+_SQL_TYPES = {
+    "text": "VARCHAR",
+    "integer": "BIGINT",
+    "number": "DOUBLE",
+    "time": "BIGINT",
+    "score": "DOUBLE",
+}
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
 
@@ -668,6 +687,9 @@ def _query(
         if kind not in ("", sql_type) or kind == "DOUBLE":
             failed = f"{value} IS NOT NULL AND {converted} IS NULL"
             flag(name, _NOT_A[column.kind], failed, shown_value)
+        if column.kind == "score":
+            whole = _converted(value, kind, "integer") if kind else value
+            fitted[_WHOLE_SCORE + name] = f"({whole})::BIGINT"
         if column.required:
             flag(name, "null", f"{value} IS NULL")
         if column.kind == "time":
@@ -783,13 +805,23 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
                         index = table.column_names.index("n_words")
                         table = table.set_column(index, "n_words", count_words(table["text"]))
                     if table.num_rows:
-                        yield _without(table, _PROBLEM, _VALUE)
+                        yield _with_scores(_without(table, _PROBLEM, _VALUE))
             except (duckdb.Error, pa.ArrowException) as error:
                 what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
                 reason = str(error).partition("\n")[0]
                 raise DataError(
                     f"{source}: {what}: {reason} (columns of CSV are text: TRY_CAST(score AS INT))"
                 ) from error
+
+
+def _with_scores(table: pa.Table) -> pa.Table:
+    """Take the whole numbers as scores where all scores of a chunk are whole."""
+    for whole in [name for name in table.column_names if name.startswith(_WHOLE_SCORE)]:
+        name = whole.removeprefix(_WHOLE_SCORE)
+        if table[whole].null_count == table[name].null_count:
+            table = table.set_column(table.column_names.index(name), name, table[whole])
+        table = table.drop_columns([whole])
+    return table
 
 
 def _no_rows(source: str | Path, options: ReadOptions) -> DataError:

@@ -15,13 +15,15 @@ import pyarrow as pa
 from litbench.errors import DataError
 from litbench.text import prompt_key
 
-Kind = Literal["text", "integer", "number", "time"]
+# A score is a whole number (votes) or any number (ratings).
+Kind = Literal["text", "integer", "number", "time", "score"]
 
 ARROW_TYPES = {
     "text": pa.large_string(),
     "integer": pa.int64(),
     "number": pa.float64(),
     "time": pa.int64(),
+    "score": pa.int64(),
 }
 
 
@@ -34,6 +36,12 @@ class Column:
     about: str
     required: bool = False
     choices: tuple[str, ...] = ()
+
+
+def stored_type(column: Column, found: pa.DataType) -> pa.DataType:
+    """Return the type in which values of a type are stored: scores with fractions as float64."""
+    has_fractions = column.kind == "score" and pa.types.is_floating(found)
+    return pa.float64() if has_fractions else ARROW_TYPES[column.kind]
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Schema:
     latest: str | None = None
 
     def arrow(self) -> pa.Schema:
-        """Return the Arrow schema of the declared columns."""
+        """Return the Arrow schema of the declared columns, with whole scores."""
         return pa.schema(
             [pa.field(c.name, ARROW_TYPES[c.kind], nullable=not c.required) for c in self.columns]
         )
@@ -65,7 +73,7 @@ STORIES = Schema(
         Column("text", "text", "the story's text", required=True),
         Column("n_words", "integer", "length in words, see litbench.text", required=True),
         Column("source", "text", "where it comes from", required=True),
-        Column("score", "integer", "net upvotes; may be negative"),
+        Column("score", "score", "net upvotes, which may be negative, or a rating"),
         Column("score_utc", "time", "when the score was read"),
         Column("created_utc", "time", "when the story was posted"),
         Column("author", "text", "salted hash of the author's name"),
@@ -96,8 +104,8 @@ PAIRS = Schema(
         Column("rejected_story_id", "text", "story_id of rejected", required=True),
         Column("chosen_n_words", "integer", "words of chosen", required=True),
         Column("rejected_n_words", "integer", "words of rejected", required=True),
-        Column("chosen_score", "integer", "net upvotes of chosen"),
-        Column("rejected_score", "integer", "net upvotes of rejected"),
+        Column("chosen_score", "score", "net upvotes or rating of chosen"),
+        Column("rejected_score", "score", "net upvotes or rating of rejected"),
         Column("chosen_created_utc", "time", "when chosen was posted"),
         Column("rejected_created_utc", "time", "when rejected was posted"),
         Column("chosen_author", "text", "salted hash"),

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.errors import DataError
-from litbench.records import ARROW_TYPES, Column, Schema
+from litbench.records import ARROW_TYPES, Column, Schema, stored_type
 
 _ADVICE = "write it again with the program that made it, or import it"
 _ROW_GROUP = 16_384
@@ -63,13 +63,13 @@ def _fitted(table: pa.Table, column: Column) -> pa.ChunkedArray:
     suits = _is_text(found) if column.kind == "text" else is_number
     if not (suits or pa.types.is_null(found)):
         raise ValueError(f"column '{name}' is {found}, not {kind}")
-    values = values.cast(kind)
+    values = values.cast(stored_type(column, found))
     if column.required:
         _check(pc.is_valid(values), name, "null")
     if column.choices:
         known = pc.is_in(values, value_set=pa.array(column.choices, kind))
         _check(pc.or_(known, pc.is_null(values)), name, f"not one of {', '.join(column.choices)}")
-    if column.kind == "number":
+    if pa.types.is_floating(values.type):
         _check(pc.is_finite(values), name, "not a finite number")
     return values
 
@@ -111,8 +111,9 @@ def check_parquet(path: Path, schema: Schema) -> None:
         given = pa_dataset.dataset(path, format="parquet")
         faults = [] if given.count_rows() else ["holds no rows"]
         for column in schema.columns:
-            name, wanted = column.name, ARROW_TYPES[column.kind]
+            name = column.name
             found = given.schema.field(name).type if name in given.schema.names else None
+            wanted = stored_type(column, found or pa.null())
             if found != wanted and not (column.kind == "text" and found and _is_text(found)):
                 faults.append(f"column '{name}' is {found or 'missing'}, not {wanted}")
             elif column.required and (nulls := given.count_rows(filter=pc.field(name).is_null())):
@@ -136,7 +137,12 @@ def write_sorted_batches(batches: pa.RecordBatchReader, schema: Schema, path: Pa
     """
     names = [column.name for column in schema.columns]
     extra = [column.with_metadata(None) for column in batches.schema if column.name not in names]
-    target = pa.schema([*schema.arrow(), *extra])
+    found = {field.name: field.type for field in batches.schema}
+    declared = [
+        pa.field(c.name, stored_type(c, found[c.name]), nullable=not c.required)
+        for c in schema.columns
+    ]
+    target = pa.schema([*declared, *extra])
     rows = 0
     with pq.ParquetWriter(path, target, compression="zstd") as writer:
         waiting = target.empty_table()

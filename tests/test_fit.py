@@ -164,6 +164,35 @@ def test_times_that_are_all_null_are_no_times(fit, posts):
     assert "no column of times" in said
 
 
+@pytest.mark.parametrize("score", ["ups", "stars"])
+def test_ratings_are_numbers_and_need_no_minimum_of_votes(fit, posts, score):
+    path = posts(rename={"ups": score}, prompts=9)
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    for row in rows:
+        row[score] = row[score] // 30 if score == "stars" else row[score] / 37
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, said = fit(path, "--out", "mine", *QUICK)
+    assert code == 0, said
+    assert "scores are ratings, not votes" in said
+    pairs = read_table("mine/pairs/pairs.parquet", PAIRS)
+    assert set(pairs["label_source"].to_pylist()) == {"people"}
+    assert max(pairs["chosen_score"].to_pylist()) < 10
+    steps = json.loads(Path("mine/pairs/manifest.json").read_text())["counts"]["funnel"]
+    assert "min_score" not in {step["step"] for step in steps}
+    assert steps[0]["kept"] == len(rows)
+    # A minimum that is given applies to ratings too.
+    fit(path, "--out", "mine", *QUICK, "--min_score", "1")
+    steps = json.loads(Path("mine/pairs/manifest.json").read_text())["counts"]["funnel"]
+    assert "min_score" in {step["step"] for step in steps}
+
+
+def test_a_rule_that_removes_most_rows_is_named(fit, posts):
+    rules = ("--min_score", "170", "--chosen_later", "false", "--symmetry_buckets", "null")
+    code, said = fit(posts(prompts=12), "--out", "mine", *QUICK, *rules, "--min_gap", "null")
+    assert code == 0, said
+    assert "note: min_score removed most: lower it, or set it to null" in said
+
+
 def test_a_second_run_in_the_folder_waits(fit, posts):
     path = posts()
     for folder in ("mine", "mine/stories", "mine/pairs"):

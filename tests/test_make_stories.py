@@ -257,7 +257,7 @@ def test_several_files_become_one_table(tmp_path, made):
     names = [row["story_id"] for row in artifact.rows]
     assert [name for name in names if name != "s5"] == ["s9", "s0", "s1", "s2", "s3", "s4", "s6"]
     assert artifact.counts["rejected_rows"] == {
-        "score: not a whole number": 1,
+        "score: not a number": 1,
         "story_id: duplicate id": 1,
         "story_id: repeated row": 1,
     }
@@ -319,7 +319,7 @@ def test_a_million_rows_need_bounded_memory_and_each_is_counted(tmp_path, progra
     count, every = 1_000_000, 20
     broken = [
         ("text: null", {"body": None}),
-        ("score: not a whole number", {"score": "many"}),
+        ("score: not a number", {"score": "many"}),
         ("created_utc: in the future", {"created_utc": "3015-01-01"}),
         ("story_id: null", {"story_id": None}),
     ]

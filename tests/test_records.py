@@ -25,7 +25,7 @@ from litbench.records import (
     pair_id,
     pair_weights,
 )
-from litbench.tables import check_parquet, write_table
+from litbench.tables import check_parquet, read_table, write_table
 from litbench.text import count_words_of
 
 Table = Callable[..., pa.Table]
@@ -207,16 +207,33 @@ def test_crlf_and_blank_lines_change_nothing(tmp_path, ending):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_fraction_among_integers_rejects_only_its_row(tmp_path, monkeypatch, size):
+def test_fraction_among_ids_rejects_only_its_row(tmp_path, monkeypatch, size):
     monkeypatch.setattr("litbench.ingest.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     # A whole number among fractions stays the same name.
-    rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 5.0, 2.5
+    rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 5.0, "2.5 or 3"
     rejected_rows = RejectedRows()
     path = write_rows(tmp_path / "raw.jsonl", rows)
     stories = read_foreign(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
     assert stories["story_id"].to_pylist() == ["0", "1", "3", "4", "5", "7"]
-    assert rejected_rows.counts() == {"story_id: not text": 1, "score: not a whole number": 1}
+    assert rejected_rows.counts() == {"story_id: not text": 1, "score: not a number": 1}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize("name", FORMATS)
+def test_scores_with_fractions_are_numbers(tmp_path, monkeypatch, name, size):
+    monkeypatch.setattr("litbench.ingest.CHUNK_ROWS", size)
+    scores = ["5", "-2", "3.25", None, "0", "1e300", "4.5"]
+    rows = [{"id": str(k), "title": "t", "body": "t", "score": s} for k, s in enumerate(scores)]
+    rejected = RejectedRows()
+    path = write_rows(tmp_path / name, rows)
+    stories = read_foreign(path, STORIES, columns=MAP, rejected_rows=rejected)
+    assert stories["score"].to_pylist() == [5, -2, 3.25, None, 0, 4.5]
+    assert stories["score"].type == pa.float64()
+    assert rejected.counts() == {"score: not a number": 1}
+    write_table(stories, tmp_path / "own.parquet")
+    check_parquet(tmp_path / "own.parquet", STORIES)
+    assert read_table(tmp_path / "own.parquet", STORIES).equals(stories)
 
 
 # Column maps ---------------------------------------------------------------------------------
@@ -448,15 +465,13 @@ def test_invalid_where_is_an_error(tmp_path, where, message):
         ("text", ["a"], "not text"),
         ("text", True, "not text"),
         ("text", 1.5, "not text"),
-        ("score", "many", "not a whole number"),
-        ("score", "1.5", "not a whole number"),
-        ("score", 1.5, "not a whole number"),
-        ("score", True, "not a whole number"),
-        ("score", 2**63, "not a whole number"),
-        ("score", -(2**63) - 1, "not a whole number"),
-        ("score", 1e30, "not a whole number"),
-        ("score", "1e400", "not a whole number"),
-        ("score", [1], "not a whole number"),
+        ("score", "many", "not a number"),
+        ("score", True, "not a number"),
+        ("score", 2**63, "not a number"),
+        ("score", -(2**63) - 1, "not a number"),
+        ("score", 1e30, "not a number"),
+        ("score", "1e400", "not a number"),
+        ("score", [1], "not a number"),
         ("created_utc", "soon", "not a time"),
         ("created_utc", True, "not a time"),
         ("created_utc", "20179914", "not a time"),

@@ -73,7 +73,7 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
         stories: Ibis table with the schema STORIES.
         rules: configuration that selects the rules.
     """
-    hours, score = rules.min_score_age_hours, rules.min_score
+    hours, score = rules.min_score_age_hours, rules.least_score
     tokens, words = rules.max_tokens, rules.min_words
     found = []
     if rules.drop_deleted:

@@ -12,6 +12,7 @@ _LONGEST_EXAMPLE = 600
 _REMEDIES = {
     "has_score": "check the column of the score",
     "has_time": "check the column of the time, or set chosen_later to false",
+    "min_score": "lower it, or set it to null; for ratings set label_source to people",
     "max_tokens": "raise it, or set it to null",
     "max_pairs_per_prompt": "raise it, or set it to null",
     "drop_near_duplicates": "raise it, or set it to null",
@@ -77,10 +78,11 @@ class Funnel:
                 about = f"{step.kept:,} {step.unit}" if step.unit != unit else f"{step.kept:,}"
                 parts.append(f"{about} ({step.about})")
             unit = step.unit
-        return " → ".join(parts) + self._advice()
+        advice = self.advice()
+        return " → ".join(parts) + (f"; {advice}" if advice else "")
 
-    def _advice(self) -> str:
-        """Name the rule that removed the largest share, if that is more than half of its rows."""
+    def advice(self) -> str:
+        """Name the rule that removed the largest share and what to do; "" if none removed half."""
         shares = {
             step.step: step.removed / (step.kept + step.removed)
             for step in self.steps
@@ -89,14 +91,14 @@ class Funnel:
         for step in self.steps:
             if step.step == "within_prompt" and not step.kept and not shares:
                 return (
-                    "; no two stories of a prompt differ in score: check the columns of the prompt "
+                    "no two stories of a prompt differ in score: check the columns of the prompt "
                     "and the score"
                 )
         if not shares:
             return ""
         most = max(shares, key=lambda name: shares[name])
         remedy = _REMEDIES.get(most, "lower it, or set it to null")
-        return f"; {most} removed most: {remedy}"
+        return f"{most} removed most: {remedy}"
 
     def __str__(self) -> str:
         """Format the funnel as a table for the terminal."""

@@ -11,7 +11,7 @@ from ibis import _
 
 from litbench.curation.filters import Rule
 
-# Scores are integers, so this only absorbs rounding errors of min_gap * score.
+# Absorbs rounding errors of min_gap * score.
 _ROUNDING = 1e-9
 # Hexadecimal digits of a draw that are compared before the pairs of a prompt are sorted.
 _START = 2

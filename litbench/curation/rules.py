@@ -24,7 +24,7 @@ class PairRules:
         drop_bots: remove texts by bots and moderator templates.
         drop_talk: remove short replies that comment on the prompt instead of telling a story.
         min_score_age_hours: least time from posting to reading the score; an unknown time fails.
-        min_score: least net upvotes of a story.
+        min_score: least net upvotes of a story. `auto`: 10, or null if the scores are ratings.
         max_tokens: most tokens of a story; needs the column n_tokens.
         min_words: least words of a story.
         drop_duplicates: keep the earliest of several copies of a story.
@@ -48,7 +48,7 @@ class PairRules:
     drop_bots: bool = True
     drop_talk: bool = True
     min_score_age_hours: float | None = None
-    min_score: int | None = 10
+    min_score: int | float | Literal["auto"] | None = "auto"
     max_tokens: int | None = 2_048
     min_words: int | None = 50
     drop_duplicates: bool = True
@@ -72,6 +72,13 @@ class PairRules:
                 raise ConfigError("test_from and splits are both given: keep one of them")
         if self.drop_near_duplicates is not None:
             check_rensa()
+
+    @property
+    def least_score(self) -> float | None:
+        """The value of `min_score`: the paper's minimum of votes does not apply to ratings."""
+        if self.min_score != "auto":
+            return self.min_score
+        return None if self.label_source == "people" else 10
 
 
 def buckets_for(pairs: int) -> int:

@@ -17,7 +17,15 @@ import pyarrow.parquet as pq
 
 from litbench.errors import DataError
 from litbench.ingest import ROW, RejectedRows, read_foreign
-from litbench.records import PAIRS, Column, Schema, check_prompt_ids, pair_id, prompt_keys
+from litbench.records import (
+    PAIRS,
+    Column,
+    Schema,
+    check_prompt_ids,
+    pair_id,
+    prompt_keys,
+    stored_type,
+)
 from litbench.sources.columns import GUESS, find_columns, first_rows
 from litbench.tables import read_table
 from litbench.text import count_words, digest
@@ -28,7 +36,7 @@ _TURN = "\n\nAssistant:"
 # Optional columns of each of the two stories of a row.
 PER_SIDE = (
     Column("story_id", "text", "unique name of the story"),
-    Column("score", "integer", "net upvotes"),
+    Column("score", "score", "net upvotes or rating"),
     Column("created_utc", "time", "when it was posted"),
     Column("author", "text", "salted hash"),
 )
@@ -232,9 +240,14 @@ def _completed(pairs: pa.Table) -> pa.Table:
     source = columns.get("label_source", pa.nulls(pairs.num_rows, pa.large_string()))
     columns["label_source"] = pc.fill_null(source, "people")
     columns["split"] = pc.fill_null(pairs["split"], "all")
-    declared = PAIRS.arrow()
-    extra = [name for name in columns if name not in declared.names]
-    return pa.table(
-        {field.name: columns[field.name].cast(field.type) for field in declared}
-        | {name: columns[name] for name in extra}
-    )
+    return as_pairs(columns)
+
+
+def as_pairs(columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    """Return a table with the columns of PAIRS, which must be there, then the other columns."""
+    declared = {
+        column.name: columns[column.name].cast(stored_type(column, columns[column.name].type))
+        for column in PAIRS.columns
+    }
+    extra = {name: values for name, values in columns.items() if name not in declared}
+    return pa.table({**declared, **extra})
