@@ -186,6 +186,23 @@ def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
     return dict(columns)
 
 
+def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """By writer, a prompt and the writer's first text for it; of one prompt that most have."""
+    if graded.stories is None:
+        return {}
+    names = ("prompt_id", "step", "sample", "source", "prompt", "text")
+    columns = (graded.stories[name].to_pylist() for name in names)
+    # By prompt, each writer's first text.
+    firsts: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    order = sorted(zip(*columns, strict=True), key=lambda row: tuple(map(str, row[:3])))
+    for prompt_id, _, _, writer, prompt, text in order:
+        firsts[prompt_id].setdefault(writer, (prompt, text))
+    found: dict[str, tuple[str, str]] = {}
+    for of_prompt in sorted(firsts.values(), key=lambda of: -len(of)):
+        found = of_prompt | found
+    return {writer: found[writer] for writer in writers if writer in found}
+
+
 def main(config: Config) -> None:
     """Read the runs, compare the writers, and write the results."""
     folders = config.runs if isinstance(config.runs, list) else [config.runs]
@@ -283,7 +300,14 @@ def main(config: Config) -> None:
     artifact.write("writers.txt", lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {"writers": len(rows), "grades": len(graded.rows),
                        "missing_grades": graded.missing}  # fmt: skip
-    write_writers(artifact, quantity, rows, tables, notes, config.published)
+    lowest, highest = (pick(getattr(one, end) for one in comparison.ranges)
+                       for pick, end in ((min, "low"), (max, "high")))  # fmt: skip
+    write_writers(
+        artifact, quantity, rows, tables, notes, config.published,
+        scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
+        f"{highest:.2f}.",
+        excerpts=read_excerpts(graded, [row.writer for row in rows]),
+    )  # fmt: skip
     artifact.finish()
     parts.discard_unused()
     print(text, end="")

@@ -27,6 +27,7 @@ from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import connected_prompts
 from litbench.store import Artifact, Cache
+from litbench.text import digest
 
 # Time per pair relative to features, for the progress bar; measured with MiniLM on two cores.
 _COST = {"reward": 500, "generative": 500}
@@ -40,7 +41,8 @@ class CrossValidation:
         pairs: pairs file.
         out: output folder.
         raters: named entries, see litbench.raters; a trainable rater takes its training options
-            here, and may override `repeats`.
+            here, and may override `repeats`; with `share`, it is trained on that share of the
+            training prompts, drawn by a hash.
         before_symmetry: pairs file before the last filter; also judged and reported.
         ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.
         folds: number of folds over prompts.
@@ -63,9 +65,9 @@ class CrossValidation:
     reference: str = "longer"
 
 
-def _list_raters(config: CrossValidation) -> list[tuple[RaterSpec, int]]:
-    """Return the raters, each with its number of repeats, 0 if it is not trained."""
-    raters: list[tuple[RaterSpec, int]] = []
+def _list_raters(config: CrossValidation) -> list[tuple[RaterSpec, int, float]]:
+    """Return the raters, with their repeats, 0 if not trained, and shares of training prompts."""
+    raters: list[tuple[RaterSpec, int, float]] = []
     recorded = [] if config.ratings is None else recorded_specs(config.ratings)
     for spec in [*parse_raters(config.raters), *recorded]:
         repeats = spec.options.pop("repeats", config.repeats)
@@ -73,8 +75,11 @@ def _list_raters(config: CrossValidation) -> list[tuple[RaterSpec, int]]:
             raise ConfigError(
                 f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
             )
+        share = spec.options.pop("share", 1)
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ConfigError(f"{spec.where}: share is {share!r}: give a number above 0, up to 1")
         check_options(spec)
-        raters.append((spec, repeats if spec.is_trained else 0))
+        raters.append((spec, repeats if spec.is_trained else 0, float(share)))
     return raters
 
 
@@ -85,7 +90,7 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
     checkpoint of an unfinished training. `program` is named in the manifest.
     """
     raters = _list_raters(config)
-    specs = [spec for spec, _ in raters]
+    specs = [spec for spec, *_ in raters]
     check_reference(config.reference, [spec.name for spec in specs])
     inputs = input_files(config.pairs, config.before_symmetry, config.ratings)
     artifact = Artifact(
@@ -109,7 +114,7 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
         judged_pairs = pairs.select(pairs.all["pair_id"].filter(pa.array(is_judged)))
         data = [*data, f"{config.judged_folds} of {config.folds} folds"]
     jobs: list[Job] = []
-    for spec, repeats in raters:
+    for spec, repeats, share in raters:
         if not repeats:
             work = judged_pairs.all.num_rows
             jobs.append(Job(spec, spec.name, lambda: judged_pairs.all, data, work=work))
@@ -120,6 +125,12 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
                 held_out = [prompt for prompt, of in fold_of.items() if of == fold]
                 judged = np.flatnonzero(np.isin(prompts, held_out))
                 train = np.flatnonzero(~np.isin(training_prompts, held_out))
+                if share < 1:
+                    known = sorted(
+                        set(training_prompts[train].tolist()), key=lambda one: digest(seed, one)
+                    )
+                    drawn = known[: max(round(share * len(known)), 1)]
+                    train = np.flatnonzero(np.isin(training_prompts, drawn))
                 if len(judged) and len(train) < 2:
                     raise ConfigError(
                         f"{config.pairs}: fold {fold} has {len(judged)} pairs to judge and "

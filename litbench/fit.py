@@ -39,6 +39,8 @@ _RATINGS = ("rating", "ratings", "stars", "grade")
 # Below this many effective prompts, the report warns as well.
 _FEW_PROMPTS = 20
 _LEAST_PROMPTS = 3
+# Raters of the learning curve, and their shares of the training prompts.
+_SHARES = {"features, 25 % of prompts": 0.25, "features, 50 %": 0.5, "features, 100 %": 1.0}
 
 
 @dataclass(kw_only=True)
@@ -160,7 +162,12 @@ def _fit(config: Fit) -> None:
     specs = _raters(config, pairs.num_rows)
     evaluations = _evaluate(config, specs, prompts, pairs_folder)
     models = _train(config, specs, pairs, pairs_folder / "pairs.parquet")
-    pages = _report(config, pairs_folder, evaluations)
+    # With fewer prompts, the line would show noise.
+    learning = _learning_curve(config, pairs_folder) if prompts >= _FEW_PROMPTS else None
+    # The last evaluation has all models, on the same pairs.
+    agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
+    best = max(models, key=lambda name: (agreement[name], name))
+    pages = _report(config, pairs_folder, evaluations, learning, models[best])
     if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
         print(
             f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
@@ -169,9 +176,6 @@ def _fit(config: Fit) -> None:
         )
     for name, page in pages.items():
         print(f"{name}: {page}")
-    # The last evaluation has all models, on the same pairs.
-    agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
-    best = max(models, key=lambda name: (agreement[name], name))
     if len(models) > 1:
         print(
             f"{best} agrees more often with the labels of held-out prompts ({agreement[best]:.3f})"
@@ -342,7 +346,26 @@ def _evaluate(
     return [Evaluation.read(Judged.find(folder)) for folder in folders]
 
 
-def _report(config: Fit, pairs: Path, evaluations: Sequence[Evaluation]) -> dict[str, Path]:
+def _learning_curve(config: Fit, pairs: Path) -> Evaluation:
+    """Cross-validate the features on shares of the training prompts."""
+    raters: dict[str, Any] = {"longer": {"kind": "longer"}}
+    raters |= {name: {"kind": "features", "share": share} for name, share in _SHARES.items()}
+    print("learning curve:")
+    crossvalidation = CrossValidation(
+        pairs / "pairs.parquet", config.out / "learning_curve", raters, folds=config.folds or 5,
+        repeats=3, seed=config.seed,
+    )  # fmt: skip
+    crossvalidate(crossvalidation, _PROGRAM)
+    return Evaluation.read(Judged.find(crossvalidation.out))
+
+
+def _report(
+    config: Fit,
+    pairs: Path,
+    evaluations: Sequence[Evaluation],
+    learning: Evaluation | None,
+    model: Path,
+) -> dict[str, Path]:
     """Write the pages; returns their paths by name."""
     out = config.out / "report"
     names = ["report", "reward model"][: len(evaluations)]
@@ -350,13 +373,24 @@ def _report(config: Fit, pairs: Path, evaluations: Sequence[Evaluation]) -> dict
     folder = PairsFolder.find(pairs)
     name = "the embedded sample" if config.input == "sample" else Path(config.input).name
     inputs = dict(folder.files)
-    for evaluation in evaluations:
+    for evaluation in [*evaluations, *filter(None, [learning])]:
         inputs |= evaluation.judged.inputs(evaluation.judged.folder.name)
-    artifact = Artifact(out, program=_PROGRAM, config={"name": name}, inputs=inputs)
+    artifact = Artifact(
+        out, program=_PROGRAM, config={"name": name, "model": model.name}, inputs=inputs
+    )
     if not artifact.is_current():
         beside = [*files, "data_report.html"]
+        found = {row.rater: row.agreement for row in learning.rows} if learning else {}
+        curve = {share: found[name] for name, share in _SHARES.items() if name in found}
+        command = (
+            f"litbench score --model {shlex.quote(str(model))} --input stories.jsonl "
+            "--out scored.jsonl"
+        )
         for file, evaluation in zip(files, evaluations, strict=True):
-            page = evaluation.report(f"LitBench: {name}", out / file, beside=beside)
+            page = evaluation.report(
+                f"LitBench: {name}", out / file, beside=beside, next_command=command,
+                learning={"features": curve} if curve else {},
+            )  # fmt: skip
             artifact.write(file, partial(Path.write_text, data=page, encoding="utf-8"))
         page = folder.report(f"LitBench data: {name}", out / beside[-1], beside)
         artifact.write(beside[-1], partial(Path.write_text, data=page, encoding="utf-8"))

@@ -111,3 +111,21 @@ def test_what_cannot_be_trained_is_said(pair_table, tmp_path):
         fit_bag_of_words(alone, BagOfWordsOptions())
     with pytest.raises(ConfigError, match="min_story"):
         load_rater(RaterSpec("bag", "bag_of_words", {"path": str(tmp_path), "min_story": 3}))
+
+
+def test_a_share_of_the_training_prompts(pair_table, load_program, tmp_path):
+    write_table(pair_table(rows(60)), tmp_path / "pairs.parquet")
+    program = load_program("eval/crossvalidate.py")
+    raters = {"longer": {"kind": "longer"}}
+    raters |= {f"of {share}": {"kind": "bag_of_words", "share": share} for share in (0.5, 1)}
+    keys = {"pairs": tmp_path / "pairs.parquet", "out": tmp_path / "out", "folds": 3}
+    program.main(program.Config(raters=raters, **keys))
+    records = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["raters"]
+    used = {name: [fold["prompts_used"] for fold in of] for name, of in records.items()
+            if name != "longer"}  # fmt: skip
+    # 12 prompts in 3 folds: 8 to train on.
+    assert used == {"of 0.5": [4, 4, 4], "of 1": [8, 8, 8]}
+    for wrong in (0, 1.5, "half"):
+        raters["of 1"]["share"] = wrong
+        with pytest.raises(ConfigError, match=r"raters.of 1: share is .*: give a number above 0"):
+            program.main(program.Config(raters=raters, **keys))

@@ -97,3 +97,12 @@ def test_a_name_like_a_style_leaves_the_plot_whole():
     for svg in (drawn.source, drawn.svg):
         shown = [node.text for node in ElementTree.fromstring(svg).iter() if node.text]  # noqa: S314
         assert set(names) <= set(shown)
+
+
+def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
+    # Warnings are errors: an unknown glyph, in whatever font, must not stop a page.
+    drawn = figures.dots([("深度求索 \U00013000", [[around(0.5)]])], ["작가"], "評分")
+    assert "深度求索" in drawn.source
+    for file, write in drawn.files("names").items():
+        write(tmp_path / file)
+        assert (tmp_path / file).stat().st_size > 0

@@ -309,6 +309,17 @@ def test_pages_of_one_folder_link_to_each_other(tmp_path):
     assert links == [("Report", "report.html")]
 
 
+def test_the_report_has_a_learning_curve_and_the_next_command(posts, fit):
+    code, said = fit(posts(prompts=24), "--out", "mine", *QUICK)
+    assert code == 0, said
+    assert "learning curve:" in said
+    page = Path("mine/report/report.html").read_text("utf-8")
+    assert "training prompts used, %" in page
+    assert "litbench score --model mine/model --input stories.jsonl --out scored.jsonl" in page
+    rows = json.loads(Path("mine/learning_curve/leaderboard.json").read_text())
+    assert {row["rater"] for row in rows} >= {"features, 25 % of prompts", "features, 100 %"}
+
+
 def test_python_of_the_readme_runs_on_the_default_model(fit, posts, capsys):
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)

@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from litbench.finished_evaluation import reader_notes
+from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, RandomRater, ScoreRater, judge_pairs
 from litbench.report.document import page_links
-from litbench.report.pages import ReportData, render_report
+from litbench.report.pages import ReportData, coefficient_interval, render_report
 
 ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
 
@@ -226,3 +228,66 @@ def test_recorded_judge_and_hidden_characters(render, verdict_table):
     assert "ab" in Page(page).text
     assert not {"\u202e", "\x07"} & set(page)
     assert "nan" not in Page(page).text
+
+
+def coefficients_of(values, seeds):
+    return [
+        {"notes": {"coefficients": {"log_words": value, "commas": 0.1}}, "seed": seed}
+        for value, seed in zip(values, seeds, strict=True)
+    ]
+
+
+def test_coefficients_have_intervals_over_folds(render):
+    models = coefficients_of([0.2, 0.4, 0.6, 0.3, 0.5, 0.4], [0, 0, 0, 1, 1, 1])
+    found = coefficient_interval(models, "log_words")
+    # Grouped jackknife: (K - 1) / K times the sum of squares in each repeat, then the mean.
+    variance = (2 / 3 * 0.08 + 2 / 3 * 0.02) / 2
+    reach = 2.7764451 * variance**0.5  # 97.5 % of Student's t with 4 degrees of freedom
+    assert found.mean == pytest.approx(0.4)
+    assert (found.low, found.high) == (pytest.approx(0.4 - reach), pytest.approx(0.4 + reach))
+    assert np.isnan(coefficient_interval(models[:1], "log_words").low)
+    text = Page(render(records={"features": models})).text
+    assert "What features looks at" in text
+    assert "2 counts on the surface of a story" in text
+    assert "none depends on meaning" in text
+    assert "grouped jackknife" in text
+
+
+def test_a_kind_is_not_said_twice(render):
+    rater = CommaRater()
+    rater.name = "features"
+    page = render(raters=[rater, LengthRater("longer", "longer", 1)])
+    assert "<td>features</td>" in page
+    assert "<td>longer</td>" in page
+
+
+def test_notes_to_readers_that_carry_the_result_are_warned_of(render):
+    notes = Interval(0.68, 0.61, 0.74, 60, 9, 9.0)
+    warned = Page(render(more={"reader_notes": notes})).text
+    assert "alone agree with the labels in 0.680 [0.610, 0.740] of the pairs" in warned
+    for harmless in (None, Interval(0.5, 0.42, 0.58, 60, 9, 9.0)):
+        assert "Notes to readers" not in Page(render(more={"reader_notes": harmless})).text
+
+
+def test_reader_notes_are_found_in_the_pairs(pair_table):
+    thanks = " Edit: thank you for the gold, kind stranger!"
+    rows = [{"chosen": f"The river rose.\n\n{thanks.strip()}", "rejected": "The river fell."}] * 9
+    pairs = pair_table([{**row, "prompt_id": f"p{place}"} for place, row in enumerate(rows)])
+    assert reader_notes(pairs).mean == 1
+    assert reader_notes(pair_table([{"chosen": "", "rejected": "The river fell."}])) is None
+
+
+def test_the_learning_curve_and_the_next_command_are_shown(render):
+    curve = {share: Interval(0.5 + share / 10, 0.4, 0.7, 60, 9, 9.0) for share in (0.25, 0.5, 1)}
+    command = "litbench score --model runs/mine/model --input stories.jsonl --out scored.jsonl"
+    page = render(more={"learning": {"features": curve}, "next_command": command})
+    assert "Learning curve" in page
+    assert "training prompts used, %" in page
+    assert command in page
+    assert "Learning curve" not in render()
+
+
+def test_the_funnel_has_its_counts_before_its_bars(render):
+    step = {"about": "at least 50 words", "unit": "stories", "kept": 60, "removed": 30}
+    page = render(pairs_manifest={"counts": {"funnel": [step]}})
+    assert page.index("60 stories") < page.index('<span class="bar stories"')

@@ -234,8 +234,20 @@ def test_program_compares_runs(compare, tmp_path):
     page = (tmp_path / "out" / "writers.html").read_text()
     assert "<b>oak</b>" not in page
     assert "&lt;b&gt;oak" in page
+    assert "elm has the highest mean overall" in page
+    assert "Higher is better; means of single prompts are between" in page
+    assert page.index("<svg") < page.index("prompts are our own"), "warnings below the figure"
+    assert page.count('<article class="card pair">') == 5, "an excerpt of each writer"
     _, again = compare(runs, reference="ash", raters=raters, published={"paper": WRITERS})
     assert again.startswith("unchanged")
+
+
+def test_equal_writers_share_the_first_place(compare, tmp_path):
+    cells = [cell for cell in planted() if cell.judge == "fair" and cell.writer != "birch"]
+    same = [cell._replace(writer="fir") for cell in cells if cell.writer == "cedar"]
+    compare([write_run(tmp_path / "a", [*cells, *same])])
+    page = (tmp_path / "out" / "writers.html").read_text()
+    assert "cedar and fir share the highest mean overall" in page
 
 
 def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):

@@ -6,8 +6,10 @@ variables, so that a picture works in the light and the dark theme. Text in SVG 
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,12 +56,30 @@ class Drawing:
     def _write_png(self, path: Path) -> None:
         import matplotlib as mpl  # noqa: PLC0415
 
-        with mpl.rc_context(fname=STYLE):
+        with warnings.catch_warnings(), mpl.rc_context({"font.family": _fonts()}, fname=STYLE):
+            warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
             # Without the version of matplotlib, so that the bytes are reproducible.
             self.figure.savefig(
                 path, format="png", dpi=_DOTS_PER_INCH, facecolor="white",
                 metadata={"Software": None},
             )  # fmt: skip
+
+
+# Fonts with Chinese, Japanese and Korean glyphs, of which any may be installed.
+_CJK_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Micro Hei",
+    "Noto Serif CJK SC", "Noto Serif CJK JP", "PingFang SC", "Hiragino Sans", "Microsoft YaHei",
+    "SimHei",
+)  # fmt: skip
+
+
+@cache
+def _fonts() -> list[str]:
+    """The default font, and the installed fonts for glyphs that it lacks."""
+    from matplotlib import font_manager  # noqa: PLC0415
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _CJK_FONTS if name in installed)]
 
 
 def drawing(
@@ -71,7 +91,10 @@ def drawing(
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report") from error
-    with mpl.rc_context({"svg.hashsalt": name}, fname=STYLE):
+    settings = {"svg.hashsalt": name, "font.family": _fonts()}
+    with warnings.catch_warnings(), mpl.rc_context(settings, fname=STYLE):
+        # A page's text is drawn by the browser, which has further fonts.
+        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         buffer = io.StringIO()

@@ -595,10 +595,10 @@ def _data_section(counts: Mapping[str, Any]) -> Section | None:
     notes = ["The data report shows words, dates and votes of the stories."]
     read, remarks = counts.get("stories", {}), []
     if funnel:
-        stories = f"; {read['stories']:,} stories of {read['prompts']:,} prompts were read"
-        notes.append(
-            f"From stories to pairs, step by step{stories if read.get('stories') else ''}."
-        )
+        stories = ""
+        if read.get("stories"):
+            stories = f"; {read['stories']:,} stories of {read['prompts']:,} prompts were read"
+        notes.append(f"From stories to pairs, step by step{stories}.")
     splits = lengths.get("after", {})
     for split, after in splits.items():
         before = lengths["before"][split]
