@@ -183,11 +183,13 @@ class ScoreRater(Rater):
 
     Attributes:
         gives_probability: whether sigmoid(difference of rewards) is a probability.
+        applies_sigmoid: whether other programs return the sigmoid of the reward by default.
         reward_quantiles: the quantiles 0, 0.01, ..., 1 of the rewards of the training stories; None
             if they are not known.
     """
 
     gives_probability = False
+    applies_sigmoid = False
     reward_quantiles: list[float] | None = None
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:

@@ -386,16 +386,17 @@ def make_app(
 
     @app.post("/classify")
     async def classify(body: ClassifyRequest) -> dict[str, Any]:
-        """The sigmoid of the reward; with `use_activation` false, the reward itself."""
+        """The reward, or its sigmoid where vLLM gives that by the model's config."""
         prompt, story = body.messages
         if (prompt.role, story.role) != ("user", "assistant"):
             raise HTTPException(
                 422, "body.messages: send a user message, then an assistant message"
             )
         (reward,) = await batcher.score([prompt.content], [story.content])
-        # 1 / (1 + exp(-reward)), in a form that does not overflow.
-        value = reward if body.use_activation is False else (1 + math.tanh(reward / 2)) / 2
-        data = [{"index": 0, "label": "LABEL_0", "probs": [value], "num_classes": 1}]
+        if rater.applies_sigmoid and body.use_activation is not False:
+            # 1 / (1 + exp(-reward)), in a form that does not overflow.
+            reward = (1 + math.tanh(reward / 2)) / 2
+        data = [{"index": 0, "label": "LABEL_0", "probs": [reward], "num_classes": 1}]
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return {"object": "list", "model": name, "data": data, "usage": usage}
 

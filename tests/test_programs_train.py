@@ -210,6 +210,7 @@ def test_trackers_get_config_and_held_out_result(train, tmp_path, monkeypatch):
     metrics = ["train/accuracy", "train/margin", "train/num_tokens", "eval/accuracy", "eval/loss"]
     for name in [*keys, *metrics, "test/agreement_mean", "test/agreement_low"]:
         assert name.encode() in written, name
+    assert re.search(rb'"?max_length"?\W+64\b', written)
     board = EventAccumulator(str(next(folder.rglob("events.out.tfevents*")).parent))
     board.Reload()
     assert {"train/accuracy", "test/agreement_mean"} <= set(board.Tags()["scalars"])

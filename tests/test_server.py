@@ -177,6 +177,7 @@ def test_all_formats_give_the_local_rewards(served, texts, local):
         {"role": "assistant", "content": stories[3]},
     ]
     _, _, response = served.call("/classify", {"model": "verifier", "messages": turns})
+    # This folder was not written by LitBench: its config does not say problem_type: regression.
     assert_same(response["data"][0]["probs"], [1 / (1 + math.exp(-local[3]))])
     _, _, response = served.call("/classify", {"messages": turns, "use_activation": False})
     assert_same(response["data"][0]["probs"], [local[3]])

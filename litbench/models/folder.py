@@ -33,6 +33,8 @@ from litbench.store import versions, write_sealed
 
 _FILE = "litbench.json"
 _ADAPTER_FILE = "adapter_config.json"
+# How the base model was loaded, and a length that contradicts `model_max_length`.
+_NOT_SAVED = ("is_local", "local_files_only", "max_length")
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class FolderRater(Rater):
         else:
             for path in adapter.folder.glob("adapter_*"):
                 shutil.copy(path, folder / path.name)
+        for name in _NOT_SAVED:
+            self.tokenizer.init_kwargs.pop(name, None)
         self.tokenizer.save_pretrained(folder)
         content = {
             "format": FORMAT,

@@ -21,6 +21,25 @@ _TEMPLATE = (
     "{{{{- {start} }}}}{{%- for message in messages %}}{{{{- message.content }}}}"
     "{{{{- {end} if message.role == 'assistant' else {between} }}}}{{%- endfor %}}"
 )
+# For models that do not see the prompt.
+_STORY_TEMPLATE = (
+    "{{{{- {start} }}}}{{%- for message in messages if message.role == 'assistant' %}}"
+    "{{{{- message.content }}}}{{{{- {end} }}}}{{%- endfor %}}"
+)
+# Every reader must tokenise a spelled-out special token as text, hence a space in it.
+# sentence-transformers' CrossEncoder names the sides of a pair query and document.
+_PREPARED = "{%- set read = namespace("
+_READS_TEXT = (
+    "{{%- set read = namespace(messages=[], content='') %}}{{%- for message in messages %}}"
+    "{{%- set read.content = message.content if message.content is string "
+    "else message.content | map(attribute='text') | join %}}"
+    "{{%- for token in {special} %}}{{%- set read.content = "
+    "read.content.replace(token, token[0] ~ ' ' ~ token[1:]) %}}{{%- endfor %}}"
+    "{{%- set roles = {{'query': 'user', 'document': 'assistant'}} %}}"
+    "{{%- set read.messages = read.messages + [{{'content': read.content, "
+    "'role': roles.get(message.role, message.role)}}] %}}"
+    "{{%- endfor %}}{{%- set messages = read.messages %}}"
+)
 # trl appends EOS to text that does not end with it; many templates end with a newline.
 _ENDS_ON_EOS = (
     "{{% set conversation %}}{template}{{% endset %}}{{{{- conversation if add_generation_prompt "
@@ -47,7 +66,9 @@ class Encoded:
     token_types: list[list[int]] | None = None
 
 
-def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
+def prepare_tokenizer(
+    tokenizer: Any, model: Any, max_length: int, form: Literal["chat", "story"] = "chat"
+) -> None:
     """Store the input format in a model's tokenizer, before training; idempotent.
 
     Afterwards the tokenizer adds no special tokens and has no BOS token: the chat template contains
@@ -58,6 +79,7 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
         tokenizer: a fast tokenizer of transformers; changed in place.
         model: the tokenizer's model; its `config.pad_token_id` is set.
         max_length: maximum number of tokens, lowered to the model's number of positions.
+        form: `chat` for prompt and story; with `story` the chat template leaves out the prompt.
     """
     from tokenizers import processors  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
@@ -76,7 +98,7 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
         special = [
             (word, tokenizer.convert_tokens_to_ids(word)) for part in around for word in part
         ]
-        template = _TEMPLATE
+        own = None
     else:
         if tokenizer.eos_token is None:
             raise ModelError(
@@ -86,11 +108,12 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
         adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         start, between, end = tokenizer.bos_token if adds_bos else "", "\n\n", tokenizer.eos_token
         pair = f"{single} $B:0"
-        template = tokenizer.get_chat_template() if tokenizer.chat_template else _TEMPLATE
-    if template is _TEMPLATE:
-        template = template.format(
-            start=json.dumps(start), between=json.dumps(between), end=json.dumps(end)
-        )
+        own = tokenizer.get_chat_template() if tokenizer.chat_template else None
+    if form == "story" and not (own or "").startswith(_PREPARED):
+        own = None
+    template = own or {"chat": _TEMPLATE, "story": _STORY_TEMPLATE}[form].format(
+        start=json.dumps(start), between=json.dumps(between), end=json.dumps(end)
+    )
     if tokenizer.bos_token is not None and "bos_token" in template:
         template = f"{{%- set bos_token = {json.dumps(tokenizer.bos_token)} %}}{template}"
     if "strftime_now" in template and _FIXED_DATE not in template:
@@ -100,8 +123,16 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
         tokenizer.chat_template = _ENDS_ON_EOS.format(
             template=template, end=json.dumps(tokenizer.eos_token)
         )
+    if not tokenizer.chat_template.startswith(_PREPARED):
+        reads_text = _READS_TEXT.format(special=json.dumps(_special_tokens(tokenizer)))
+        tokenizer.chat_template = reads_text + tokenizer.chat_template
     rendered = _render(tokenizer, *_PROBE)[0]
-    if not all(text in rendered for (text,) in _PROBE):
+    if form == "story" and "prompt" in rendered:
+        raise ModelError(
+            f"form: story on a model that was trained with its prompts, as {rendered!r}: use form: "
+            "chat, or a base model"
+        )
+    if "story" not in rendered or (form == "chat" and "prompt" not in rendered):
         raise ModelError(f"the chat template leaves out the prompt or the story: {rendered!r}")
     tokenizer.bos_token = None
     tokenizer.add_bos_token = tokenizer.add_eos_token = False
@@ -137,12 +168,11 @@ def encode_stories(
     """
     if not stories:
         return Encoded([], [])
-    special = sorted(_special_tokens(tokenizer), key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, special)) or "(?!)")
-    prompts, stories = (
-        [pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text) for text in texts]
-        for texts in (prompts, stories)
-    )
+    for token in _special_tokens(tokenizer):
+        prompts, stories = (
+            [text.replace(token, f"{token[0]} {token[1:]}") for text in texts]
+            for texts in (prompts, stories)
+        )
     texts: tuple[list[str], ...] = (stories,)
     if form == "chat":
         texts = (_render(tokenizer, prompts, stories),)
@@ -218,4 +248,6 @@ def _choose_pad_token(tokenizer: Any, model: Any, rendered: str) -> None:
 
 
 def _special_tokens(tokenizer: Any) -> list[str]:
-    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    """Special tokens, longest first."""
+    added = tokenizer.added_tokens_decoder.values()
+    return sorted((token.content for token in added if token.special), key=len, reverse=True)

@@ -63,6 +63,7 @@ class RewardModel(FolderRater, ScoreRater):
         self.stories_cut = 0
         self.shows_progress = True
         self.is_foreign = False
+        self.applies_sigmoid = model.config.problem_type != "regression"
         self.label = label
         self.reversed = reverse
 
@@ -77,6 +78,13 @@ class RewardModel(FolderRater, ScoreRater):
             options: see `RewardRaterOptions`.
         """
         return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
+
+    def save(self, folder: Path) -> None:
+        """Write the folder; other programs that read it apply no sigmoid to the reward."""
+        config = self.model.config
+        config.problem_type = "regression"
+        config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        super().save(folder)
 
     def stored(self) -> dict[str, Any]:
         """The quantiles, and the input form of a model that LitBench did not train."""

@@ -376,6 +376,8 @@ def train(
             peft_config=peft_config,
             **arguments,
         )
+        # Trackers record the limit of the stories, which trl would apply again.
+        trainer.args.max_length = options.max_length
         show_progress(trainer)
         for name, weight in trainer.model.named_parameters():
             adapts_4_bits = options.load_in_4bit and weight.requires_grad
@@ -458,7 +460,7 @@ def _keep_sums_in_32_bits(trainer: Any) -> None:
 
 def _prepare_trackers(args: Any) -> None:
     """Run wandb offline if it has no API key, and put tensorboard files into `output_dir`."""
-    for name in ("wandb", "tensorboard"):
+    for name in ("wandb", "tensorboard", "trackio"):
         if name in args.report_to and importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "tracking")
     if "wandb" in args.report_to and is_main_process():
