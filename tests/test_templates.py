@@ -208,6 +208,16 @@ def test_placeholder_inside_a_story(tmp_path):
     )
 
 
+def test_prompt_is_optional_and_the_order_is_free(tmp_path):
+    template = own(tmp_path, "B: {story_b}, A: {story_a}. A or B?")
+    assert template.render("p", "a", "b") == "B: b, A: a. A or B?"
+    assert template.slots == ("story_b", "story_a")
+    text = "{hint}A: {story_a}, for {prompt}: B: {story_b}. A or B?"
+    template = own(tmp_path, text, hint="It is {preferred}. ")
+    assert template.render("p", "{story_b}", "b") == "A: {story_b}, for p: B: b. A or B?"
+    assert template.hinted("A").render("p", "a", "b") == "It is A. A: a, for p: B: b. A or B?"
+
+
 def test_hint(tmp_path):
     template = own(tmp_path, TEXT.replace("A or B?", "{hint}A or B?"), hint="It is {preferred}. ")
     assert template.render("p", "a", "b").endswith("--\nA or B?")
@@ -222,7 +232,8 @@ def test_hint(tmp_path):
         TEXT.replace("{story_b}", "b"),
         TEXT + " {prompt}",
         TEXT.replace("{story_a}", "{story_A}"),
-        "{prompt} {story_b} {story_a} A or B?",
+        "{prompt} {story_a} {story_b} {story_a} A or B?",
+        "{story_a} {story_b} A or B? {prompt}",
         "{prompt} {story_a} {hint} {story_b} A or B?",
         TEXT + "{hint}",
         "Say A or B: {prompt} {story_a} {story_b}",

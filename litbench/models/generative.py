@@ -90,6 +90,7 @@ def make_question(
         tokenizer,
         model,
         template.parts(),
+        slots=template.slots,
         answer=template.answer,
         max_length=max_length,
         max_prompt_tokens=256 if max_prompt_tokens is None else max_prompt_tokens,

@@ -173,7 +173,7 @@ def encode_stories(
             [text.replace(token, f"{token[0]} {token[1:]}") for text in texts]
             for texts in (prompts, stories)
         )
-    texts: tuple[list[str], ...] = (stories,)
+    texts: tuple[Sequence[str], ...] = (stories,)
     if form == "chat":
         texts = (_render(tokenizer, prompts, stories),)
     elif form == "pair":

@@ -1,11 +1,13 @@
 """Tokenise a question to a generative rater as one sequence.
 
-    before + prompt + to_a + story A + to_b + story B + after [+ rationale] + label + end
+    fixed text + prompt + fixed text + story A + fixed text + story B + fixed text
+    [+ rationale] + label + end
 
-The fixed parts come from a template (`litbench.templates`), inside the model's chat template if it
-has one. They are tokenised separately from the texts and never truncated. The prompt is truncated
-to `max_prompt_tokens`; then the longer story loses its end until both stories have the same length,
-then both do. The model's folder stores the template's parts and the length limits.
+A template may leave out the prompt or have another order. The fixed parts come from a template
+(`litbench.templates`), inside the model's chat template if it has one. They are tokenised
+separately from the texts and never truncated. The prompt is truncated to `max_prompt_tokens`; then
+the longer story loses its end until both stories have the same length, then both do. The model's
+folder stores the template's parts and slots and the length limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +18,12 @@ import numpy as np
 
 from litbench.errors import ModelError
 from litbench.models.input_format import Encoded, longest_of
-from litbench.templates import AnswerForm, without_delimiters
+from litbench.templates import SLOTS, AnswerForm, without_delimiters
 
 LABELS = ("A", "B")
 # Precedes the label in an answer with a rationale.
 VERDICT = "Preferred:"
-# Placeholders for texts in a chat template; templates neither contain nor trim them.
-_SLOTS = ("⟦the-prompt⟧", "⟦story-one⟧", "⟦story-two⟧")
+# Stands for an answer in a chat template, as ⟦prompt⟧ does for a prompt.
 _ANSWER = "⟦the-answer⟧"
 
 
@@ -31,11 +32,9 @@ class Question:
     """A template fitted to a model.
 
     Attributes:
-        parts: the template's four fixed texts, around prompt, story A and story B.
-        before: token ids before the prompt.
-        to_a: token ids between the prompt and story A.
-        to_b: token ids between the stories.
-        after: token ids between story B and the answer.
+        parts: the template's fixed texts, before each slot and after the last.
+        slots: names of the template's slots, in its order.
+        fixed: token ids of `parts`, with those of the chat template.
         end: token ids that end an answer: the end of turn, or EOS.
         label_ids: for A and for B, every token that spells the label at the start of an answer; the
             first of each is the training target.
@@ -47,10 +46,8 @@ class Question:
     """
 
     parts: tuple[str, ...]
-    before: tuple[int, ...]
-    to_a: tuple[int, ...]
-    to_b: tuple[int, ...]
-    after: tuple[int, ...]
+    slots: tuple[str, ...]
+    fixed: tuple[tuple[int, ...], ...]
     end: tuple[int, ...]
     label_ids: tuple[tuple[int, ...], tuple[int, ...]]
     answer: AnswerForm
@@ -65,6 +62,7 @@ class Question:
         model: Any,
         parts: Sequence[str],
         *,
+        slots: Sequence[str] = SLOTS,
         answer: AnswerForm = "label",
         max_length: int = 4_096,
         max_prompt_tokens: int = 256,
@@ -76,11 +74,11 @@ class Question:
         text. `max_length` is lowered to the model's number of positions.
         """
         max_length = longest_of(model, max_length)
-        slots = (*_SLOTS, "")
-        whole = "".join(text for pair in zip(parts, slots, strict=True) for text in pair)
+        marks = [f"⟦{slot}⟧" for slot in slots]
+        whole = "".join(map("".join, zip(parts, [*marks, ""], strict=True)))
         if tokenizer.chat_template:
             message = {"role": "user", "content": whole}
-            before, to_a, to_b, after = _chat_pieces(tokenizer, [message], _SLOTS, asks=True)
+            fixed = _chat_pieces(tokenizer, [message], marks, asks=True)
             answered = [message, {"role": "assistant", "content": _ANSWER}]
             closing = _chat_pieces(tokenizer, answered, [_ANSWER])[-1]
             # Only the end-of-turn token, without the newline that templates put after it:
@@ -89,9 +87,9 @@ class Question:
             special = [token for token in closing if token in added and added[token].special]
             end = tuple(special[:1]) or closing[:1]
         else:
-            before, to_a, to_b, after = (tuple(ids) for ids in tokenize(tokenizer, parts))
+            fixed = [tuple(ids) for ids in tokenize(tokenizer, parts)]
             if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
-                before = (tokenizer.bos_token_id, *before)
+                fixed[0] = (tokenizer.bos_token_id, *fixed[0])
             end = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
         if not end:
             raise ModelError(
@@ -99,8 +97,8 @@ class Question:
                 "the tokenizer's eos_token"
             )
         question = cls(
-            tuple(parts), before, to_a, to_b, after, end, _label_ids(tokenizer, after, answer),
-            answer, max_length, max_prompt_tokens, max_answer_tokens,
+            tuple(parts), tuple(slots), tuple(fixed), end, _label_ids(tokenizer, fixed[-1], answer),
+            answer, max_length, max_prompt_tokens if "prompt" in slots else 0, max_answer_tokens,
         )  # fmt: skip
         if question.room < 2 * 16:
             raise ModelError(
@@ -111,7 +109,7 @@ class Question:
 
     def stored(self) -> dict[str, Any]:
         """Arguments of `make`, for storing in a model's folder."""
-        names = ("parts", "answer", "max_length", "max_prompt_tokens", "max_answer_tokens")
+        names = ("parts", "slots", "answer", "max_length", "max_prompt_tokens", "max_answer_tokens")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -122,7 +120,7 @@ class Question:
     @property
     def room(self) -> int:
         """Number of tokens left for both stories with the longest prompt and answer."""
-        fixed = sum(map(len, (self.before, self.to_a, self.to_b, self.after)))
+        fixed = sum(map(len, self.fixed))
         return self.max_length - fixed - self.max_prompt_tokens - self.max_answer_tokens
 
     def ask(
@@ -137,14 +135,18 @@ class Question:
         safe = list(map(without_delimiters, distinct))
         ids_of = dict(zip(distinct, tokenize(tokenizer, safe) if safe else [], strict=True))
         ids, cut = [], []
-        for prompt, a, b in zip(prompts, first, second, strict=True):
-            head = ids_of[prompt][: self.max_prompt_tokens]
+        for texts in zip(prompts, first, second, strict=True):
+            whole = {slot: ids_of[text] for slot, text in zip(SLOTS, texts, strict=True)}
+            head = whole["prompt"][: self.max_prompt_tokens]
             room = self.room + self.max_prompt_tokens - len(head)
-            keep_a, keep_b = share(len(ids_of[a]), len(ids_of[b]), room)
-            stories = [*ids_of[a][:keep_a], *self.to_b, *ids_of[b][:keep_b]]
-            ids.append([*self.before, *head, *self.to_a, *stories, *self.after])
-            full = (len(ids_of[prompt]), len(ids_of[a]), len(ids_of[b]))
-            cut.append((len(head), keep_a, keep_b) != full)
+            keep_a, keep_b = share(len(whole["story_a"]), len(whole["story_b"]), room)
+            kept = {
+                "prompt": head, "story_a": whole["story_a"][:keep_a],
+                "story_b": whole["story_b"][:keep_b],
+            }  # fmt: skip
+            pieces = zip(self.fixed, [*(kept[slot] for slot in self.slots), []], strict=True)
+            ids.append([token for fixed, text in pieces for token in (*fixed, *text)])
+            cut.append(any(len(kept[slot]) < len(whole[slot]) for slot in self.slots))
         return Encoded(ids, cut)
 
     def read_label(self, logits: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -83,15 +83,24 @@ class AdapterRecord:
     quantized: bool
 
 
+Slot = Literal["prompt", "story_a", "story_b"]
+
+
 @dataclass(kw_only=True)
 class QuestionRecord:
     """Arguments of `Question.make`."""
 
-    parts: Annotated[list[str], Field(min_length=4, max_length=4)]
+    parts: list[str]
+    slots: list[Slot] = field(default_factory=lambda: ["prompt", "story_a", "story_b"])
     answer: AnswerForm
     max_length: Annotated[int, Field(ge=1)]
-    max_prompt_tokens: Annotated[int, Field(ge=1)]
+    max_prompt_tokens: Annotated[int, Field(ge=0)]
     max_answer_tokens: Annotated[int, Field(ge=1)]
+
+    def __post_init__(self) -> None:
+        stories = [slot for slot in self.slots if slot != "prompt"]
+        if len(self.parts) != len(self.slots) + 1 or sorted(stories) != ["story_a", "story_b"]:
+            raise ValueError(f"question has {len(self.parts)} parts around {self.slots}")
 
 
 @dataclass(kw_only=True)

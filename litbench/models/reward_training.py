@@ -7,7 +7,7 @@ the weighted mean over its pairs.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import torch
@@ -37,6 +37,9 @@ class RewardTraining(TrainingOptions, RewardConfig):  # type: ignore[misc]
     """Configuration of training a reward model; see `--help`."""
 
     max_length: int = option(2_048, "Maximum number of tokens; longer stories lose their end.")
+    form: Literal["chat", "story"] = option(
+        "chat", "Input: chat for prompt and story, or story for the story alone."
+    )
 
 
 class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
@@ -147,7 +150,7 @@ def train_reward_model(
         The trained model, not yet saved. None on every process but rank 0.
     """
     model, tokenizer = load_to_train(pairs, options, "reward")
-    prepare_tokenizer(tokenizer, model, options.max_length)
+    prepare_tokenizer(tokenizer, model, options.max_length, options.form)
     parts = [
         tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
     ]

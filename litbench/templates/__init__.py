@@ -6,8 +6,8 @@
 A template is a YAML file of one of two kinds. A family has one key, `criteria`: the judge's role
 and the criteria to apply. They are inserted into a frame shared by all families (`frame.yaml`),
 which supports every answer form (`AnswerForm`). A fixed template has two keys: the complete
-`text`, with `{prompt}`, `{story_a}` and `{story_b}` once each and in this order, and `answer`, the
-answer form that this text requests.
+`text`, with `{story_a}`, `{story_b}` and, unless the prompt is not shown, `{prompt}`, and `answer`,
+the answer form that this text requests.
 
 The packaged templates enclose each text in lines such as `===== STORY A ENDS =====`. In lines of a
 prompt or story that begin with five or more equals signs, they are replaced by hyphens
@@ -25,6 +25,7 @@ from litbench.templates.parser import (
     split_verdict,
 )
 from litbench.templates.template import (
+    SLOTS,
     Template,
     assign_positions,
     family_names,
@@ -34,6 +35,7 @@ from litbench.templates.template import (
 )
 
 __all__ = [
+    "SLOTS",
     "AnswerForm",
     "Label",
     "Reading",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
@@ -21,7 +21,9 @@ _FRAME = _FOLDER / "frame.yaml"
 
 @dataclass(frozen=True)
 class FixedFile:
-    """The keys of a fixed template; `text` contains `{prompt}`, `{story_a}` and `{story_b}`.
+    """The keys of a fixed template.
+
+    `text` contains `{story_a}` and `{story_b}`, and `{prompt}` unless the prompt is not shown.
 
     For a judge that is told which story won, `hint` replaces `{hint}` in `text`, and the letter of
     that story replaces `{preferred}` in `hint`. For a blind judge `{hint}` is empty.
@@ -41,30 +43,32 @@ class FamilyFile:
 
 @dataclass(frozen=True)
 class Template:
-    """A question text with slots for a prompt and two stories.
+    """A question text with slots for two stories and, unless it is not shown, a prompt.
 
     Attributes:
         answer: the answer form that the text requests.
-        pieces: the fixed text before, between and after the prompt, story A and story B.
+        slots: names of the slots, in the order of the text.
+        pieces: the fixed text before each slot, and after the last.
         hint: additional text for a judge that is told which story won, see `hinted`.
     """
 
     name: str
     path: Path
     answer: AnswerForm
-    pieces: tuple[str, str, str, str]
+    slots: tuple[str, ...]
+    pieces: tuple[str, ...]
     hint: str | None = None
 
-    def parts(self) -> tuple[str, str, str, str]:
-        """The fixed text before the prompt, before story A, before story B, and after it."""
-        before_prompt, before_a, before_b, after = self.pieces
-        return before_prompt, before_a, before_b, after.replace("{hint}", "")
+    def parts(self) -> tuple[str, ...]:
+        """The fixed text before each slot, and after the last."""
+        return tuple(piece.replace("{hint}", "") for piece in self.pieces)
 
     def render(self, prompt: str, story_a: str, story_b: str) -> str:
         """Return the complete question; placeholders inside a prompt or story are not filled."""
-        before_prompt, before_a, before_b, after = self.parts()
-        prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))
-        return before_prompt + prompt + before_a + story_a + before_b + story_b + after
+        texts = dict(zip(SLOTS, map(without_delimiters, (prompt, story_a, story_b)), strict=True))
+        *before, after = self.parts()
+        filled = (part + texts[slot] for part, slot in zip(before, self.slots, strict=True))
+        return "".join(filled) + after
 
     def hinted(self, preferred: Label) -> "Template":
         """Return the template for a judge that is told which story won."""
@@ -73,8 +77,7 @@ class Template:
                 f"template {self.name} has no hint: add the key hint, and {{hint}} to its text"
             )
         hint = self.hint.replace("{preferred}", preferred)
-        *fixed, after = self.pieces
-        pieces = cast(tuple[str, str, str, str], (*fixed, after.replace("{hint}", hint)))
+        pieces = tuple(piece.replace("{hint}", hint) for piece in self.pieces)
         return replace(self, pieces=pieces, hint=None)
 
 
@@ -118,26 +121,23 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
             f"template {name} has the answer form {file.answer}, not {answer}: omit answer, or use "
             f"a family, which supports every form: {', '.join(family_names())}"
         )
-    found = [match[1] for match in _PLACEHOLDER.finditer(file.text)]
-    expected = [*SLOTS, *(["hint"] if file.hint is not None else [])]
+    found = _PLACEHOLDER.findall(file.text)
+    expected = {"story_a", "story_b", *(["hint"] if file.hint is not None else [])}
     in_hint = [] if file.hint is None else _PLACEHOLDER.findall(file.hint)
     if (
-        found != expected
+        sorted(found) not in (sorted(expected), sorted({"prompt", *expected}))
         or in_hint not in ([], ["preferred"])
-        or file.text.rstrip().endswith("{story_b}")
+        or file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in SLOTS))
     ):
         listed = ", ".join(f"{{{name}}}" for name in found) or "none"
         raise ConfigError(
-            f"template {path}: the placeholders of its text are {listed}: it needs {{prompt}}, "
-            "{story_a} and {story_b} once each and in this order, then the request for an answer; "
-            "with the key hint, whose text may contain {preferred}, also {hint} after {story_b}"
+            f"template {path}: the placeholders of its text are {listed}: it needs {{story_a}} and "
+            "{story_b} once each, may have {prompt} once, and ends with the request for an answer; "
+            "with the key hint, whose text may contain {preferred}, it also needs {hint} once"
         )
-    pieces, text = [], file.text
-    for slot in SLOTS:
-        piece, _, text = text.partition(f"{{{slot}}}")
-        pieces.append(piece)
-    whole = cast(tuple[str, str, str, str], (*pieces, text))
-    return Template(str(name), path, file.answer, whole, file.hint)
+    slots = tuple(name for name in found if name in SLOTS)
+    pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
+    return Template(str(name), path, file.answer, slots, pieces, file.hint)
 
 
 def _framed(family: FamilyFile, answer: AnswerForm, path: Path) -> FixedFile:
