@@ -206,7 +206,15 @@ def write_card(
         (step["about"], f"{step['kept']:,} {step['unit']}", f"{step['removed']:,}")
         for step in [*stories.get("funnel", []), *counts.get("funnel", [])]
     ]
-    about = {column.name: (column.kind, column.about) for column in PAIRS.columns}
+    types = pq.read_schema(path)
+    scores = {
+        name: "number" if pa.types.is_floating(types.field(name).type) else "integer"
+        for name in (f"{side}_score" for side in SIDES)
+    }
+    about = {
+        column.name: (scores.get(column.name, column.kind), column.about)
+        for column in PAIRS.columns
+    }
     described = [
         (new, *about.get(old, ("", "kept from the source"))) for new, old in columns.items()
     ]

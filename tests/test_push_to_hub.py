@@ -159,7 +159,7 @@ def test_card_content(publish):
         "| score \\| at least 10 | 765 stories | 222 |",
         "| test | votes | 12 | 7 |",
         "| train | votes | 40 | 7 |",
-        "| chosen\\_score | integer | net upvotes of chosen |",
+        "| chosen\\_score | integer | net upvotes or rating of chosen |",
         "| rationale |  | kept from the source |",
         "write to mail@example.org",
         "belong to their authors",
