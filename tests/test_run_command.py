@@ -207,6 +207,24 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
     assert len(rater.by_text) == 4, "chapters"
 
 
+def test_a_recorded_story_without_a_chapter_is_graded_as_published(serve, run, tmp_path):
+    with serve():
+        run(*SMALL)
+    turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
+    kept = [row for row in turns if (row["role"], row["step"]) != ("writer", "chapter_1")]
+    write_table(pa.Table.from_pylist(kept, TURNS.arrow()), tmp_path / "turns.parquet")
+    model = f"recorded/{tmp_path}/turns.parquet"
+    said = run(*SMALL, writer=model, judge=model, out="ours")
+    assert "0 of 2 dialogues finished" in said
+    as_published = ("--options.as_published", "true")
+    said = run(*SMALL, *as_published, writer=model, judge=model, out="published")
+    assert "2 of 2 dialogues finished" in said
+    grades = [row for row in rows_of(tmp_path / "published", "grades") if row["grade"] is not None]
+    assert {row["quantity"] for row in grades} == {"chapter_2", "final", "overall"}
+    overall = [row for row in grades if row["quantity"] == "overall"]
+    assert all("chapter_1 missing" in row["flags"] for row in overall)
+
+
 def test_dry_run_sends_nothing_and_tells_what_is_left(serve, run, tmp_path):
     def calls(said):
         """New and stored calls by model."""

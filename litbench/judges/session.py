@@ -175,6 +175,10 @@ class Session:
             return Turn(role, name, question, missing)
         return self.transcript.setdefault((role, name), Turn(role, name, question, answer))
 
+    def is_missing(self, role: str, step: str) -> bool:
+        """Whether a role has recorded answers, but none for this step."""
+        return self.is_recorded(role) and (role, step) not in self.recorded
+
     def is_recorded(self, role: str) -> bool:
         """Whether a role has recorded answers, whatever it is asked."""
         return role not in self.models

@@ -38,6 +38,8 @@ _ATTEMPTS = 5
 _POWER = 1.7
 _POWER_CRITERION = "forced poetry or metaphor"
 _JUDGED = ("chapter", "final")
+# In place of a chapter without text, as published.
+_MISSING = "[ERROR: Text missing]"
 _PROMPTS = "longform_creative_writing_prompts_minimalist.json"
 # The published files, with the first 16 digits of their SHA-256 as of commit d1c6255 (May 2025).
 _PUBLISHED_FILES = {
@@ -153,9 +155,15 @@ class Longform(Protocol):
         written = Written()
         for step in self.prompts:
             history.append(("user", self.message(step, item)))
+            is_chapter = step.startswith("chapter_")
+            if is_chapter and self._options.as_published and session.is_missing(WRITER, step):
+                # The published program leaves a chapter without text out of the grade.
+                history.append(("assistant", ""))
+                written.flags.append(f"{step} missing")
+                continue
             text, is_cut = await self._write(session, history, step)
             history.append(("assistant", text))
-            (written.texts if step.startswith("chapter_") else written.facts)[step] = text
+            (written.texts if is_chapter else written.facts)[step] = text
             if is_cut:
                 written.flags.append(f"{step} cut")
         return written
@@ -171,7 +179,8 @@ class Longform(Protocol):
             for step, text in written.texts.items()
         }  # fmt: skip
         whole = "\n\n---\n\n".join(
-            f"# Chapter {number}\n\n{text}" for number, text in enumerate(written.texts.values(), 1)
+            f"# Chapter {number}\n\n{written.texts.get(f'chapter_{number}', _MISSING)}"
+            for number in range(1, self._options.chapters + 1)
         )
         questions["final"] = (self.rubrics["final"], {"prompt": item.prompt, "text": whole})
         as_published = self._options.as_published
