@@ -502,8 +502,8 @@ CREATE MACRO as_whole(t) AS CASE
     THEN CAST(as_number(t) AS BIGINT)
 END;
 CREATE MACRO as_score(t) AS CASE
-  WHEN as_whole(t) IS NOT NULL THEN CAST(as_whole(t) AS DOUBLE)
   WHEN abs(as_number(t)) < 9223372036854775808.0 THEN as_number(t)
+  ELSE CAST(as_whole(t) AS DOUBLE)
 END;
 CREATE MACRO as_time(t) AS CASE
   -- Eight digits are a day such as 20170714, not Unix seconds in 1970.

@@ -1054,7 +1054,10 @@ def write_probes(
             "(Benjamini and Hochberg)."
         )
         heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *raters]
-        table = Table(heading, [_probe_row(row) for row in own])
+        table = Table(heading, [
+            _probe_row(row, is_first=place == 0 or own[place - 1][0].probe != row[0].probe)
+            for place, row in enumerate(own)
+        ])  # fmt: skip
         title = f"Label-{effect} changes"
         sections += [Section(title, note, table, name=effect)] if own else []
     note = "One story for each probe, selected by a hash, from shortly before the first difference."
@@ -1065,10 +1068,11 @@ def write_probes(
     write_page(artifact, "probes", page, panels)
 
 
-def _probe_row(row: Sequence[ProbeResult]) -> list[Any]:
+def _probe_row(row: Sequence[ProbeResult], *, is_first: bool) -> list[Any]:
     first = row[0]
     cells: list[Any] = [
-        Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True),
+        Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True)
+        if is_first else Cell(is_text=True),
         f"{first.strength:g}", first.stories, first.not_applicable or "–",
         f"×{first.words_ratio:.2f}",
     ]  # fmt: skip
