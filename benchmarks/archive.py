@@ -52,13 +52,17 @@ def generate_submissions(posts: int, text: Callable[[int], str]) -> Iterator[dic
         wanted = number % 10 == 0
         created = FIRST_SECOND + number * 20
         yield UNREAD | {
-            "author": f"author{number % 10**6}", "created_utc": created,
+            "author": f"author{number % 10**6}",
+            "created_utc": created,
             "id": np.base_repr(10**9 + number, 36).lower(),
-            "link_flair_text": "Writing Prompt" if wanted else None, "over_18": False,
-            "retrieved_on": created + 10**6, "score": 3, "selftext": "",
+            "link_flair_text": "Writing Prompt" if wanted else None,
+            "over_18": False,
+            "retrieved_on": created + 10**6,
+            "score": 3,
+            "selftext": "",
             "subreddit": "WritingPrompts" if wanted else "AskReddit",
             "title": ("[WP] " if wanted else "") + text(25),
-        }  # fmt: skip
+        }
 
 
 def generate_comments(
@@ -79,12 +83,17 @@ def generate_comments(
         link = "t3_" + np.base_repr(10**9 + post, 36).lower()
         created = FIRST_SECOND + number
         yield UNREAD | {
-            "author": f"author{source.randrange(10**6)}", "body": body, "created_utc": created,
-            "edited": False, "id": np.base_repr(10**10 + number, 36).lower(), "link_id": link,
+            "author": f"author{source.randrange(10**6)}",
+            "body": body,
+            "created_utc": created,
+            "edited": False,
+            "id": np.base_repr(10**10 + number, 36).lower(),
+            "link_id": link,
             "parent_id": link if story or source.random() < 0.3 else "t1_" + link[3:],
-            "retrieved_on": created + 10**6, "score": int(source.paretovariate(1)),
+            "retrieved_on": created + 10**6,
+            "score": int(source.paretovariate(1)),
             "subreddit": "WritingPrompts" if wanted else "AskReddit",
-        }  # fmt: skip
+        }
 
 
 def write_dump(rows: Iterable[dict[str, Any]], path: Path) -> int:

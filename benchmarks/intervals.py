@@ -173,8 +173,10 @@ def measure_writers(
     """Coverage of the true agreement and of the true difference, the means over simulations."""
     random = np.random.default_rng(int(digest(seed, 2, writers, correlation, between), 16))
     found: dict[str, list[tuple[float, float, float]]] = {
-        "prompt and writer (reported)": [], "prompt": [], "difference (reported)": [],
-    }  # fmt: skip
+        "prompt and writer (reported)": [],
+        "prompt": [],
+        "difference (reported)": [],
+    }
     for _ in range(simulations):
         rater, other = draw_panel(writers, correlation, between, random)
         intervals = (

@@ -111,8 +111,10 @@ def main() -> None:
     if difference > 1e-4:
         raise SystemExit(f"rewards differ by {difference:.2e}")
     speed = {name: len(stories) / median(times) for name, times in seconds.items()}
-    print(f"{len(stories)} stories, {given.device}, {torch.get_num_threads()} threads; "
-          f"rewards differ by at most {difference:.1e}")  # fmt: skip
+    print(
+        f"{len(stories)} stories, {given.device}, {torch.get_num_threads()} threads; "
+        f"rewards differ by at most {difference:.1e}"
+    )
     for name, times in seconds.items():
         low, high = (len(stories) / pick(times) for pick in (max, min))
         print(f"{name:<20} {speed[name]:7.2f} stories/s ({low:.2f} to {high:.2f})")

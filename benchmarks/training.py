@@ -53,15 +53,24 @@ _PAD, _EOS = 0, 1
 _PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "vocab_size": 8_192, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2_048,
+        "vocab_size": 8_192,
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2_048,
     },
     "llama-1b": {
-        "vocab_size": 128_256, "hidden_size": 2_048, "intermediate_size": 8_192,
-        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 128_256,
+        "hidden_size": 2_048,
+        "intermediate_size": 8_192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
         "max_position_embeddings": 131_072,
     },
-}  # fmt: skip
+}
 
 
 def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
@@ -80,9 +89,15 @@ def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
         ]
         length = len(ids[0]) + len(ids[1])
         rows.append(
-            {"pair_id": str(row), "chosen_ids": ids[0], "rejected_ids": ids[1], "length": length,
-             "weight": 1.0, "margin": 0.0}
-        )  # fmt: skip
+            {
+                "pair_id": str(row),
+                "chosen_ids": ids[0],
+                "rejected_ids": ids[1],
+                "length": length,
+                "weight": 1.0,
+                "margin": 0.0,
+            }
+        )
     return TokenisedPairs.make(rows, [], 0)
 
 
@@ -133,13 +148,21 @@ def run(side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path
     with tempfile.TemporaryDirectory() as scratch, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         keys = {
-            "output_dir": scratch, "per_device_train_batch_size": given.pairs_per_micro_batch,
+            "output_dir": scratch,
+            "per_device_train_batch_size": given.pairs_per_micro_batch,
             "gradient_accumulation_steps": max(1, given.pairs // given.pairs_per_micro_batch),
-            "num_train_epochs": 1, "learning_rate": 1e-5, "warmup_steps": 0,
-            "lr_scheduler_type": "constant", "gradient_checkpointing": None,
-            "bf16": has_gpu and not given.fp32, "use_cpu": not has_gpu, "save_strategy": "no",
-            "logging_steps": 1, "disable_tqdm": True, "remove_unused_columns": side == "trl",
-        }  # fmt: skip
+            "num_train_epochs": 1,
+            "learning_rate": 1e-5,
+            "warmup_steps": 0,
+            "lr_scheduler_type": "constant",
+            "gradient_checkpointing": None,
+            "bf16": has_gpu and not given.fp32,
+            "use_cpu": not has_gpu,
+            "save_strategy": "no",
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "remove_unused_columns": side == "trl",
+        }
         model, tokenizer = load_backbone(
             str(folder), dtype=given.dtype, attention="sdpa" if side == "trl" else None
         )
@@ -158,9 +181,13 @@ def run(side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path
             config.max_length = None
             extra = {"pooling": "last", "packed": is_packed(model)}
         trainer = trainer_class(
-            model=model, args=config, train_dataset=rows, processing_class=tokenizer,
-            callbacks=[clock], **extra,
-        )  # fmt: skip
+            model=model,
+            args=config,
+            train_dataset=rows,
+            processing_class=tokenizer,
+            callbacks=[clock],
+            **extra,
+        )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     return clock.seconds, trainer.state.log_history[0]["loss"], trainer.model.num_parameters()

@@ -171,9 +171,12 @@ def inspect_task(connections: int) -> float:
         started = time.perf_counter()
         (log,) = inspect_ai.eval(
             inspect_ai.Task(dataset=samples, solver=turns()),
-            model=MODEL, max_connections=connections,
-            max_samples=DIALOGUES, log_dir=scratch, display="none",
-        )  # fmt: skip
+            model=MODEL,
+            max_connections=connections,
+            max_samples=DIALOGUES,
+            log_dir=scratch,
+            display="none",
+        )
         seconds = time.perf_counter() - started
     if log.status != "success":
         raise SystemExit(f"inspect-ai: {log.error}")
@@ -219,13 +222,18 @@ def measure_memory(_: int) -> Result:
     with served(0.0), tempfile.TemporaryDirectory() as scratch:
         for samples in (8, 84):
             config = {
-                "protocol": "longform", "out": f"{scratch}/{samples}", "samples": samples,
-                "writers": {"w": MODEL}, "options": {"chapters": 1},
-            }  # fmt: skip
+                "protocol": "longform",
+                "out": f"{scratch}/{samples}",
+                "samples": samples,
+                "writers": {"w": MODEL},
+                "options": {"chapters": 1},
+            }
             done = subprocess.run(
                 [sys.executable, "-c", _RUN, json.dumps(config)],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             found[f"megabytes_{12 * samples}"] = float(done.stdout.splitlines()[-1])
     few, many = found.values()
     return {**found, "ratio": many / few}
@@ -330,8 +338,12 @@ def measure_narra(repeats: int) -> Result:
             run_sessions(sessions(), total, models, store, lambda _: None, "narra")
             own.append((time.process_time() - started) * 1_000 / (total * EPISODE_TURNS))
     calls = sum(len(one.transcript) for one in ended)
-    return {"share_of_ideal": median(shares), "ideal_seconds": ideal, "calls": calls,
-            "own_ms_per_turn": median(own)}  # fmt: skip
+    return {
+        "share_of_ideal": median(shares),
+        "ideal_seconds": ideal,
+        "calls": calls,
+        "own_ms_per_turn": median(own),
+    }
 
 
 MEASUREMENTS: dict[str, Callable[[int], Result]] = {

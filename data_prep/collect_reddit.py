@@ -150,9 +150,12 @@ def read_post(client: RedditClient, post: str, salt: str) -> dict[str, Any]:
     about = {"title": text_of(read.post, "title", needed=False)}
     about |= {name: read.post.get(name) for name in ("removed_by_category", "num_comments")}
     return {
-        "read_utc": read_utc, "post": about, "rows": rows, "broken": broken,
+        "read_utc": read_utc,
+        "post": about,
+        "rows": rows,
+        "broken": broken,
         "withheld": read.withheld,
-    }  # fmt: skip
+    }
 
 
 def collected_rows(
@@ -259,12 +262,14 @@ def main(config: Config) -> None:
     artifact.counts = {
         "searches": len(searches),
         "posts": {
-            "found": len(found), "read_before": len(chosen) - n_requested, "kept": kept,
+            "found": len(found),
+            "read_before": len(chosen) - n_requested,
+            "kept": kept,
             "skipped": dict(sorted(skipped.items())),
         },
         "comments": dict(comments),
         "rejected_rows": rejected_rows.counts(),
-    }  # fmt: skip
+    }
     artifact.finish()
     print(f"{config.out / 'stories.parquet'}: {comments['rows']:,} stories of {kept:,} posts")
     print("  comments: " + ", ".join(f"{n:,} {state}" for state, n in sorted(comments.items())))

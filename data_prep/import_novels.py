@@ -140,9 +140,12 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return
     for chunk in stream_foreign(
-        config.input, NOVELS, columns=config.columns, rejected_rows=rejected,
+        config.input,
+        NOVELS,
+        columns=config.columns,
+        rejected_rows=rejected,
         encoding=config.encoding,
-    ):  # fmt: skip
+    ):
         yield from chunk.to_pylist()
 
 
@@ -241,12 +244,17 @@ def turns_of(novels: list[Novel]) -> pa.Table:
     """The chapters as turns of the writer `HUMAN`."""
     rows = [
         {
-            "writer": HUMAN, "prompt_id": novel.novel_id, "sample": 0, "role": WRITER,
-            "step": f"chapter_{number}", "text": chapter, "outcome": "answered",
+            "writer": HUMAN,
+            "prompt_id": novel.novel_id,
+            "sample": 0,
+            "role": WRITER,
+            "step": f"chapter_{number}",
+            "text": chapter,
+            "outcome": "answered",
         }
         for novel in novels
         for number, chapter in enumerate(novel.chapters, 1)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(rows, TURNS.arrow())
 
 
@@ -297,10 +305,15 @@ def main(config: Config) -> None:
                 about = f"{one.prompt_id}: {one.reason}"
                 rejected.add(str(config.input), 0, "text", "no synopsis", about)
     books = [
-        {"request_id": novel.novel_id, "novel": novel.title,
-         "novel_info": synopses[novel.novel_id], **facts.get(novel.novel_id, {})}
-        for novel in chosen if novel.novel_id in synopses
-    ]  # fmt: skip
+        {
+            "request_id": novel.novel_id,
+            "novel": novel.title,
+            "novel_info": synopses[novel.novel_id],
+            **facts.get(novel.novel_id, {}),
+        }
+        for novel in chosen
+        if novel.novel_id in synopses
+    ]
     lines = "".join(json.dumps(book, ensure_ascii=False) + "\n" for book in books)
     artifact.write("books.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
     artifact.write("turns.parquet", partial(write_table, turns_of(novels)))

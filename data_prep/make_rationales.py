@@ -98,9 +98,14 @@ def request(config: Config, questions: Sequence[str], price: Price | None) -> li
                 print(f"  at most {most:,} output tokens{cost}")
             return []
         answers = ask(
-            config.model, questions, store, config.sampling, config.traffic,
-            about="rationales", budget=Budget(config.traffic, price),
-        )  # fmt: skip
+            config.model,
+            questions,
+            store,
+            config.sampling,
+            config.traffic,
+            about="rationales",
+            budget=Budget(config.traffic, price),
+        )
     errors = [answer.detail for answer in answers if answer.outcome == "error"]
     if errors and not config.accept_errors:
         raise ModelError(
@@ -173,7 +178,9 @@ def main(config: Config) -> None:
         "rationales": agrees,
         "answers": dict(sorted(results.items())),
         "agreement": {
-            "n": decided, "agrees": agrees, "share": round(agrees / decided, 4) if decided else None
+            "n": decided,
+            "agrees": agrees,
+            "share": round(agrees / decided, 4) if decided else None,
         },
         "preferred": {letter: letters[letter] for letter in "AB"},
         "kept_where_right": {letter: kept[letter] for letter in "AB"},
@@ -181,13 +188,15 @@ def main(config: Config) -> None:
         "cost_usd": cost,
         "models": sorted({answer.model for answer in answers if answer.model is not None}),
         "rejected_rows": rejected_rows.counts(),
-    }  # fmt: skip
+    }
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs, {agrees:,} with a rationale")
     print(f"  the judge agrees with the labels on {agrees:,} of {decided:,} pairs")
     if max(kept.values()) > 2 * min(kept["A"], kept["B"]):
-        print(f"  warning: {kept['A']:,} rationales prefer A and {kept['B']:,} prefer B: a model "
-              "trained on them may learn the letter")  # fmt: skip
+        print(
+            f"  warning: {kept['A']:,} rationales prefer A and {kept['B']:,} prefer B: a model "
+            "trained on them may learn the letter"
+        )
     if cost is not None:
         print(f"  ${cost:.2f}")
     print(rejected_rows.summary(), end="")

@@ -253,8 +253,9 @@ def main(config: Config) -> None:
     # The card describes the pairs by their manifest, so it must be theirs.
     manifest = read_manifest_of(path)
     # Pushing does not change the files.
-    keys = {key: value for key, value in as_plain(config).items()
-            if key not in ("dry_run", "private")}  # fmt: skip
+    keys = {
+        key: value for key, value in as_plain(config).items() if key not in ("dry_run", "private")
+    }
     artifact = Artifact(
         config.out,
         program=__file__,

@@ -47,7 +47,7 @@ from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
 from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Job, evaluate
+from litbench.evaluation.loop import Job, evaluate
 from litbench.metrics.ablation import (
     Arm,
     ablation_rows,

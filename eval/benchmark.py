@@ -22,13 +22,13 @@ sending requests.
 
 from dataclasses import dataclass
 
-from litbench.benchmark import Benchmark, run_benchmark
 from litbench.config import run_program
+from litbench.evaluation.benchmark import Benchmark, run_benchmark
 
 
 @dataclass
 class Config(Benchmark):
-    """Configuration of `benchmark.py`; the keys of `litbench.benchmark.Benchmark`."""
+    """Configuration of `benchmark.py`; the keys of `litbench.evaluation.benchmark.Benchmark`."""
 
 
 def main(config: Config) -> None:

@@ -16,12 +16,12 @@ complete: a killed run resumes with the next fold, or the last checkpoint of an 
 from dataclasses import dataclass
 
 from litbench.config import run_program
-from litbench.crossvalidation import CrossValidation, crossvalidate
+from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
 
 
 @dataclass
 class Config(CrossValidation):
-    """Configuration of `crossvalidate.py`; see `litbench.crossvalidation.CrossValidation`."""
+    """Configuration of `crossvalidate.py`; see `CrossValidation`."""
 
 
 def main(config: Config) -> None:

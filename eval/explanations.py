@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from litbench.config import run_program
 from litbench.errors import ConfigError
-from litbench.finished_evaluation import Judged
+from litbench.evaluation.results import EvaluationFolder
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanations import (
     explanation_rows,
@@ -65,7 +65,7 @@ def main(config: Config) -> None:
     """Write the study of explanations."""
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
-    sources = {name: Judged.find(folder) for name, folder in config.evaluations.items()}
+    sources = {name: EvaluationFolder.find(folder) for name, folder in config.evaluations.items()}
     inputs: dict[str, Path] = {}
     for name, source in sources.items():
         inputs |= source.inputs(name)

@@ -151,8 +151,11 @@ def print_estimate(config: Config, questions: list[str], price: Price | None) ->
     """Print calls, tokens and cost of the questions without stored answers."""
     keys = keys_of(config.model, questions, config.sampling, range(config.n))
     with AnswerStore(config.out / "answers", read_only=True) as store:
-        unanswered = [question for question, key in zip(questions * config.n, keys, strict=True)
-                      if key not in store]  # fmt: skip
+        unanswered = [
+            question
+            for question, key in zip(questions * config.n, keys, strict=True)
+            if key not in store
+        ]
     read, calls = sum(map(estimate_tokens, unanswered)), len(unanswered)
     # English has about four tokens per three words.
     written = calls * sum(config.words) // 2 * 4 // 3

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
-from litbench.finished_evaluation import Judged
+from litbench.evaluation.results import EvaluationFolder
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, GradeCase, grade_plan, measure, plan
 from litbench.records import connected_prompts
@@ -97,18 +97,24 @@ def grades_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
     """Format the rows of the writers' grades for a terminal."""
     heading = ["writers", "difference", "deviation", "prompts", "power", "detectable", "needs"]
     lines = [
-        [clean_name(row["name"]), f"{row['difference']:g}", f"{row['deviation']:.3f}",
-         f"{row['prompts']:,}", f"{row['power']:.3f}", f"{row['detectable']:.2f}",
-         "-" if row["prompts_needed"] is None else f"{row['prompts_needed']:,}"]
+        [
+            clean_name(row["name"]),
+            f"{row['difference']:g}",
+            f"{row['deviation']:.3f}",
+            f"{row['prompts']:,}",
+            f"{row['power']:.3f}",
+            f"{row['detectable']:.2f}",
+            "-" if row["prompts_needed"] is None else f"{row['prompts_needed']:,}",
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     return aligned([heading, *lines]) + (
         f"\nAt a power of {wanted:g}. Deviation: of the difference on one prompt, over prompts. "
         "Needs: prompts.\n"
     )
 
 
-def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
+def plan_measured(config: Config, judged: EvaluationFolder) -> list[dict[str, Any]]:
     """Return a row for every comparison of an evaluation."""
     pairs = judged.read_pairs().headline
     credits = {score.rater: score.credit for score in pair_scores(judged.read_verdicts(), pairs)}
@@ -122,13 +128,21 @@ def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
 def plans_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
     """Format the rows for a terminal."""
     names = {
-        "name": "case", "agreement": "agreement", "reference": "against",
-        "disagreement": "disagree", "intra_prompt": "within", "pairs": "pairs",
-        "prompts": "prompts", "effective_prompts": "effective", "power": "power",
-        "half_width": "half width", "detectable": "detectable",
-        "prompts_needed": "needs prompts", "pairs_needed": "or pairs",
+        "name": "case",
+        "agreement": "agreement",
+        "reference": "against",
+        "disagreement": "disagree",
+        "intra_prompt": "within",
+        "pairs": "pairs",
+        "prompts": "prompts",
+        "effective_prompts": "effective",
+        "power": "power",
+        "half_width": "half width",
+        "detectable": "detectable",
+        "prompts_needed": "needs prompts",
+        "pairs_needed": "or pairs",
         "annotators_needed": "or annotators",
-    }  # fmt: skip
+    }
 
     def cell(value: Any) -> str:
         if value is None:
@@ -148,7 +162,7 @@ def main(config: Config) -> None:
     """Compute power for the cases and the evaluation, and write the table."""
     if not config.cases and not config.grades and config.evaluation is None:
         raise ConfigError("cases, grades and evaluation are empty: give one of them")
-    judged = None if config.evaluation is None else Judged.find(config.evaluation)
+    judged = None if config.evaluation is None else EvaluationFolder.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from litbench.config import Input, Runtime, run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import read_pairs
+from litbench.evaluation.pairs import read_pairs
 from litbench.judges.client import Budget, Traffic, ask, check_limit
 from litbench.judges.interpreting import (
     InterpretingOptions,
@@ -323,8 +323,11 @@ def main(config: Config) -> None:
     if config.prices is not None:
         models["prices"] = str(config.prices)
     artifact = Artifact(
-        config.out, program=__file__, config=config, models=models,
-    )  # fmt: skip
+        config.out,
+        program=__file__,
+        config=config,
+        models=models,
+    )
     page_path = (config.out / "preferences.html").resolve()
     if artifact.is_current():
         print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")

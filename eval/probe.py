@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 
 from litbench.config import Input, Runtime, run_program
-from litbench.evaluation import Job, evaluate, print_errors, print_estimates
-from litbench.evaluation_pairs import read_pairs
+from litbench.evaluation.loop import Job, evaluate, print_errors, print_estimates
+from litbench.evaluation.pairs import read_pairs
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.probes import probe_results, probes_text
 from litbench.probes import check_strengths, draw_originals, probe_pairs, select_probes

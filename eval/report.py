@@ -24,7 +24,7 @@ from typing import Any
 
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.finished_evaluation import Evaluation, Judged
+from litbench.evaluation.results import Evaluation, EvaluationFolder
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv
@@ -144,7 +144,7 @@ def main(config: Config) -> None:
     """Write the report."""
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
-    judged = {name: Judged.find(folder) for name, folder in config.evaluations.items()}
+    judged = {name: EvaluationFolder.find(folder) for name, folder in config.evaluations.items()}
     inputs = {key: path for name, one in judged.items() for key, path in one.inputs(name).items()}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     page_path = (config.out / "report.html").resolve()
@@ -159,8 +159,10 @@ def main(config: Config) -> None:
     if len(evaluations) > 1:
         artifact.write("comparison.json", lambda path: write_json(plain(changes), path))
     for one in changes:
-        print(f"{one.rater}: {one.reference} {one.before}, {one.evaluation} {one.after}, "
-              f"difference {one.difference}, p {one.p_holm:.3f}")  # fmt: skip
+        print(
+            f"{one.rater}: {one.reference} {one.before}, {one.evaluation} {one.after}, "
+            f"difference {one.difference}, p {one.p_holm:.3f}"
+        )
     if config.tables:
         write_tables(artifact, table_entries(evaluations, config))
     page = first.report(config.title, page_path, changes)

@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import compare_annotators
-from litbench.evaluation_pairs import input_files, read_pairs
-from litbench.finished_evaluation import Judged
+from litbench.evaluation.loop import compare_annotators
+from litbench.evaluation.pairs import input_files, read_pairs
+from litbench.evaluation.results import EvaluationFolder
 from litbench.human_study.plan import Study
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement
@@ -110,7 +110,7 @@ def input_paths(config: Config) -> dict[str, Path]:
     else:
         raise ConfigError("give study, or pairs and ratings of a finished study")
     if config.evaluation is not None:
-        paths |= Judged.find(config.evaluation).inputs("evaluation")
+        paths |= EvaluationFolder.find(config.evaluation).inputs("evaluation")
     return paths
 
 
@@ -153,7 +153,7 @@ def main(config: Config) -> None:
         return
     raters = pa.table(empty_columns(VERDICTS, 0))
     if config.evaluation is not None:
-        raters = Judged.find(config.evaluation).read_verdicts()
+        raters = EvaluationFolder.find(config.evaluation).read_verdicts()
     if config.study is not None:
         found = read_study(config.study, config.verifier, raters)
     else:
@@ -190,12 +190,16 @@ def main(config: Config) -> None:
         (config.out / "verdicts.parquet").chmod(0o600)
     artifact.counts = {"readers": len(readers), "excluded": len(excluded)}
     write_human_study(
-        artifact, everyone, kept, readers, pairs,
+        artifact,
+        everyone,
+        kept,
+        readers,
+        pairs,
         label_sources=found.pairs["label_source"].unique().to_pylist(),
         from_choices=config.study is not None,
         made_labels=found.made_labels,
         versions=len(found.choices["version"].drop_null().unique()),
-    )  # fmt: skip
+    )
     artifact.finish()
     print(f"{text}page: {page_path}")
 

@@ -52,8 +52,8 @@ from litbench.metrics.writers import (
     fit_offsets,
     pair_credits,
     prompt_ranges,
-    shares_beaten,
     text_agreements,
+    win_rates,
     writer_rows,
 )
 from litbench.raters import check_options, files_of, parse_raters
@@ -123,10 +123,14 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
     known = [row for row in rows if row["grade"] is not None]
     return Graded(
-        known, len(rows) - len(known), people,
+        known,
+        len(rows) - len(known),
+        people,
         pa.concat_tables(stories, promote_options="default") if stories else None,
-        texts, next(iter(protocols))[1], list(dict.fromkeys(notes)),
-    )  # fmt: skip
+        texts,
+        next(iter(protocols))[1],
+        list(dict.fromkeys(notes)),
+    )
 
 
 def score_texts(
@@ -137,14 +141,14 @@ def score_texts(
     """Score the stories with all raters.
 
     Returns:
-        By rater and writer the share of texts beaten; agreements with the judges' grades of texts,
+        By rater and writer the win rate; agreements with the judges' grades of texts,
         compared with the longer text if it is one of the raters; by rater the number of prompts it
         was trained on; by rater its verdicts on pairs of texts.
     """
     specs = parse_raters(config.raters) if config.raters else []
     if specs and graded.stories is None:
         raise DataError("raters: none of the runs has stories.parquet: leave out raters")
-    beaten, trained_on, verdicts = {}, {}, {}
+    rates, trained_on, verdicts = {}, {}, {}
     credits: dict[tuple[str, str], PairCredits] = {}
     for spec in specs:
         stories = graded.stories
@@ -153,17 +157,18 @@ def score_texts(
             stories[name].to_pylist() for name in ("source", "prompt_id", "step", "story_id")
         )
         groups = list(zip(prompts, steps, strict=True))
-        beaten[spec.name] = shares_beaten(rewards.tolist(), writers, groups, prompts)
+        rates[spec.name] = win_rates(rewards.tolist(), writers, groups, prompts)
         verdicts[spec.name] = pairwise_rankings(rewards.tolist(), writers, groups, prompts)
         for judge in dict.fromkeys(judge for judge, _ in graded.text_grades):
             at = [index for index, name in enumerate(ids) if (judge, name) in graded.text_grades]
             reference = [graded.text_grades[judge, ids[index]] for index in at]
             credits[spec.name, judge] = pair_credits(
-                reference, rewards[at].tolist(),
+                reference,
+                rewards[at].tolist(),
                 *([of[index] for index in at] for of in (groups, prompts, writers)),
-            )  # fmt: skip
+            )
     longer = next((spec.name for spec in specs if spec.kind == "longer"), None)
-    return beaten, text_agreements(credits, longer), trained_on, verdicts
+    return rates, text_agreements(credits, longer), trained_on, verdicts
 
 
 def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
@@ -237,8 +242,8 @@ def main(config: Config) -> None:
         raise ConfigError(
             f"reference: no writer '{config.reference}': {nearest(config.reference, writers)}"
         )
-    beaten, agreements, trained_on, verdicts = score_texts(config, graded, parts)
-    rows = writer_rows(judged, config.reference, beaten)
+    rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
+    rows = writer_rows(judged, config.reference, rates)
     fit = fit_offsets(judged)
     utilities = {
         name: plackett_luce(rankings, prior=config.utility_prior)
@@ -251,8 +256,8 @@ def main(config: Config) -> None:
         name = f"{quantity} by {judge}" if judge else quantity
         columns[name] = {row.writer: row.plain for row in writer_rows(of_judge)}
     columns |= {
-        f"beaten by {rater}": {writer: share.mean for writer, share in of_rater.items()}
-        for rater, of_rater in beaten.items()
+        f"win rate by {rater}": {writer: share.mean for writer, share in of_rater.items()}
+        for rater, of_rater in rates.items()
     }
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
@@ -288,26 +293,40 @@ def main(config: Config) -> None:
     text = "\n\n".join([*parts_of_text, *notes]) + "\n"
     table = [
         {
-            "writer": row.writer, "grade": row.grade.mean, "low": row.grade.low,
-            "high": row.grade.high, "prompts": row.grade.clusters, "grades": row.grades,
+            "writer": row.writer,
+            "grade": row.grade.mean,
+            "low": row.grade.low,
+            "high": row.grade.high,
+            "prompts": row.grade.clusters,
+            "grades": row.grades,
             "plain_mean": row.plain,
             **{name: of_column.get(row.writer) for name, of_column in columns.items()},
         }
         for row in rows
-    ]  # fmt: skip
+    ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
     artifact.write("writers.csv", partial(write_csv, table))
     artifact.write("writers.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    artifact.counts = {"writers": len(rows), "grades": len(graded.rows),
-                       "missing_grades": graded.missing}  # fmt: skip
-    lowest, highest = (pick(getattr(one, end) for one in comparison.ranges)
-                       for pick, end in ((min, "low"), (max, "high")))  # fmt: skip
+    artifact.counts = {
+        "writers": len(rows),
+        "grades": len(graded.rows),
+        "missing_grades": graded.missing,
+    }
+    lowest, highest = (
+        pick(getattr(one, end) for one in comparison.ranges)
+        for pick, end in ((min, "low"), (max, "high"))
+    )
     write_writers(
-        artifact, quantity, rows, tables, notes, config.published,
+        artifact,
+        quantity,
+        rows,
+        tables,
+        notes,
+        config.published,
         scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
         f"{highest:.2f}.",
         excerpts=read_excerpts(graded, [row.writer for row in rows]),
-    )  # fmt: skip
+    )
     artifact.finish()
     parts.discard_unused()
     print(text, end="")

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from litbench import __version__
-from litbench.benchmark import Benchmark, run_benchmark
-from litbench.config import Positional, clear_exit, nearest, run_program
+from litbench.config import Positional, nearest, report_errors, run_program
 from litbench.errors import ConfigError, MissingExtraError
+from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.judges.store import Sampling
 from litbench.models import model_entry
 from litbench.raters import RaterSpec, load_object
@@ -149,8 +149,9 @@ class RaterKeys:
                 "--device and --batch_tokens only work with --model: put them into --rater"
             )
         if not isinstance(self.rater, dict):
-            raise ConfigError(f"--rater is {self.rater!r:.80}: write an entry such as "
-                              "'{kind: longer}'")  # fmt: skip
+            raise ConfigError(
+                f"--rater is {self.rater!r:.80}: write an entry such as '{{kind: longer}}'"
+            )
         return scorer_spec(self.rater)
 
 
@@ -281,8 +282,11 @@ def serve(config: Serve) -> None:
             f"{_TOKEN} must be ASCII characters without spaces, and not empty: change it"
         )
     if token is None and not server.is_loopback(config.host):
-        print(f"warning: anyone who reaches {config.host} can use this server: set {_TOKEN}, or "
-              "bind to 127.0.0.1", file=sys.stderr)  # fmt: skip
+        print(
+            f"warning: anyone who reaches {config.host} can use this server: set {_TOKEN}, or "
+            "bind to 127.0.0.1",
+            file=sys.stderr,
+        )
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     given = {one.name: getattr(config, one.name) for one in fields(server.ServerLimits)}
@@ -382,9 +386,9 @@ def _dispatch(name: str, rest: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command of the command line, inside `clear_exit`."""
+    """Run the command of the command line, inside `report_errors`."""
     name, *rest = sys.argv[1:] or ["--help"]
-    with clear_exit():
+    with report_errors():
         try:
             _dispatch(name, rest)
         except ModuleNotFoundError as error:

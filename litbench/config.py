@@ -165,8 +165,11 @@ def _explain(error: ValidationError, hint: Any, where: str, overridden: Collecti
         prefix = "".join(f"{step}." for step in path)
         return f"{where}: unknown key '{prefix}{steps[-1]}': {nearest(steps[-1], keys, prefix)}"
     if problem["type"] == "missing":
-        paths = [_known_steps(hint, map(str, other["loc"][1:]))[0]
-                 for other in problems if other["type"] == "missing"]  # fmt: skip
+        paths = [
+            _known_steps(hint, map(str, other["loc"][1:]))[0]
+            for other in problems
+            if other["type"] == "missing"
+        ]
         names = [f"'{'.'.join(path)}'" for path in paths]
         if len(names) == 1:
             return f"{where}: key {names[0]} is missing: give it a value"
@@ -408,7 +411,7 @@ def is_full_disk(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def clear_exit() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turn errors that the user can act on into one line and an exit code.
 
     The code is 2 for a LitBenchError or a full disk, 130 for Ctrl+C, 141 for a closed pipe
@@ -435,12 +438,12 @@ def clear_exit() -> Iterator[None]:
 
 
 def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
-    """Run `main` with the config of the command line, inside `clear_exit`."""
+    """Run `main` with the config of the command line, inside `report_errors`."""
 
     def work() -> None:
         main(load_config(cls, sys.argv[1:], about))
 
-    with clear_exit():
+    with report_errors():
         if "TORCHELASTIC_ERROR_FILE" in os.environ:
             from torch.distributed.elastic.multiprocessing.errors import record  # noqa: PLC0415
 

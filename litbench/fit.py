@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.config import Passed, Positional
-from litbench.crossvalidation import CrossValidation, crossvalidate
 from litbench.curation.cleaning import Cleaning
 from litbench.curation.funnel import Funnel
 from litbench.curation.pair_making import PairMaking, make_pairs
 from litbench.curation.rules import Buckets, PairRules
 from litbench.curation.story_making import StoryMaking, make_stories
 from litbench.errors import ConfigError, DataError
-from litbench.finished_evaluation import Evaluation, Judged
+from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
+from litbench.evaluation.results import Evaluation, EvaluationFolder
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
 from litbench.raters import RaterSpec, check_options, files_of
@@ -194,9 +194,15 @@ def _story_making(config: Fit, out: Path) -> StoryMaking:
         base = config.model_name_or_path
         tokenizer = None if base is None or Path(resolve(base)).is_file() else base
     return StoryMaking(
-        out, config.input, _columns(config), config.where, config.encoding,
-        Path(config.input).name, config.cleaning, tokenizer,
-    )  # fmt: skip
+        out,
+        config.input,
+        _columns(config),
+        config.where,
+        config.encoding,
+        Path(config.input).name,
+        config.cleaning,
+        tokenizer,
+    )
 
 
 def _columns(config: Fit) -> dict[str, str]:
@@ -338,12 +344,14 @@ def _evaluate(
     else:
         print(f"reward model: trained on {folds - 1} of {folds} folds, judged on the other one")
         held_out = CrossValidation(
-            out=config.out / "evaluation_reward", judged_folds=1,
-            raters={**raters, **trained, "reward": split}, **shared,
-        )  # fmt: skip
+            out=config.out / "evaluation_reward",
+            judged_folds=1,
+            raters={**raters, **trained, "reward": split},
+            **shared,
+        )
         crossvalidate(held_out, _PROGRAM)
         folders.append(held_out.out)
-    return [Evaluation.read(Judged.find(folder)) for folder in folders]
+    return [Evaluation.read(EvaluationFolder.find(folder)) for folder in folders]
 
 
 def _learning_curve(config: Fit, pairs: Path) -> Evaluation:
@@ -352,11 +360,15 @@ def _learning_curve(config: Fit, pairs: Path) -> Evaluation:
     raters |= {name: {"kind": "features", "share": share} for name, share in _SHARES.items()}
     print("learning curve:")
     crossvalidation = CrossValidation(
-        pairs / "pairs.parquet", config.out / "learning_curve", raters, folds=config.folds or 5,
-        repeats=3, seed=config.seed,
-    )  # fmt: skip
+        pairs / "pairs.parquet",
+        config.out / "learning_curve",
+        raters,
+        folds=config.folds or 5,
+        repeats=3,
+        seed=config.seed,
+    )
     crossvalidate(crossvalidation, _PROGRAM)
-    return Evaluation.read(Judged.find(crossvalidation.out))
+    return Evaluation.read(EvaluationFolder.find(crossvalidation.out))
 
 
 def _report(
@@ -388,9 +400,12 @@ def _report(
         )
         for file, evaluation in zip(files, evaluations, strict=True):
             page = evaluation.report(
-                f"LitBench: {name}", out / file, beside=beside, next_command=command,
+                f"LitBench: {name}",
+                out / file,
+                beside=beside,
+                next_command=command,
                 learning={"features": curve} if curve else {},
-            )  # fmt: skip
+            )
             artifact.write(file, partial(Path.write_text, data=page, encoding="utf-8"))
         page = folder.report(f"LitBench data: {name}", out / beside[-1], beside)
         artifact.write(beside[-1], partial(Path.write_text, data=page, encoding="utf-8"))

@@ -127,9 +127,12 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
         import datasets  # noqa: PLC0415
 
         loaded = datasets.load_dataset(
-            name.repository, name.configuration, split=name.split, revision=name.revision,
+            name.repository,
+            name.configuration,
+            split=name.split,
+            revision=name.revision,
             streaming=True,
-        )  # fmt: skip
+        )
         if isinstance(loaded, dict):
             if len(loaded) > 1:
                 first = replace(parse_name(source), split=min(loaded))
@@ -190,8 +193,10 @@ def replace_files(
         api.create_repo(name, repo_type=kind, private=private, exist_ok=True)
         before = api.repo_info(name, repo_type=kind)
         if private and not before.private:
-            raise ConfigError(f"{name} is public on the Hub: make it private there, or push with "
-                              "private: false (hub_private_repo for a model)")  # fmt: skip
+            raise ConfigError(
+                f"{name} is public on the Hub: make it private there, or push with "
+                "private: false (hub_private_repo for a model)"
+            )
         existing = [sibling.rfilename for sibling in before.siblings or []]
         stale = [path for path in existing if is_ours(path) and path not in files]
         changes = [library.CommitOperationAdd(path, file) for path, file in files.items()]

@@ -301,24 +301,52 @@ PROBES = {
     probe.name: probe
     for probe in (
         Probe("markdown", "preserving", _markdown, "paragraphs are in italics; at 1 all of them"),
-        Probe("padding", "breaking", _padding,
-              "filler sentences throughout the story; at 1 as many words as the story has"),
-        Probe("repetition", "breaking", _repetition,
-              "paragraphs (of a single-paragraph story, sentences) are repeated; at 1 all of them"),
-        Probe("drop_paragraphs", "breaking", _drop_paragraphs,
-              "random paragraphs (of fewer than four, sentences) are missing; at 1 three of them"),
-        Probe("cut_ending", "breaking", _cut_ending,
-              "the last sentences are missing; at 1 three quarters of them"),
+        Probe(
+            "padding",
+            "breaking",
+            _padding,
+            "filler sentences throughout the story; at 1 as many words as the story has",
+        ),
+        Probe(
+            "repetition",
+            "breaking",
+            _repetition,
+            "paragraphs (of a single-paragraph story, sentences) are repeated; at 1 all of them",
+        ),
+        Probe(
+            "drop_paragraphs",
+            "breaking",
+            _drop_paragraphs,
+            "random paragraphs (of fewer than four, sentences) are missing; at 1 three of them",
+        ),
+        Probe(
+            "cut_ending",
+            "breaking",
+            _cut_ending,
+            "the last sentences are missing; at 1 three quarters of them",
+        ),
         Probe("shuffle", "breaking", _shuffle, "sentences are reordered; at 1 all of them"),
-        Probe("other_story", "breaking", _other_story,
-              "the end is replaced by that of a similarly long story for another prompt; at 1 the "
-              "whole story"),
-        Probe("bragging", "breaking", _with_notes("bragging", BOASTS),
-              "notes about upvotes and awards after the story; at 1 four notes"),
-        Probe("fake_verdict", "breaking", _with_notes("fake verdict", FAKE_VERDICTS),
-              "lines after the story that look like a judge's verdict for it; at 1 four lines"),
+        Probe(
+            "other_story",
+            "breaking",
+            _other_story,
+            "the end is replaced by that of a similarly long story for another prompt; at 1 the "
+            "whole story",
+        ),
+        Probe(
+            "bragging",
+            "breaking",
+            _with_notes("bragging", BOASTS),
+            "notes about upvotes and awards after the story; at 1 four notes",
+        ),
+        Probe(
+            "fake_verdict",
+            "breaking",
+            _with_notes("fake verdict", FAKE_VERDICTS),
+            "lines after the story that look like a judge's verdict for it; at 1 four lines",
+        ),
     )
-}  # fmt: skip
+}
 
 
 def change(probe: Probe, subject: Subject, strength: float) -> str | None:
@@ -429,13 +457,22 @@ def probe_pairs(
                 missing.setdefault(probe.name, Counter())[f"{strength:g}"] += 1
                 continue
             name = f"{original.story_id}~{probe.name}~{strength:g}~{seed}"
-            rows.append({
-                "pair_id": pair_id(original.story_id, name), "prompt_id": original.prompt_id,
-                "prompt": original.prompt, "chosen": original.text, "rejected": changed,
-                "label_source": "planted", "split": "all", "chosen_story_id": original.story_id,
-                "rejected_story_id": name, "probe": probe.name, "effect": probe.effect,
-                "strength": strength,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "pair_id": pair_id(original.story_id, name),
+                    "prompt_id": original.prompt_id,
+                    "prompt": original.prompt,
+                    "chosen": original.text,
+                    "rejected": changed,
+                    "label_source": "planted",
+                    "split": "all",
+                    "chosen_story_id": original.story_id,
+                    "rejected_story_id": name,
+                    "probe": probe.name,
+                    "effect": probe.effect,
+                    "strength": strength,
+                }
+            )
     if not rows:
         raise DataError(
             f"none of {len(probes)} probes is applicable to any of {len(originals)} stories: use "

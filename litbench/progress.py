@@ -34,9 +34,12 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]
             self._next = time.monotonic() + _SECONDS
             form = options.get("bar_format", "{l_bar}{bar}{r_bar}").replace("|{bar}|", " ")
             options |= {
-                "disable": False, "file": _Lines(), "leave": False, "delay": _SECONDS,
+                "disable": False,
+                "file": _Lines(),
+                "leave": False,
+                "delay": _SECONDS,
                 "bar_format": form.replace("{l_bar}{bar}", "{desc}: {percentage:3.0f}% "),
-            }  # fmt: skip
+            }
         super().__init__(*arguments, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:

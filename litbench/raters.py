@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.config import build, nearest
-from litbench.curation.reader_talk import cut_reader_talk
+from litbench.curation.reader_notes import cut_reader_notes
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.printing import text_table, write_dollars
@@ -145,13 +145,15 @@ class Rater:
         preferred: np.ndarray = np.array(
             [
                 np.mean(
-                    [value_of.get(one.prefers, np.nan) if one.p_first is None else one.p_first
-                     for one in judged]
+                    [
+                        value_of.get(one.prefers, np.nan) if one.p_first is None else one.p_first
+                        for one in judged
+                    ]
                 )
                 for judged in self.judge(pairs)
             ],
             dtype=np.float64,
-        )  # fmt: skip
+        )
         return preferred
 
     def training_prompts(self) -> frozenset[str]:
@@ -264,7 +266,7 @@ class LengthRater(ScoreRater):
 
 
 @dataclass
-class TalkRater(ScoreRater):
+class NotesRater(ScoreRater):
     """Prefers the story with notes to readers, which often give the label away."""
 
     name: str
@@ -275,7 +277,7 @@ class TalkRater(ScoreRater):
         """Return 1 for stories with notes that `litbench.curation` would cut, else 0."""
         del prompts
         rewards = np.zeros(len(stories))
-        rewards[list(cut_reader_talk(pa.array(stories, pa.large_string())))] = 1
+        rewards[list(cut_reader_notes(pa.array(stories, pa.large_string())))] = 1
         return rewards
 
 
@@ -339,7 +341,7 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "longer": Kind(lambda name, *_: LengthRater(name, "longer", 1)),
     "shorter": Kind(lambda name, *_: LengthRater(name, "shorter", -1)),
-    "talk": Kind(lambda name, *_: TalkRater(name, "talk")),
+    "talk": Kind(lambda name, *_: NotesRater(name, "talk")),
     "random": Kind(lambda name, options, _: RandomRater(name, **options), RandomOptions),
     "features": Kind(
         "litbench.models.features:rater_from_options",

@@ -125,8 +125,12 @@ VERDICTS = Schema(
         Column("pair_id", "text", "the pair judged", required=True),
         Column("rater", "text", "name of the rater in the run's config", required=True),
         Column("kind", "text", "kind of rater", required=True),
-        Column("order", "text", "story that stood first; null without order",
-               choices=("chosen", "rejected")),
+        Column(
+            "order",
+            "text",
+            "story that stood first; null without order",
+            choices=("chosen", "rejected"),
+        ),
         Column("outcome", "text", "what the rater decided", required=True, choices=OUTCOMES),
         Column("p_chosen", "number", "probability given to the chosen story, 0 to 1"),
         Column("reward_chosen", "number", "reward of the chosen story"),
@@ -140,7 +144,7 @@ VERDICTS = Schema(
         Column("fold", "text", "repeat/fold whose model judged it; null outside cross-validation"),
     ),
     key=("pair_id", "rater", "order", "fold"),
-)  # fmt: skip
+)
 
 TURNS = Schema(
     "turns",
@@ -151,8 +155,13 @@ TURNS = Schema(
         Column("role", "text", "who answers: writer, or the name of another role", required=True),
         Column("step", "text", "step of the protocol; attempt n ends in /n", required=True),
         Column("text", "text", "the answer", required=True),
-        Column("outcome", "text", "what became of the request", required=True,
-               choices=("answered", "refused", "cut", "error")),
+        Column(
+            "outcome",
+            "text",
+            "what became of the request",
+            required=True,
+            choices=("answered", "refused", "cut", "error"),
+        ),
         Column("model", "text", "model name reported by the provider"),
         Column("input_tokens", "integer", "tokens read"),
         Column("output_tokens", "integer", "tokens written"),
@@ -160,7 +169,7 @@ TURNS = Schema(
         Column("seconds", "number", "duration of the request"),
     ),
     key=("writer", "prompt_id", "sample", "role", "step"),
-)  # fmt: skip
+)
 
 RATING_OUTCOMES = ("rated", "unparsed", "off_scale", "refused", "cut", "error")
 
@@ -169,9 +178,13 @@ RATINGS = Schema(
     (
         Column("story_id", "text", "the story rated", required=True),
         Column("rater", "text", "who rated it", required=True),
-        Column("rater_kind", "text",
-               "an annotator (person), a judge whose ratings were recorded, or a model asked",
-               required=True, choices=("person", "recorded", "model")),
+        Column(
+            "rater_kind",
+            "text",
+            "an annotator (person), a judge whose ratings were recorded, or a model asked",
+            required=True,
+            choices=("person", "recorded", "model"),
+        ),
         Column("rating", "number", "null if it could not be read"),
         Column("explanation", "text", "what the rater wrote"),
         Column("story_digest", "text", "`story_digest` of its text; null without text"),
@@ -184,7 +197,7 @@ RATINGS = Schema(
         Column("seconds", "number", "duration of the request"),
     ),
     key=("story_id", "rater", "rater_kind", "criterion"),
-)  # fmt: skip
+)
 
 GRADES = Schema(
     "grades",

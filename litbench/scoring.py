@@ -39,7 +39,7 @@ from litbench.raters import (
     files_of,
     load_rater,
     parse_raters,
-)  # fmt: skip
+)
 from litbench.records import Column, Schema
 from litbench.store import (
     Cache,
@@ -50,7 +50,7 @@ from litbench.store import (
     versions,
     write_atomically,
     write_sealed,
-)  # fmt: skip
+)
 from litbench.tables import write_sorted_batches
 from litbench.text import prompt_key
 

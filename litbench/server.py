@@ -434,10 +434,17 @@ def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvi
         # uvicorn opens the socket, not we: asyncio then sets TCP_NODELAY, without which a response
         # on a keep-alive connection waits 40 ms for the client's delayed ACK. No access log: a
         # client may have put a story into the path.
-        refuse_two_lengths, host=host, port=port, http="h11", loop="asyncio", ws="none",
-        lifespan="off", access_log=False, limit_concurrency=_MOST_CONNECTIONS,
+        refuse_two_lengths,
+        host=host,
+        port=port,
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
-    )  # fmt: skip
+    )
     return uvicorn.Server(config)
 
 

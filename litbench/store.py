@@ -109,7 +109,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 @contextlib.contextmanager
-def clear_full_disk(path: Path) -> Iterator[None]:
+def translate_disk_full(path: Path) -> Iterator[None]:
     """Turn what any library raises on a full disk into a DataError that names `path`."""
     try:
         yield
@@ -154,7 +154,7 @@ def write_atomically(
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir() if is_folder else temporary.touch()
         mode = temporary.stat().st_mode & 0o666
-        with clear_full_disk(path):
+        with translate_disk_full(path):
             write(temporary)
         for written in [*temporary.rglob("*"), temporary]:
             if written.is_file():

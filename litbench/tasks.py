@@ -60,8 +60,11 @@ def _model(protocol: Protocol, role: str) -> Any:
     if role == WRITER:
         return get_model()
     is_judge = role in protocol.roles and protocol.roles[role].is_judge
-    return get_model(role=role, default=get_model(role=_JUDGE, required=True) if is_judge else None,
-                     required=True)  # fmt: skip
+    return get_model(
+        role=role,
+        default=get_model(role=_JUDGE, required=True) if is_judge else None,
+        required=True,
+    )
 
 
 def _session(protocol: Protocol, state: TaskState) -> Session:
@@ -113,19 +116,23 @@ def grade() -> Scorer:
         session = _session(loaded, state)
         judged = await loaded.rate(session, item, written, _JUDGE)
         grades = [*written.grades, *judged.grades]
-        headline = [(one, flags) for rater, name, one, flags in grades
-                    if (rater, name) == (_JUDGE, loaded.headline)]  # fmt: skip
+        headline = [
+            (one, flags)
+            for rater, name, one, flags in grades
+            if (rater, name) == (_JUDGE, loaded.headline)
+        ]
         value, flags = headline[0] if headline else (None, ["no grade"])
         return Score(
             value=math.nan if value is None else value,
             answer=state.output.completion,
             explanation="; ".join(flags),
             metadata={
-                "grades": {f"{name} by {rater}" if rater else name: one
-                           for rater, name, one, _ in grades},
+                "grades": {
+                    f"{name} by {rater}" if rater else name: one for rater, name, one, _ in grades
+                },
                 "transcript": session.messages(),
             },
-        )  # fmt: skip
+        )
 
     return score
 
@@ -185,28 +192,35 @@ def both_orders() -> Solver:
         answers = [read_output(output) for output in outputs]
         state.store.set("answers", [as_plain(answer) for answer in answers])
         state.output = outputs[-1]
-        state.messages = chat_messages([
-            message
-            for question, answer in zip(questions, answers, strict=True)
-            for message in (("user", question), ("assistant", answer.text))
-        ])  # fmt: skip
+        state.messages = chat_messages(
+            [
+                message
+                for question, answer in zip(questions, answers, strict=True)
+                for message in (("user", question), ("assistant", answer.text))
+            ]
+        )
         return state
 
     return solve
 
 
-@scorer(metrics={
-    "agreement": [mean(), stderr(cluster="prompt_id")], "flip_rate": [mean()],
-    "first_share": [mean()], "coverage": [mean()],
-})  # type: ignore[untyped-decorator]  # fmt: skip
+@scorer(
+    metrics={
+        "agreement": [mean(), stderr(cluster="prompt_id")],
+        "flip_rate": [mean()],
+        "first_share": [mean()],
+        "coverage": [mean()],
+    }
+)  # type: ignore[untyped-decorator]
 def verdicts() -> Scorer:
     """Compare the verdicts of both orders with the chosen story; what is not judged is unscored."""
 
     async def score(state: TaskState, target: Any) -> Score:
         answers = [Answer(**one) for one in state.store.get("answers")]
         form = state.metadata["answer"]
-        readings = [read_answer(one.text, form) if one.outcome == "answered" else None
-                    for one in answers]  # fmt: skip
+        readings = [
+            read_answer(one.text, form) if one.outcome == "answered" else None for one in answers
+        ]
         found = [one.verdict if one and one.verdict in _OTHER else None for one in readings]
         # In the first order.
         first = [_OTHER.get(str(one)) if k else one for k, one in enumerate(found)]

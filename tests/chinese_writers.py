@@ -15,9 +15,15 @@ from litbench.tables import write_table
 from litbench.text import count_words_of, digest
 
 TAGS = (
-    "修辞手法评分", "感官描述丰富度评分", "角色平衡度评分", "角色对白独特性评分",
-    "角色一致性评分", "意境匹配度评分", "语境适配度评分", "跨场景衔接度评分",
-)  # fmt: skip
+    "修辞手法评分",
+    "感官描述丰富度评分",
+    "角色平衡度评分",
+    "角色对白独特性评分",
+    "角色一致性评分",
+    "意境匹配度评分",
+    "语境适配度评分",
+    "跨场景衔接度评分",
+)
 STORY = "渡口只有一条船，撑船的老人每天等最后一班客人。那天夜里没有人来，船却吃水很深。\n\n"
 SYNOPSIS = (
     "<主要人物>老人、过客</主要人物>\n<主要情节>(1) 老人等客 (2) 船沉了</主要情节>\n"
@@ -52,10 +58,14 @@ def block(*numbers):
 def write_books(path, ids=("book_1.a", "book_1.b"), chapters=10, **more):
     """Books with the same title, and synopses that differ."""
     books = [
-        {"request_id": name, "novel": "渡口", **more,
-         "novel_info": [f"{SYNOPSIS}\n第{number}回 {name}" for number in range(chapters)]}
+        {
+            "request_id": name,
+            "novel": "渡口",
+            **more,
+            "novel_info": [f"{SYNOPSIS}\n第{number}回 {name}" for number in range(chapters)],
+        }
         for name in ids
-    ]  # fmt: skip
+    ]
     path.write_text(json.dumps(books, ensure_ascii=False), encoding="utf-8")
     return path
 
@@ -63,8 +73,9 @@ def write_books(path, ids=("book_1.a", "book_1.b"), chapters=10, **more):
 def write_turns(path, rows):
     """A table of turns from (writer, prompt_id, role, step, text)."""
     names = ("writer", "prompt_id", "role", "step", "text")
-    rows = [{**dict(zip(names, row, strict=True)), "sample": 0, "outcome": "answered"}
-            for row in rows]  # fmt: skip
+    rows = [
+        {**dict(zip(names, row, strict=True)), "sample": 0, "outcome": "answered"} for row in rows
+    ]
     write_table(pa.Table.from_pylist(rows, TURNS.arrow()), path)
     return path
 
@@ -73,10 +84,14 @@ def write_instructions(path, rows):
     """A table of instructions; what a row leaves out is harmless."""
     base = {"task": "open", "genre": "小说", "information": "", "reference": STORY * 3}
     full = [
-        {"instruction_id": f"i{number}", "instruction": f"写一篇关于渡口的小说，第{number}号。",
-         **base, **row}
+        {
+            "instruction_id": f"i{number}",
+            "instruction": f"写一篇关于渡口的小说，第{number}号。",
+            **base,
+            **row,
+        }
         for number, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
     write_table(pa.Table.from_pylist(full), path)
     return path
 

@@ -240,9 +240,11 @@ class _Handler(Handler):
         text = fake.answers[body["model"]](question)
         message = {"role": "assistant", "content": text}
         reasons = {
-            "filter": "content_filter", "filter later": "content_filter", "length": "length",
+            "filter": "content_filter",
+            "filter later": "content_filter",
+            "length": "length",
             "limit": "length",
-        }  # fmt: skip
+        }
         if manner == "refusal":
             message |= {"content": None, "refusal": fake.refusal}
         elif manner == "filter":

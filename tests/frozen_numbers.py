@@ -47,9 +47,14 @@ def write_dirty_file(path, rows=2_000):
     """Stories as JSONL, of which about a third are broken in eleven ways."""
     source = random.Random(SEED)
     faults = [
-        "not JSON", '{"id": 1', "[1, 2]", '"text"', "{}", "",
+        "not JSON",
+        '{"id": 1',
+        "[1, 2]",
+        '"text"',
+        "{}",
+        "",
         '{"id": "x", "title": "p", "body": "half \\ud800 a pair"}',
-    ]  # fmt: skip
+    ]
     with path.open("wb") as file:
         for number in range(rows):
             row = {

@@ -22,10 +22,20 @@ _PROMPTS = {
         "example": EXAMPLES[_STEPS.get(name, name)],
     }
     for name in (
-        *_CONSTRUCTION, "questions", "keywords", "profile_keywords", "turn", "choices", "summary",
-        "memory", "journey", "progress", "plan", "artifact",
+        *_CONSTRUCTION,
+        "questions",
+        "keywords",
+        "profile_keywords",
+        "turn",
+        "choices",
+        "summary",
+        "memory",
+        "journey",
+        "progress",
+        "plan",
+        "artifact",
     )
-}  # fmt: skip
+}
 
 
 def _mark(text):
@@ -94,10 +104,13 @@ def judge(question):
     number = int(digest(question), 16)
     scores = {name: 1 + number // 7**place % 5 for place, name in enumerate(CRITERIA)}
     scores["ux_use_again_intent"] = 1 + 2 * (number % 3)
-    return json.dumps({
-        "scores": scores, "breaking_character_count": number % 3,
-        "failure_modes": ["repetition", "unheard-of"] if number % 2 else [],
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "scores": scores,
+            "breaking_character_count": number % 3,
+            "failure_modes": ["repetition", "unheard-of"] if number % 2 else [],
+        }
+    )
 
 
 def lazy_judge(question):

@@ -39,10 +39,13 @@ def results_of(protocol, item, models, judges, writer="w"):
         every = [written, *judged.values()]
         return Results(
             written.texts,
-            {(judge, step): rated for judge in judges
-             for step, rated in judged[judge].ratings.items()},
+            {
+                (judge, step): rated
+                for judge in judges
+                for step, rated in judged[judge].ratings.items()
+            },
             [grade for part in every for grade in part.grades],
             [event for part in every for event in part.events],
-        )  # fmt: skip
+        )
 
     return asyncio.run(script(Session(writer, item.prompt_id, 0, script, models=models)))

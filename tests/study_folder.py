@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from litbench.config import as_plain
 from litbench.human_study.plan import Plan, Study
-from litbench.human_study.simulation import Crowd, Reader
+from litbench.human_study.simulation import Reader, SimulatedReaders
 from litbench.human_study.store import Store
 from litbench.store import Artifact, write_json
 from litbench.tables import write_table
@@ -28,10 +28,14 @@ TEXTS = {"consent": "You read stories.", "contact": "owner@example.org", "comple
 def study_pairs(pair_table, count):
     """Pairs of as many prompts; the chosen and the rejected story differ in every word."""
     rows = [
-        {"prompt_id": f"p{k}", "chosen": " ".join(f"good{k}word{w}" for w in range(12)),
-         "rejected": " ".join(f"poor{k}word{w}" for w in range(9)), "label_source": "model"}
+        {
+            "prompt_id": f"p{k}",
+            "chosen": " ".join(f"good{k}word{w}" for w in range(12)),
+            "rejected": " ".join(f"poor{k}word{w}" for w in range(9)),
+            "label_source": "model",
+        }
         for k in range(count)
-    ]  # fmt: skip
+    ]
     return pair_table(rows).sort_by("pair_id")
 
 
@@ -45,7 +49,7 @@ def write_study(folder: Path, pairs: pa.Table, **plan) -> Study:
     return Study.open(folder)
 
 
-def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
+def simulate_choices(study: Study, crowd: SimulatedReaders) -> pa.Table:
     """The choices of a study that has all its readers, who answer the store without a server."""
     # Every look at the clock is a minute later, so that nobody reads too fast.
     store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)

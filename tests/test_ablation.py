@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from litbench import evaluation
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation import loop as evaluation
 from litbench.metrics.ablation import (
     Arm,
     ablation_study,
@@ -261,9 +261,13 @@ def test_one_variant_is_a_scaling_study(ablation, trainings, ready):
         "longer": {"kind": "longer"},
     }
     module, config = ablation(
-        stories=world(), variants={"ready": {"pairs": str(ready)}}, reference=None, raters=raters,
-        pairs_used=[0.2, 21, 0.5, 1.0], seeds=[0, 1],
-    )  # fmt: skip
+        stories=world(),
+        variants={"ready": {"pairs": str(ready)}},
+        reference=None,
+        raters=raters,
+        pairs_used=[0.2, 21, 0.5, 1.0],
+        seeds=[0, 1],
+    )
     config.stories = None
     module.main(config)
     found = read(config.out)

@@ -157,15 +157,20 @@ def test_renaming_the_sides_mirrors_every_figure(data, pair_table, verdict_table
 def test_outcomes_words_and_tokens_are_counted_on_these_pairs(pair_table, verdict_table):
     rows = [
         {"pair_id": "p0", "outcome": "chosen", "explanation": "two words", "input_tokens": 5},
-        {"pair_id": "p1", "outcome": "rejected", "explanation": "four words in it",
-         "input_tokens": 6, "output_tokens": 2},
+        {
+            "pair_id": "p1",
+            "outcome": "rejected",
+            "explanation": "four words in it",
+            "input_tokens": 6,
+            "output_tokens": 2,
+        },
         # No judgement, nothing said, and another pair: none of them has a length.
         {"pair_id": "p2", "outcome": "refused", "explanation": "I will not say which, ever"},
         {"pair_id": "p3", "outcome": "tie", "explanation": " ... "},
         {"pair_id": "p4", "outcome": "cut", "output_tokens": 40},
         {"pair_id": "elsewhere", "explanation": "one", "input_tokens": 100, "output_tokens": 100},
         {"pair_id": "p0", "rater": "silent"},
-    ]  # fmt: skip
+    ]
     found = efforts(verdict_table(rows), _pairs(pair_table, 5))
     counts = dict.fromkeys(("chosen", "rejected", "tie", "refused", "cut"), 1)
     assert found["rater"]["outcomes"] == {name: counts.get(name, 0) for name in OUTCOMES}

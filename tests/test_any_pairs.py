@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from litbench.benchmark import Benchmark, run_benchmark
 from litbench.errors import DataError
+from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.sources.pairs import read_any_pairs
 
 PROMPTS = ["A lamp.", "A tide.", "A gate."]

@@ -118,14 +118,26 @@ def test_comment_without_a_post_is_an_error(comment, column):
 )
 def test_scores_read_too_early_are_null_and_counted(more, score, counted):
     comment = {
-        "id": "c1", "link_id": "t3_p1", "parent_id": "t3_p1", "body": "Story.", "author": "someone",
-        "score": 12, "created_utc": 1_600_003_600, "edited": False, "retrieved_on": 1_700_000_000,
-    } | more  # fmt: skip
+        "id": "c1",
+        "link_id": "t3_p1",
+        "parent_id": "t3_p1",
+        "body": "Story.",
+        "author": "someone",
+        "score": 12,
+        "created_utc": 1_600_003_600,
+        "edited": False,
+        "retrieved_on": 1_700_000_000,
+    } | more
     counts = Counter()
     (batch,) = read_stories(
-        [(1, comment)], {"p1": {"id": "p1", "title": "[WP] A door"}}, source="test",
-        salt="a salt of the tests", min_score_age_hours=36, problem=mock.Mock(), counts=counts,
-    )  # fmt: skip
+        [(1, comment)],
+        {"p1": {"id": "p1", "title": "[WP] A door"}},
+        source="test",
+        salt="a salt of the tests",
+        min_score_age_hours=36,
+        problem=mock.Mock(),
+        counts=counts,
+    )
     assert batch.to_pylist()[0]["score"] == score
     about_scores = {name: n for name, n in counts.items() if name.startswith("scores_")}
     assert about_scores == ({counted: 1} if counted else {})

@@ -55,10 +55,14 @@ def reference_kernel(calls):
         back, ahead = options["window_size"]
         assert ahead in (0, -1)
         return by_hand(
-            query.float(), key.float(), value.float(), starts,
+            query.float(),
+            key.float(),
+            value.float(),
+            starts,
             options["scale"] or query.shape[-1] ** -0.5,
-            None if back == -1 else back + 1, causal=ahead == 0,
-        ).to(query.dtype)  # fmt: skip
+            None if back == -1 else back + 1,
+            causal=ahead == 0,
+        ).to(query.dtype)
 
     return varlen
 
@@ -102,9 +106,17 @@ def test_both_ways_compute_attention_within_each_sequence(
     if calls is not None:
         query, key, value = (part.to(torch.float16) for part in (query, key, value))
     out, weights = packed_attention(
-        Layer(), query, key, value, None, scaling=0.3, sliding_window=window,
-        cu_seq_lens_q=starts, max_length_q=256, is_causal=causal,
-    )  # fmt: skip
+        Layer(),
+        query,
+        key,
+        value,
+        None,
+        scaling=0.3,
+        sliding_window=window,
+        cu_seq_lens_q=starts,
+        max_length_q=256,
+        is_causal=causal,
+    )
     assert weights is None
     flat = [part[0].transpose(0, 1).float() for part in (query, key, value)]
     expected = by_hand(*flat, starts, 0.3, window, causal=causal).to(query.dtype)
@@ -119,9 +131,15 @@ def test_kernel_ignores_a_window_wider_than_every_sequence(kernel):
     (query, key, value), starts = parts(4)
     query, key, value = (part.bfloat16() for part in (query, key, value))
     packed_attention(
-        Layer(), query, key, value, None, sliding_window=4_096, cu_seq_lens_q=starts,
+        Layer(),
+        query,
+        key,
+        value,
+        None,
+        sliding_window=4_096,
+        cu_seq_lens_q=starts,
         max_length_q=256,
-    )  # fmt: skip
+    )
     assert kernel[0]["window_size"] == (-1, 0)
 
 
@@ -203,29 +221,51 @@ def test_which_models_can_be_packed(tiny_model):
 
 def gpt_oss():
     config = transformers.GptOssConfig(
-        vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_local_experts=2,
-        num_experts_per_tok=1, pad_token_id=0, num_labels=1, initializer_range=0.2,
-    )  # fmt: skip
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        pad_token_id=0,
+        num_labels=1,
+        initializer_range=0.2,
+    )
     return transformers.GptOssForSequenceClassification(config)
 
 
 def lfm2():
     config = transformers.Lfm2Config(
-        vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, layer_types=["conv", "full_attention"],
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        layer_types=["conv", "full_attention"],
         pad_token_id=0,
-    )  # fmt: skip
+    )
     return transformers.Lfm2ForCausalLM(config)
 
 
 def llama4():
     config = transformers.Llama4TextConfig(
-        vocab_size=300, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32,
-        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
-        num_local_experts=2, pad_token_id=0, attention_chunk_size=8,
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=32,
+        intermediate_size_mlp=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=2,
+        pad_token_id=0,
+        attention_chunk_size=8,
         layer_types=["chunked_attention", "full_attention"],
-    )  # fmt: skip
+    )
     return transformers.Llama4ForCausalLM(config)
 
 

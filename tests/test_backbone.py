@@ -296,11 +296,18 @@ def test_gguf_model_can_be_saved(tmp_path, capsys):
     writer.add_eos_token_id(0)
     source = np.random.default_rng(0)
     shapes = {
-        "token_embd": (len(tokens), 32), "output_norm": (32,), "blk.0.attn_norm": (32,),
-        "blk.0.ffn_norm": (32,), "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32),
-        "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32), "blk.0.ffn_gate": (32, 32),
-        "blk.0.ffn_up": (32, 32), "blk.0.ffn_down": (32, 32),
-    }  # fmt: skip
+        "token_embd": (len(tokens), 32),
+        "output_norm": (32,),
+        "blk.0.attn_norm": (32,),
+        "blk.0.ffn_norm": (32,),
+        "blk.0.attn_q": (32, 32),
+        "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32),
+        "blk.0.attn_output": (32, 32),
+        "blk.0.ffn_gate": (32, 32),
+        "blk.0.ffn_up": (32, 32),
+        "blk.0.ffn_down": (32, 32),
+    }
     weights = {name: source.normal(size=shape).astype("f") for name, shape in shapes.items()}
     for name, weight in weights.items():
         writer.add_tensor(f"{name}.weight", weight)

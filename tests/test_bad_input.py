@@ -355,8 +355,11 @@ def test_repeated_column_is_an_error_only_if_it_is_read(make_stories, tmp_path, 
 
     first = next(iter(make_stories(save(names)).stories.values()))
     assert [int(first[name]) for name in ("x (1)", "x (2)", "unnamed (1)", "unnamed (2)")] == [
-        1, 2, 3, 4
-    ]  # fmt: skip
+        1,
+        2,
+        3,
+        4,
+    ]
     assert make_stories(save(names), "--columns.score=x").says("column 'x' appears twice")
     twice = ["score" if name == "" else name for name in names]
     assert make_stories(save(twice)).says("column 'score' appears twice")

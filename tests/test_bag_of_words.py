@@ -73,10 +73,12 @@ def test_it_is_cross_validated(pair_table, load_program, tmp_path):
     program = load_program("eval/crossvalidate.py")
     program.main(
         program.Config(
-            pairs=tmp_path / "pairs.parquet", out=tmp_path / "out", folds=3,
+            pairs=tmp_path / "pairs.parquet",
+            out=tmp_path / "out",
+            folds=3,
             raters={"longer": {"kind": "longer"}, "bag": {"kind": "bag_of_words"}},
         )
-    )  # fmt: skip
+    )
     found = {
         row["rater"]: row for row in json.loads((tmp_path / "out/leaderboard.json").read_text())
     }
@@ -91,9 +93,10 @@ def test_a_benchmark_trains_it_on_other_prompts(pair_table, tmp_path):
         [{**row, "prompt": f"{row['prompt']} More.", "split": "test"} for row in rows(20, 1)]
     )
     renamed = test.set_column(
-        test.column_names.index("pair_id"), "pair_id",
+        test.column_names.index("pair_id"),
+        "pair_id",
         pa.array([f"t{k}" for k in range(20)], pa.large_string()),
-    )  # fmt: skip
+    )
     write_table(pa.concat_tables([train, renamed]), path)
     (spec,) = parse_raters({"bag": {"kind": "bag_of_words", "path": str(path), "split": "train"}})
     model = load_rater(spec)
@@ -121,8 +124,11 @@ def test_a_share_of_the_training_prompts(pair_table, load_program, tmp_path):
     keys = {"pairs": tmp_path / "pairs.parquet", "out": tmp_path / "out", "folds": 3}
     program.main(program.Config(raters=raters, **keys))
     records = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["raters"]
-    used = {name: [fold["prompts_used"] for fold in of] for name, of in records.items()
-            if name != "longer"}  # fmt: skip
+    used = {
+        name: [fold["prompts_used"] for fold in of]
+        for name, of in records.items()
+        if name != "longer"
+    }
     # 12 prompts in 3 folds: 8 to train on.
     assert used == {"of 0.5": [4, 4, 4], "of 1": [8, 8, 8]}
     for wrong in (0, 1.5, "half"):

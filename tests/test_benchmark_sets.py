@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from litbench import evaluation
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.finished_evaluation import Judged
+from litbench.evaluation import loop as evaluation
+from litbench.evaluation.results import EvaluationFolder
 from litbench.metrics.sets import over_sets
 from litbench.records import PAIRS
 from litbench.tables import read_table, write_table
@@ -85,7 +85,7 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
     text = (tmp_path / "out/sets.md").read_text()
     assert "<b>" not in text
     assert "gone: absent" in text
-    judged = Judged.find(tmp_path / "out/two")
+    judged = EvaluationFolder.find(tmp_path / "out/two")
     rows = judged.leaderboard(judged.read_verdicts(), judged.read_pairs())
     assert {row.rater: row.agreement.mean for row in rows} == {
         row["rater"]: row["agreement"] for row in found["rows"] if row["set"] == "two"
@@ -151,18 +151,25 @@ def test_means_are_over_the_sets_of_all_raters():
     rows = [
         {"set": name, "rater": rater, "agreement": value, "trained_on_prompts": seen}
         for name, rater, value, seen in [
-            ("a", "x", 0.9, 0), ("a", "y", 0.5, 3), ("b", "x", 0.6, 0), ("b", "y", 0.7, 0),
-            ("b", "recorded", 0.8, 0), ("c", "x", 0.4, 0), ("c", "y", 0.3, 0),
+            ("a", "x", 0.9, 0),
+            ("a", "y", 0.5, 3),
+            ("b", "x", 0.6, 0),
+            ("b", "y", 0.7, 0),
+            ("b", "recorded", 0.8, 0),
+            ("c", "x", 0.4, 0),
+            ("c", "y", 0.3, 0),
         ]
-    ]  # fmt: skip
+    ]
     found = over_sets(rows, ["x", "y"])
     assert found["sets"] == ["b", "c"]
     assert {row["rater"]: row["mean"] for row in found["raters"]} == {"x": 0.5, "y": 0.5}
 
 
 def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
-    rows = [{"chosen": f"a long story {k}", "rejected": "" if k < 7 else f"story {k}"}
-            for k in range(20)]  # fmt: skip
+    rows = [
+        {"chosen": f"a long story {k}", "rejected": "" if k < 7 else f"story {k}"}
+        for k in range(20)
+    ]
     write_table(pair_table(rows), tmp_path / "one.parquet")
     found = benchmark(most_pairs=10)
     assert row_of(found, "one", "longer")["pairs"] == row_of(found, "two", "longer")["pairs"] == 10
@@ -170,13 +177,13 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
     assert "one: 7 pairs left out: no text" in said
     assert "one: 10 of 13 pairs drawn" in said
     assert "two: 10 of 16 pairs drawn" in said
-    judged = Judged.find(tmp_path / "out/two")
+    judged = EvaluationFolder.find(tmp_path / "out/two")
     drawn = judged.read_pairs().headline["pair_id"].to_pylist()
     assert len(drawn) == 10
     whole = read_table(tmp_path / "two.parquet", PAIRS)
     write_table(whole.take(list(range(whole.num_rows - 1, -1, -1))), tmp_path / "two.parquet")
     benchmark(most_pairs=10)
-    again = Judged.find(tmp_path / "out/two").read_pairs().headline["pair_id"].to_pylist()
+    again = EvaluationFolder.find(tmp_path / "out/two").read_pairs().headline["pair_id"].to_pylist()
     assert set(again) == set(drawn), "the draw goes by the pairs, not by their order"
 
 

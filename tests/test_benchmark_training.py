@@ -26,7 +26,11 @@ def test_both_trainers_have_the_same_loss():
     command += ["--steps", "2", "--repeats", "1", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks/training.py"), *command],
-        capture_output=True, text=True, timeout=300, cwd=ROOT, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout.splitlines()[-1])) == {"model", "over_trl", "over_trl_range"}

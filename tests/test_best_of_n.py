@@ -68,11 +68,13 @@ def test_gain_is_expected_maximum_minus_mean():
     prompts, ns = stories(), sizes(9)
     assert ns == [1, 2, 4, 8, 9]
     for one in best_of_n(prompts, ns):
-        expected = np.mean([
-            np.mean([max(subset) for subset in itertools.combinations(of.rewards, one.n)])
-            - of.rewards.mean()
-            for of in prompts
-        ])  # fmt: skip
+        expected = np.mean(
+            [
+                np.mean([max(subset) for subset in itertools.combinations(of.rewards, one.n)])
+                - of.rewards.mean()
+                for of in prompts
+            ]
+        )
         assert one.gain.mean == pytest.approx(expected)
         assert one.gain.clusters == len(prompts)
         assert one.words.mean == pytest.approx(1)
@@ -125,8 +127,9 @@ def test_prompts_are_grouped_by_text(load_program, story_table, tmp_path):
     assert {row["story_id"]: row["rank"] for row in ranked} == {"s0": 2, "s2": 1, "s1": 2, "s3": 1}
     pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
     assert {(pair["chosen_story_id"], pair["rejected_story_id"]) for pair in pairs} == {
-        ("s2", "s0"), ("s3", "s1"),
-    }  # fmt: skip
+        ("s2", "s0"),
+        ("s3", "s1"),
+    }
     assert {pair["chosen_source"] for pair in pairs} == {"test"}
     assert read_manifest(tmp_path / "out")["counts"]["prompts"] == 2
 

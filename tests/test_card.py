@@ -47,16 +47,23 @@ def run():
             "validation_counts": None,
         },
         "evaluation": {
-            "pairs": 10, "prompts": 5, "label_source": {"votes": 10},
+            "pairs": 10,
+            "prompts": 5,
+            "label_source": {"votes": 10},
             "raters": [
-                {"rater": name, "kind": kind, "agreement": interval, "chosen_longer": interval,
-                 "chosen_shorter": {**interval, "mean": None, "low": None, "high": None},
-                 "coverage": 1.0}
+                {
+                    "rater": name,
+                    "kind": kind,
+                    "agreement": interval,
+                    "chosen_longer": interval,
+                    "chosen_shorter": {**interval, "mean": None, "low": None, "high": None},
+                    "coverage": 1.0,
+                }
                 for name, kind in (("reward", "reward"), ("longer", "longer"))
             ],
         },
         "training_prompts": ["0" * 32],
-    }  # fmt: skip
+    }
 
 
 def head_of(card):
@@ -141,9 +148,12 @@ def test_the_cards_examples_run_and_give_the_same_reward(
         torch.manual_seed(1)
         heads = ["classifier" if kind == "bert" else "score"]
         lora = peft.LoraConfig(
-            task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=heads,
+            task_type="SEQ_CLS",
+            r=2,
+            target_modules="all-linear",
+            modules_to_save=heads,
             init_lora_weights=False,
-        )  # fmt: skip
+        )
         adapted = peft.get_peft_model(model, lora)
         adapted.save_pretrained(apart)
         model, kept = adapted.merge_and_unload(), Adapter(str(base), False, apart)

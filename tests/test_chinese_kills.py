@@ -21,8 +21,13 @@ from litbench.protocols.run import Run, run
 
 TABLES = ("turns", "stories", "ratings", "grades")
 FAULTS = ("429", "500", "reset", "503", "cut", "429 later", "empty", "no json", "hang")
-TRAFFIC = {"connections": 8, "max_retries": 12, "timeout_seconds": 60, "first_wait_seconds": 0.01,
-           "give_up_after": 1_000}  # fmt: skip
+TRAFFIC = {
+    "connections": 8,
+    "max_retries": 12,
+    "timeout_seconds": 60,
+    "first_wait_seconds": 0.01,
+    "give_up_after": 1_000,
+}
 
 
 def planned_faults(number, _kind):
@@ -38,15 +43,21 @@ def manners(question):
 def write_inputs(protocol, folder):
     if protocol == "webnovel":
         source = np.random.default_rng(0)
-        ReferenceDistribution.fit(source.normal(3, 0.4, (60, 1)) + source.normal(0, 0.2, (60, 8)),
-                                  TAGS).write(folder / "reference.json")  # fmt: skip
+        ReferenceDistribution.fit(
+            source.normal(3, 0.4, (60, 1)) + source.normal(0, 0.2, (60, 8)), TAGS
+        ).write(folder / "reference.json")
         books = write_books(folder / "books.json", ["a_1.x", "a_1.y", "b"])
         return {"books": str(books), "reference": str(folder / "reference.json")}
     outline = "人物：老人。情节：等客。"
     gap = "前文。[fill in the blank]后文。"
-    rows = [{"task": "open"}, {"task": "open", "genre": "公文"},
-            {"task": "guide", "information": outline}, {"task": "guide", "genre": "诗歌"},
-            {"task": "completion", "information": gap}, {"task": "completion"}]  # fmt: skip
+    rows = [
+        {"task": "open"},
+        {"task": "open", "genre": "公文"},
+        {"task": "guide", "information": outline},
+        {"task": "guide", "genre": "诗歌"},
+        {"task": "completion", "information": gap},
+        {"task": "completion"},
+    ]
     return {"instructions": str(write_instructions(folder / "instructions.parquet", rows))}
 
 
@@ -70,10 +81,11 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         "second": FakeOpenAI.model_called("second"),
     }
     config = {
-        "protocol": protocol, "options": write_inputs(protocol, tmp_path),
+        "protocol": protocol,
+        "options": write_inputs(protocol, tmp_path),
         "writers": {name: {"model": model, "traffic": TRAFFIC} for name, model in models.items()},
         "judges": {"judge": {"model": FakeOpenAI.model, "traffic": TRAFFIC}},
-    }  # fmt: skip
+    }
     given = Counter()
 
     def answers(name):
@@ -110,17 +122,28 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
             stored = Counter(text for key, text in questions.items() if store.get(key))
         states.append((stored, given.copy()))
         return subprocess.Popen(
-            command, cwd=ROOT, text=True, env=os.environ | server.environment(),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            text=True,
+            env=os.environ | server.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def look():
         stored, before = states[-1]
         again = [place for place in given - before if stored[place] == needed[place]]
         assert not again, f"stored answers were asked for again: {again}"
 
-    with FakeOpenAI(judge, others=others, manners=manners, faults=planned_faults,
-                    on_request=killer, hang_seconds=0.5, seconds=0.01) as server:  # fmt: skip
+    with FakeOpenAI(
+        judge,
+        others=others,
+        manners=manners,
+        faults=planned_faults,
+        on_request=killer,
+        hang_seconds=0.5,
+        seconds=0.01,
+    ) as server:
         assert KEY not in run_through_kills(killer, start, look)
         assert server.faults.keys() == set(FAULTS)
     assert (killer.killed, len(states)) == (kills, kills + 1)
@@ -130,6 +153,8 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         differ = [pair for pair in pairs if len(set(map(str, pair))) > 1]
         assert not differ, f"{name}: {differ[:2]}"
     counts = json.loads((tmp_path / "calm/manifest.json").read_text())["counts"]
-    print(f"\n{protocol}: {kills} kills, {server.requests} requests for {needed.total()} calls, "
-          f"faults {dict(server.faults)}, ratings {counts['ratings']}")  # fmt: skip
+    print(
+        f"\n{protocol}: {kills} kills, {server.requests} requests for {needed.total()} calls, "
+        f"faults {dict(server.faults)}, ratings {counts['ratings']}"
+    )
     assert counts["dialogues"] == {"finished": 6 if protocol == "webnovel" else 12}

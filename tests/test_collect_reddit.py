@@ -87,8 +87,11 @@ def test_top_level_comments_become_stories(collect, tmp_path):
     with FakeReddit(world, page=4) as server:
         rows = collect(server)
         assert server.answered == {
-            "token": 1, "listing": 1, "comments": 12, "more comments": more_requests(world, 4),
-        }  # fmt: skip
+            "token": 1,
+            "listing": 1,
+            "comments": 12,
+            "more comments": more_requests(world, 4),
+        }
     wanted = stories_of(world)
     assert {row["story_id"] for row in rows} == set(wanted)
     assert len(rows) == len(wanted)
@@ -129,9 +132,14 @@ def test_skipped_posts_are_counted_with_their_reason(collect, tmp_path):
         collect(server, posts=["zzzz"], skip_posts=[f"https://redd.it/{first}"])
     counts = manifest(tmp_path / "out")["posts"]
     assert counts["skipped"] == {
-        "in skip_posts": 1, "no comments": 1, "not a prompt ([PI])": 1, "not found": 1,
-        "private": 1, "removed (moderator)": 1, "removed (title)": 1,
-    }  # fmt: skip
+        "in skip_posts": 1,
+        "no comments": 1,
+        "not a prompt ([PI])": 1,
+        "not found": 1,
+        "private": 1,
+        "removed (moderator)": 1,
+        "removed (title)": 1,
+    }
     assert counts["found"] == len(world.posts) + 1
     assert counts["kept"] + sum(counts["skipped"].values()) == counts["found"]
     lines = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
@@ -219,12 +227,22 @@ def run_process(server, tmp_path, *more, **environment):
     settings = server.environment(tmp_path / "settings", **environment)
     return subprocess.Popen(
         [
-            sys.executable, str(ROOT / PROGRAM), "--out", str(tmp_path / "killed"), "--listings",
-            "[new]", "--prompts", "['of number']", *more,
+            sys.executable,
+            str(ROOT / PROGRAM),
+            "--out",
+            str(tmp_path / "killed"),
+            "--listings",
+            "[new]",
+            "--prompts",
+            "['of number']",
+            *more,
         ],
         env={**os.environ, **settings},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 def test_secrets_and_names_are_written_nowhere(tmp_path):

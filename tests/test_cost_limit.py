@@ -97,14 +97,19 @@ CASES = {
 def attack(case, folder, set_variable=os.environ.__setitem__):
     """Run a command some times; returns the dollars billed, and the highest of one answer."""
     traffic = Traffic(
-        connections=CONNECTIONS, max_retries=2, timeout_seconds=1, first_wait_seconds=0.0,
-        max_cost_usd=LIMIT, give_up_after=1_000,
-    )  # fmt: skip
+        connections=CONNECTIONS,
+        max_retries=2,
+        timeout_seconds=1,
+        first_wait_seconds=0.0,
+        max_cost_usd=LIMIT,
+        give_up_after=1_000,
+    )
     questions = [case.question(k) for k in range(600)]
     server = FakeOpenAI(
         lambda question: f"Story A, since {len(question)} says so. " * 4,
-        faults=lambda number, _: case.fault(number), hang_seconds=1.3,
-    )  # fmt: skip
+        faults=lambda number, _: case.fault(number),
+        hang_seconds=1.3,
+    )
     server.count, server.report = case.count, case.report
     server.billed_faults = ("hang", "reset", "500")
     for name, value in server.environment().items():
@@ -190,11 +195,12 @@ def test_programs_at_once_share_the_limit(tmp_path, monkeypatch):
             monkeypatch.setenv(name, value)
         programs = [
             threading.Thread(
-                target=ask_all, args=(tmp_path, server.model, asked, traffic, PRICE),
+                target=ask_all,
+                args=(tmp_path, server.model, asked, traffic, PRICE),
                 kwargs={"name": f"program {number}"},
             )
             for number, asked in enumerate(questions)
-        ]  # fmt: skip
+        ]
         for program in programs:
             program.start()
         for program in programs:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import scoring
-from litbench.evaluation import Job, evaluate
+from litbench.evaluation.loop import Job, evaluate
 from litbench.judges.store import Answer, AnswerStore
 from litbench.models.embeddings import EmbeddingStore
 from litbench.raters import parse_raters

@@ -82,10 +82,12 @@ def render(tmp_path):
         if before is not None:
             write_table(before, tmp_path / "before.parquet")
         defaults = {
-            "title": "A title", "manifest": None, "examples": {},
+            "title": "A title",
+            "manifest": None,
+            "examples": {},
             "pairs": tmp_path / "pairs.parquet",
             "before": None if before is None else tmp_path / "before.parquet",
-        }  # fmt: skip
+        }
         return render_data_report(**{**defaults, **given})
 
     return build
@@ -198,21 +200,29 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs, splits_of):
 def test_numbers_of_the_page(pair_table, render):
     def row(split, prompt, chosen, rejected, score):
         return {
-            "split": split, "prompt_id": f"p{prompt}",
-            "chosen_n_words": chosen, "rejected_n_words": rejected,
-            "chosen_score": score, "rejected_score": 10,
-            "chosen_created_utc": 1_600_000_000, "rejected_created_utc": 1_500_000_000,
-        }  # fmt: skip
+            "split": split,
+            "prompt_id": f"p{prompt}",
+            "chosen_n_words": chosen,
+            "rejected_n_words": rejected,
+            "chosen_score": score,
+            "rejected_score": 10,
+            "chosen_created_utc": 1_600_000_000,
+            "rejected_created_utc": 1_500_000_000,
+        }
 
     # Before: 5 of 8 chosen are the longer, 1 is equal; after: 3 of 6.
     before = pair_table(
         [
-            row("train", 1, 300, 100, 20), row("train", 1, 100, 300, 40),
-            row("train", 2, 320, 100, 14), row("train", 2, 200, 100, 20),
-            row("train", 3, 100, 200, 20), row("train", 3, 150, 150, 20),
-            row("test", 4, 90, 80, 50), row("test", 5, 70, 60, 30),
+            row("train", 1, 300, 100, 20),
+            row("train", 1, 100, 300, 40),
+            row("train", 2, 320, 100, 14),
+            row("train", 2, 200, 100, 20),
+            row("train", 3, 100, 200, 20),
+            row("train", 3, 150, 150, 20),
+            row("test", 4, 90, 80, 50),
+            row("test", 5, 70, 60, 30),
         ]
-    )  # fmt: skip
+    )
     after = before.take(pa.array([0, 1, 3, 4, 5, 6]))
     page = render(before=before, pairs=after, manifest={"counts": {"lengths": {"buckets": 4}}})
     assert cells_of(page, "pairs")[1:] == ["5", "1"]
@@ -223,8 +233,9 @@ def test_numbers_of_the_page(pair_table, render):
     assert cells_of(page, "score of chosen, min / median / max")[1] == "20 / 20 / 40"
     assert cells_of(page, "prompts")[1:3] == ["3 (3 effective)", "1 (1 effective)"]
     assert cells_of(page, "score gap in % of chosen score, min / median / max")[1:3] == [
-        "50 / 50 / 75", "80 / 80 / 80",
-    ]  # fmt: skip
+        "50 / 50 / 75",
+        "80 / 80 / 80",
+    ]
     rows = re.findall(r"<tr><td>(train|test|all)</td>(.*?)</tr>", page, re.DOTALL)
     table = [
         (split, *(Page(cell).text.strip() for cell in re.findall(r"<td>(.*?)</td>", rest, re.S)))
@@ -248,19 +259,22 @@ def test_numbers_of_the_page(pair_table, render):
 def test_the_funnel_its_counts_and_examples_are_shown(random_pairs, render, tmp_path):
     manifest = funnel_manifest(
         stories={
-            "stories": 90, "rejected_rows": {"text: null": 7},
+            "stories": 90,
+            "rejected_rows": {"text: null": 7},
         },
         leakage={
             "shared": [
                 {
-                    "kind": "near_duplicates", "split_a": "train", "split_b": "test",
+                    "kind": "near_duplicates",
+                    "split_a": "train",
+                    "split_b": "test",
                     "shared": 1_017,
                 }
             ]
         },
         digest="0123abc",
         fetched=88,
-    )  # fmt: skip
+    )
     examples = Examples()
     for place in range(5):
         examples.add("min_words", f"short{place}", f"Too short, number {place}", f"{place} words")
@@ -278,8 +292,11 @@ def test_the_funnel_its_counts_and_examples_are_shown(random_pairs, render, tmp_
     assert all(f"Too short, number {place}" in text for place in range(5))
     bars = re.findall(r'class="bar (\w+)" style="width:([\d.]+)%"', page)
     assert [(unit, round(float(width), 1)) for unit, width in bars] == [
-        ("stories", 100.0), ("stories", 66.7), ("pairs", 100.0), ("pairs", 40.0),
-    ]  # fmt: skip
+        ("stories", 100.0),
+        ("stories", 66.7),
+        ("pairs", 100.0),
+        ("pairs", 40.0),
+    ]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -288,9 +305,11 @@ def test_missing_data_are_noted(random_pairs, render):
     page = render(random_pairs(**dict.fromkeys(names)))
     text = Page(page).text
     for line in (
-        "No funnel", "before length symmetry are unknown", "No step removed anything",
+        "No funnel",
+        "before length symmetry are unknown",
+        "No step removed anything",
         "came without one",
-    ):  # fmt: skip
+    ):
         assert line in text, line
     for title in ("Dates: ", "Votes: ", "What splits share"):
         assert title not in text, title
@@ -309,10 +328,16 @@ def test_one_pair_alone_makes_a_page(pair_table, render):
 
 def test_absurd_values_do_not_break_the_page(pair_table, render):
     rows = [
-        {"chosen_score": 2**62, "rejected_score": -(2**62), "chosen_created_utc": -(2**62),
-         "rejected_created_utc": 2**62, "chosen_n_words": 0, "rejected_n_words": 10**9},
+        {
+            "chosen_score": 2**62,
+            "rejected_score": -(2**62),
+            "chosen_created_utc": -(2**62),
+            "rejected_created_utc": 2**62,
+            "chosen_n_words": 0,
+            "rejected_n_words": 10**9,
+        },
         {"chosen_score": 5, "rejected_score": 3, "chosen_created_utc": 9},
-    ]  # fmt: skip
+    ]
     assert len(render(pair_table(rows))) < 400_000
 
 

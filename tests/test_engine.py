@@ -141,12 +141,28 @@ def crowd(story_table, seed=3):
         )
     # What the engines' languages of patterns, trims and folds of case may disagree about.
     hostile = [
-        "[removed]", "  [deleted]\n", "I am a bot, and this action was performed automatically.",
-        "[deleted]\u2028", "[deleted by useré]", "[\u00a0removed]", "great prompt\u0085", "\x0b",
-        "Great prompt\r\n", "Placeholder\u2029", "ſaving this for later", "İ like this prompt",
-        "https://example.org\u00a0", "https://a.b\n\n[c](d)", "\u3000[OT]", "**Off-Topic**",
-        "[OT]\u0085\n\u2028", "門" * 500, "[a](b) " * 60, "Great\u0301 prompt", "\ufeff[OT]",
-    ]  # fmt: skip
+        "[removed]",
+        "  [deleted]\n",
+        "I am a bot, and this action was performed automatically.",
+        "[deleted]\u2028",
+        "[deleted by useré]",
+        "[\u00a0removed]",
+        "great prompt\u0085",
+        "\x0b",
+        "Great prompt\r\n",
+        "Placeholder\u2029",
+        "ſaving this for later",
+        "İ like this prompt",
+        "https://example.org\u00a0",
+        "https://a.b\n\n[c](d)",
+        "\u3000[OT]",
+        "**Off-Topic**",
+        "[OT]\u0085\n\u2028",
+        "門" * 500,
+        "[a](b) " * 60,
+        "Great\u0301 prompt",
+        "\ufeff[OT]",
+    ]
     for row, text in zip(rows[200:], hostile * 4, strict=False):
         row.update(text=text, n_words=60, n_tokens=60)
     for copy, original in ((100, 140), (101, 141), (102, 182)):

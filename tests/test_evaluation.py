@@ -11,14 +11,14 @@ import pytest
 
 from litbench import raters, templates
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import (
+from litbench.evaluation.loop import (
     Job,
     Result,
     evaluate,
     finish_evaluation,
     print_errors,
 )
-from litbench.evaluation_pairs import EvaluationPairs, read_held_out, read_pairs
+from litbench.evaluation.pairs import EvaluationPairs, read_held_out, read_pairs
 from litbench.raters import Judgement, Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS
 from litbench.store import Artifact, Cache, fingerprint
@@ -108,10 +108,13 @@ def test_evaluation_files_are_consistent(pair_table, tmp_path, capsys):
     raters = [LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
     artifact = Artifact(tmp_path, program=__file__, config={}, inputs={})
     results = [
-        Result(Job(RaterSpec(rater.name, rater.kind), "", lambda: pairs, 0),
-               judge_pairs(rater, pairs), {"notes": {}, "trained_on": trained_on})
+        Result(
+            Job(RaterSpec(rater.name, rater.kind), "", lambda: pairs, 0),
+            judge_pairs(rater, pairs),
+            {"notes": {}, "trained_on": trained_on},
+        )
         for rater, trained_on in zip(raters, (0, 2), strict=True)
-    ]  # fmt: skip
+    ]
     finish_evaluation(artifact, results, EvaluationPairs(pairs), "longer")
     # Chosen has 6 (place + 1) words and rejected 15: longer from place 2 on, 10 of 12 pairs.
     expected = {"longer": 10 / 12, "shorter": 2 / 12}
@@ -212,14 +215,16 @@ def test_stored_parts_depend_on_options_files_data_and_versions(
     assert len(Plugin.loaded) == 1
     changes = [
         lambda: run([replace(job, depends_on="other data")], tmp_path),
-        lambda: run([replace(job, spec=replace(plugin, options={**plugin.options, "sign": -1}))],
-                    tmp_path),
+        lambda: run(
+            [replace(job, spec=replace(plugin, options={**plugin.options, "sign": -1}))], tmp_path
+        ),
         lambda: (Path(plugin.options["path"]).write_text("x"), run([job], tmp_path)),
-        lambda: (monkeypatch.setitem(raters.KINDS, "plugin",
-                                     replace(raters.KINDS["plugin"], version=2)),
-                 run([job], tmp_path)),
+        lambda: (
+            monkeypatch.setitem(raters.KINDS, "plugin", replace(raters.KINDS["plugin"], version=2)),
+            run([job], tmp_path),
+        ),
         lambda: (monkeypatch.setattr("litbench.evaluation.LOOP_VERSION", 99), run([job], tmp_path)),
-    ]  # fmt: skip
+    ]
     for count, change in enumerate(changes, start=2):
         change()
         assert len(Plugin.loaded) == count
@@ -314,12 +319,18 @@ def test_training_prompts_are_refused_or_flagged(plugin, pair_table, tmp_path):
 def test_interrupted_trainings_keep_their_folder(pair_table, tmp_path, monkeypatch):
     pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
     jobs = [
-        Job(RaterSpec("fitted", "plugin", {}), f"fold{fold}",
-            lambda fold=fold: pairs.slice(2 * fold, 2), fold,
-            train=lambda fold=fold: pairs.slice(2 - 2 * fold, 2), seed=7, fold=f"0/{fold}",
-            name="arm")
+        Job(
+            RaterSpec("fitted", "plugin", {}),
+            f"fold{fold}",
+            lambda fold=fold: pairs.slice(2 * fold, 2),
+            fold,
+            train=lambda fold=fold: pairs.slice(2 - 2 * fold, 2),
+            seed=7,
+            fold=f"0/{fold}",
+            name="arm",
+        )
         for fold in range(2)
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(Plugin, "interrupt", True)
     with pytest.raises(KeyboardInterrupt):
         run(jobs[:1], tmp_path)

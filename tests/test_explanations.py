@@ -106,10 +106,13 @@ def judged(pair_table, verdict_table):
                     said = "The plot moves." if talks(rater, place, order) else "It moves."
                     rows.append(
                         {
-                            "pair_id": pair_id, "rater": rater, "order": order,
-                            "outcome": outcome(rater, place, order), "explanation": said,
+                            "pair_id": pair_id,
+                            "rater": rater,
+                            "order": order,
+                            "outcome": outcome(rater, place, order),
+                            "explanation": said,
                         }
-                    )  # fmt: skip
+                    )
         return verdict_table(rows), table
 
     return build
@@ -280,9 +283,12 @@ def page_of(tmp_path):
     def write(found):
         artifact = Artifact(tmp_path / "page", program="explanations.py", config={}, inputs={})
         write_explanations(
-            artifact, explanation_study(found), found, title="What <they> say",
+            artifact,
+            explanation_study(found),
+            found,
+            title="What <they> say",
             label_sources=["people"],
-        )  # fmt: skip
+        )
         return (tmp_path / "page" / "explanations.html").read_text(encoding="utf-8")
 
     return write
@@ -345,9 +351,13 @@ def test_the_program_writes_its_files_and_says_unchanged(
     config = module.Config(out=tmp_path / "out", evaluations={"here": evaluation})
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
-        "explanations.csv", "explanations.txt", "explanations.html", "figure8.svg", "figure8.png",
+        "explanations.csv",
+        "explanations.txt",
+        "explanations.html",
+        "figure8.svg",
+        "figure8.png",
         "manifest.json",
-    }  # fmt: skip
+    }
     with (config.out / "explanations.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(FEATURES) * 4

@@ -185,10 +185,15 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
     for prompt in range(12):
         sides = [invented(source, source.randint(30, 80)) for _ in range(2)]
         rows += [
-            {"prompt_id": f"p{prompt}", "chosen": sides[0], "rejected": sides[1],
-             "chosen_story_id": f"c{prompt}-{copy}", "rejected_story_id": f"r{prompt}-{copy}"}
+            {
+                "prompt_id": f"p{prompt}",
+                "chosen": sides[0],
+                "rejected": sides[1],
+                "chosen_story_id": f"c{prompt}-{copy}",
+                "rejected_story_id": f"r{prompt}-{copy}",
+            }
             for copy in range(8)
-        ]  # fmt: skip
+        ]
     strengths = [0.0001, 100.0]
     noise = fit_features(pair_table(rows), FeatureOptions(c=strengths))
     assert noise.c == min(strengths)

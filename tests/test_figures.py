@@ -19,12 +19,22 @@ def around(mean):
 
 DRAWN = {
     "curves": lambda: figures.curves(
-        [figures.Line("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])],
-                      labels=["at ten"], published=[(10, 0.7)])],
-        "pairs", tick=figures.short_count, references=[("coin", 0.5)],
+        [
+            figures.Line(
+                "a",
+                [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])],
+                labels=["at ten"],
+                published=[(10, 0.7)],
+            )
+        ],
+        "pairs",
+        tick=figures.short_count,
+        references=[("coin", 0.5)],
     ),
     "dots": lambda: figures.dots(
-        [("heading", []), ("plot", [[around(0.1), around(0.2)], []])], ["a", "b"], "effect",
+        [("heading", []), ("plot", [[around(0.1), around(0.2)], []])],
+        ["a", "b"],
+        "effect",
         hollow={"plot": 0.1},
     ),
     "distribution": lambda: figures.distribution(np.array([1, 9]), np.array([2**62]), "words"),
@@ -33,7 +43,7 @@ DRAWN = {
     "policy_curves": lambda: figures.policy_curves(
         [("reward", [(1, 0.0), (2, 1.0)], [(0, 0.0), (2, 1.0)], 0.5)]
     ),
-}  # fmt: skip
+}
 
 
 def texts_of(drawn):

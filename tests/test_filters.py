@@ -69,10 +69,16 @@ def test_first_matching_rule_is_counted(story_table):
 
 def test_deleted_texts_are_removed(story_table):
     gone = [
-        "[deleted]", "[removed]", "  [Removed]\n", "\t[DELETED]\r\n", "[deleted by user]",
-        "[ Removed by Reddit ]", "", " \n ",
+        "[deleted]",
+        "[removed]",
+        "  [Removed]\n",
+        "\t[DELETED]\r\n",
+        "[deleted by user]",
+        "[ Removed by Reddit ]",
+        "",
+        " \n ",
         "[ Removed by Reddit on account of violating the [content policy](/help). ]",
-    ]  # fmt: skip
+    ]
     stories = [
         "[removed] was stamped across every page of her file, and still she read on.",
         "The archivist typed [deleted]",
@@ -88,12 +94,29 @@ BODIES = st.builds(
     "".join,
     st.lists(
         st.sampled_from(
-            ["[", "]", " ", "\n", "removed", "Deleted", " by ", "user", "Reddit", "moderator", "s",
-             "é", "_", "x" * 120, "\u00a0", "\u2028", "."]
+            [
+                "[",
+                "]",
+                " ",
+                "\n",
+                "removed",
+                "Deleted",
+                " by ",
+                "user",
+                "Reddit",
+                "moderator",
+                "s",
+                "é",
+                "_",
+                "x" * 120,
+                "\u00a0",
+                "\u2028",
+                ".",
+            ]
         ),
         max_size=9,
     ),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=20)

@@ -68,8 +68,14 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
     code, said = fit(posts(), "--out", "runs/mine", *QUICK)
     assert code == 0, said
     assert "columns: prompt = title, text = body, score = ups, time = created\n" in said
-    for part in ("buckets", "3 folds of 6 prompts, 1 repeats", "features ", "longer ",
-                 "6 prompts (", "say nothing certain about other prompts"):  # fmt: skip
+    for part in (
+        "buckets",
+        "3 folds of 6 prompts, 1 repeats",
+        "features ",
+        "longer ",
+        "6 prompts (",
+        "say nothing certain about other prompts",
+    ):
         assert part in said
     out = Path("runs/mine")
     names = {"stories", "pairs", "model", "evaluation", "report", "manifest.json"}
@@ -216,14 +222,27 @@ def test_ids_are_used_only_where_they_identify(fit, posts):
 @pytest.mark.parametrize(
     ("given", "arguments", "message"),
     [
-        ({"rename": {"title": "x", "ups": "y"}}, [], "posts.jsonl: cannot tell which column is the "
-         "prompt and the score; the columns are x, body, y, created: give --prompt COLUMN --score"),
+        (
+            {"rename": {"title": "x", "ups": "y"}},
+            [],
+            "posts.jsonl: cannot tell which column is the "
+            "prompt and the score; the columns are x, body, y, created: give --prompt "
+            "COLUMN --score",
+        ),
         ({}, ["--score", "upps"], "no column 'upps' (mapped to score)"),
-        ({"ups": 3}, [], "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
-         "pairs (pairs within a prompt, scores differ); min_score removed most: lower it"),
+        (
+            {"ups": 3},
+            [],
+            "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
+            "pairs (pairs within a prompt, scores differ); min_score removed most: lower it",
+        ),
         ({"prompts": 2}, [], "prompts are left, and cross-validation needs 3 prompts: 10 stories"),
-        ({"prompts": 1}, [], "1 prompts are left, and cross-validation needs 3 prompts: 5 stories "
-         "were read: check the column of the prompt"),
+        (
+            {"prompts": 1},
+            [],
+            "1 prompts are left, and cross-validation needs 3 prompts: 5 stories "
+            "were read: check the column of the prompt",
+        ),
         ({"stories": 1}, [], "no two stories of a prompt differ in score: check the columns"),
         ({}, ["--min_words", "5000"], "min_words removed most: lower it"),
         ({}, ["--min_gap", "0.99"], "min_gap removed most: lower it"),
@@ -234,7 +253,7 @@ def test_ids_are_used_only_where_they_identify(fit, posts):
         ({}, ["--symmetry_buckets", "3"], "'symmetry_buckets' is 3"),
         ({}, ["--model_name_or_path", "package:nowhere/model"], "package nowhere is not installed"),
     ],
-)  # fmt: skip
+)
 def test_user_errors_are_one_line(fit, posts, given, arguments, message):
     code, said = fit(posts(**given), "--out", "mine", *QUICK, *arguments)
     assert code == 2
@@ -263,8 +282,10 @@ def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
     keys = ("--model_name_or_path", model, "--max_length", "64", "--learning_rate", "1e-3")
     code, said = fit(posts(prompts=9), "--out", "mine", *QUICK, *keys)
     assert code == 0, said
-    work = {kind: max(job.work for job in jobs if job.spec.kind == kind)
-            for kind in ("features", "reward")}  # fmt: skip
+    work = {
+        kind: max(job.work for job in jobs if job.spec.kind == kind)
+        for kind in ("features", "reward")
+    }
     assert work["reward"] > 100 * work["features"], "as the time they take, for the progress bar"
     assert sum(job.spec.kind == "reward" for job in jobs) == 1
     every, rows = (

@@ -134,9 +134,12 @@ def test_foreign_adapter_loads_with_base_and_head(tiny_model, stories, tmp_path)
     torch.manual_seed(1)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(base)
     lora = peft.LoraConfig(
-        task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=["score"],
+        task_type="SEQ_CLS",
+        r=2,
+        target_modules="all-linear",
+        modules_to_save=["score"],
         init_lora_weights=False,
-    )  # fmt: skip
+    )
     adapted = peft.get_peft_model(model, lora).eval()
     torch.nn.init.normal_(adapted.base_model.model.score.modules_to_save["default"].weight)
     adapted.save_pretrained(tmp_path)

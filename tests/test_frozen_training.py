@@ -49,11 +49,16 @@ def test_losses_gradients_and_weights_stay(name, tiny_model, pair_table, tmp_pat
     folder = tiny_model(kind, head=head)
     model, tokenizer = load_backbone(str(folder), head)
     options = {
-        "model_name_or_path": str(folder), "num_train_epochs": 4 if in_steps else 8,
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2 if in_steps else 6,
-        "learning_rate": 3e-3, "warmup_steps": 0, "logging_steps": 1, "save_strategy": "no",
+        "model_name_or_path": str(folder),
+        "num_train_epochs": 4 if in_steps else 8,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2 if in_steps else 6,
+        "learning_rate": 3e-3,
+        "warmup_steps": 0,
+        "logging_steps": 1,
+        "save_strategy": "no",
         "seed": 0,
-    }  # fmt: skip
+    }
     data = random_pairs(objective)
     if objective == "bradley_terry":
         trainer = PackedRewardTrainer

@@ -183,10 +183,13 @@ def test_errors_end_a_run_or_are_accepted(generate, monkeypatch):
 
 def test_prompts_come_from_a_table_once_each(generate, monkeypatch, tmp_path, pair_table):
     rows = [
-        {"prompt": f"[WP] Task {k // 3}", "prompt_id": f"p{k // 3}",
-         "split": "train" if k < 6 else "test"}
+        {
+            "prompt": f"[WP] Task {k // 3}",
+            "prompt_id": f"p{k // 3}",
+            "split": "train" if k < 6 else "test",
+        }
         for k in range(18)
-    ]  # fmt: skip
+    ]
     # The same prompt under another tag.
     rows.append({"prompt": "task 5!", "prompt_id": "z", "split": "test"})
     write_table(pair_table(rows), tmp_path / "pairs.parquet")

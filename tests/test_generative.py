@@ -73,9 +73,14 @@ def prepared(tiny_model, template):
         )
         loaded = load_template(template(text))
         question = Question.make(
-            tokenizer, model, loaded.parts(), answer=loaded.answer, max_length=400,
-            max_prompt_tokens=40, max_answer_tokens=answer,
-        )  # fmt: skip
+            tokenizer,
+            model,
+            loaded.parts(),
+            answer=loaded.answer,
+            max_length=400,
+            max_prompt_tokens=40,
+            max_answer_tokens=answer,
+        )
         return model, tokenizer, question
 
     return build

@@ -76,9 +76,14 @@ def prepared(tiny_model, template):
         model, tokenizer = load_backbone(folder, "language")
         loaded = load_template(template(text))
         question = Question.make(
-            tokenizer, model, loaded.parts(), answer=loaded.answer, max_length=400,
-            max_prompt_tokens=40, max_answer_tokens=60,
-        )  # fmt: skip
+            tokenizer,
+            model,
+            loaded.parts(),
+            answer=loaded.answer,
+            max_length=400,
+            max_prompt_tokens=40,
+            max_answer_tokens=60,
+        )
         return tokenizer, question
 
     return build
@@ -152,10 +157,17 @@ def test_loss_is_cross_entropy_of_the_answer(
     """Of a step that changes nothing, against plain transformers on one row after another."""
     folder = tiny_model(kind, head="language")
     options = GenerativeTraining(
-        model_name_or_path=str(folder), template=template(text), max_length=400,
-        max_prompt_tokens=40, max_answer_tokens=60, learning_rate=1e-30, max_steps=1,
-        per_device_train_batch_size=2, gradient_accumulation_steps=3, save_strategy="no",
-    )  # fmt: skip
+        model_name_or_path=str(folder),
+        template=template(text),
+        max_length=400,
+        max_prompt_tokens=40,
+        max_answer_tokens=60,
+        learning_rate=1e-30,
+        max_steps=1,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=3,
+        save_strategy="no",
+    )
     pairs = some_pairs(6)
     model = train_generative_model(pairs, options, tmp_path)
     tokenizer, question = prepared(text, kind)
@@ -186,10 +198,16 @@ def test_a_trained_model_answers_alike_once_saved(
 ):
     folder = str(tiny_model("llama", head="language"))
     ready = GenerativeTraining(
-        model_name_or_path=folder, template=template(text), max_length=400, max_prompt_tokens=40,
-        per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-2,
-        warmup_steps=0, **options,
-    )  # fmt: skip
+        model_name_or_path=folder,
+        template=template(text),
+        max_length=400,
+        max_prompt_tokens=40,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-2,
+        warmup_steps=0,
+        **options,
+    )
     pairs = some_pairs(12)
     model = train_generative_model(pairs, ready, tmp_path / "run")
     # Checkpoints are chosen by loss: a verdict read after the gold rationale knows the label.
@@ -235,11 +253,21 @@ def gemma_with_eyes(tiny_model, tmp_path_factory):
         size = len(tokenizer)
         config = transformers.Gemma3Config(
             text_config={**text.to_dict(), "vocab_size": size},
-            vision_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-                           "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
-            mm_tokens_per_image=4, image_token_index=size - 1, boi_token_index=size - 2,
-            eoi_token_index=size - 3, num_labels=1, pad_token_id=tokenizer.pad_token_id,
-        )  # fmt: skip
+            vision_config={
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "patch_size": 14,
+            },
+            mm_tokens_per_image=4,
+            image_token_index=size - 1,
+            boi_token_index=size - 2,
+            eoi_token_index=size - 3,
+            num_labels=1,
+            pad_token_id=tokenizer.pad_token_id,
+        )
         torch.manual_seed(0)
         kind = "SequenceClassification" if head == "reward" else "ConditionalGeneration"
         model = getattr(transformers, f"Gemma3For{kind}")(config)

@@ -105,10 +105,15 @@ def test_paragraphs_are_counted_without_headings():
     text = (
         "# 题\n## 雨\n" + "河水很冷。" * 110 + "\n\n她没有回头。\n## 风\n" + "他走了，" * 15 + "\n"
     )
-    assert paragraph_statistics(text) == pytest.approx({
-        "paragraphs": 3, "long_share": 1 / 3, "short_share": 1 / 3, "one_sentence_share": 2 / 3,
-        "largest_chapter_share": 556 / 616,
-    })  # fmt: skip
+    assert paragraph_statistics(text) == pytest.approx(
+        {
+            "paragraphs": 3,
+            "long_share": 1 / 3,
+            "short_share": 1 / 3,
+            "one_sentence_share": 2 / 3,
+            "largest_chapter_share": 556 / 616,
+        }
+    )
 
 
 def test_a_long_paragraph_has_more_than_500_characters():
@@ -193,8 +198,12 @@ def test_released_scores_of_published_texts():
         scores.setdefault((model, task), []).append(released_formatting_score(text))
     assert sum(map(len, scores.values())) == 9086
     assert {score for found in scores.values() for score in found} == {5, 10}
-    tens = [score == 10 for (_, task), found in scores.items() if task != "completion"
-            for score in found]  # fmt: skip
+    tens = [
+        score == 10
+        for (_, task), found in scores.items()
+        if task != "completion"
+        for score in found
+    ]
     assert (sum(tens), len(tens)) == (3281, 6429)
     means = {key: round(sum(found) / len(found), 2) for key, found in scores.items()}
     assert means == PUBLISHED_MEANS

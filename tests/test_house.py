@@ -78,10 +78,13 @@ def test_program_reads_from_top_to_bottom(path):
         module.split(".")[0]
         for node in ast.walk(tree)
         for module in (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import)
-            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
         )
-    }  # fmt: skip
+    }
     assert not imported & {program.stem for program in PROGRAMS}, "programs do not import programs"
     runs_at_import = [
         node for node in tree.body if isinstance(node, ast.Expr | ast.For | ast.While)
@@ -143,9 +146,13 @@ def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
     command = [sys.executable, "-m", "litbench", "data", "make_stories", "--config", config]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
-        [*command, "--out", "made"], env=environment, cwd=tmp_path, capture_output=True, text=True,
+        [*command, "--out", "made"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "made" / "stories.parquet").exists()
 

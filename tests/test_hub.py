@@ -121,11 +121,21 @@ def answers(server, tmp_path_factory):
     server.publish("owner/script", {"script.py": b"print()", "README.md": b"no data here"})
     server.publish("owner/broken", {"data/train-0.parquet": b"PAR1 and so on, but no Parquet PAR1"})
     sources = [
-        "owner/name@v1:train", f"owner/name@{old}:test", "owner/name", "owner/name:train",
-        "owner/name@v1", "owner/name@v1:dev", "owner/name:hard/train", "owner/name@v9",
-        f"owner/name@{'0' * 40}:train", "owner/lines", "owner/private",
-        "owner/nothing", "owner/script", "owner/broken",
-    ]  # fmt: skip
+        "owner/name@v1:train",
+        f"owner/name@{old}:test",
+        "owner/name",
+        "owner/name:train",
+        "owner/name@v1",
+        "owner/name@v1:dev",
+        "owner/name:hard/train",
+        "owner/name@v9",
+        f"owner/name@{'0' * 40}:train",
+        "owner/lines",
+        "owner/private",
+        "owner/nothing",
+        "owner/script",
+        "owner/broken",
+    ]
     home = tmp_path_factory.mktemp("home")
     done = server.run(home, "-c", CLIENT, json.dumps(sources))
     assert done.returncode == 0, done.stderr

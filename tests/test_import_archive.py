@@ -39,30 +39,53 @@ def write_dump(path, rows):
 
 def pushshift_post(key, title, **more):
     return {
-        "author": "asker", "created_utc": WHEN, "domain": "self.WritingPrompts", "id": key,
-        "is_self": True, "link_flair_text": "Writing Prompt", "num_comments": 3, "over_18": False,
-        "permalink": f"/r/WritingPrompts/comments/{key}/", "retrieved_on": WHEN + 10**7,
-        "score": 40, "selftext": "", "subreddit": "WritingPrompts", "title": title,
-    } | more  # fmt: skip
+        "author": "asker",
+        "created_utc": WHEN,
+        "domain": "self.WritingPrompts",
+        "id": key,
+        "is_self": True,
+        "link_flair_text": "Writing Prompt",
+        "num_comments": 3,
+        "over_18": False,
+        "permalink": f"/r/WritingPrompts/comments/{key}/",
+        "retrieved_on": WHEN + 10**7,
+        "score": 40,
+        "selftext": "",
+        "subreddit": "WritingPrompts",
+        "title": title,
+    } | more
 
 
 def pushshift_comment(key, link, **more):
     return {
-        "author": f"author of {key}", "body": f"It began with {key}, and went on.",
-        "controversiality": 0, "created_utc": str(WHEN + 3_600), "edited": False, "gilded": 0,
-        "id": key, "link_id": f"t3_{link}", "parent_id": f"t3_{link}",
-        "retrieved_on": WHEN + 10**7, "score": 12, "stickied": False,
-        "subreddit": "WritingPrompts", "subreddit_id": "t5_2s3nb",
-    } | more  # fmt: skip
+        "author": f"author of {key}",
+        "body": f"It began with {key}, and went on.",
+        "controversiality": 0,
+        "created_utc": str(WHEN + 3_600),
+        "edited": False,
+        "gilded": 0,
+        "id": key,
+        "link_id": f"t3_{link}",
+        "parent_id": f"t3_{link}",
+        "retrieved_on": WHEN + 10**7,
+        "score": 12,
+        "stickied": False,
+        "subreddit": "WritingPrompts",
+        "subreddit_id": "t5_2s3nb",
+    } | more
 
 
 def arctic_comment(key, link, **more):
     first = WHEN + 3_620
     meta = {"retrieved_2nd_on": first + 36 * 3_600}
     return {
-        "_meta": meta, **pushshift_comment(key, link), "created_utc": WHEN + 3_600,
-        "name": f"t1_{key}", "retrieved_on": first, "score_hidden": False,
-    } | more  # fmt: skip
+        "_meta": meta,
+        **pushshift_comment(key, link),
+        "created_utc": WHEN + 3_600,
+        "name": f"t1_{key}",
+        "retrieved_on": first,
+        "score_hidden": False,
+    } | more
 
 
 def run(importing, tmp_path, submissions, comments, **more):
@@ -126,25 +149,41 @@ def test_both_forms_of_dump_become_one_table(ending, importing, tmp_path, capsys
     assert list(rows) == ["t1_c1", "t1_c6", "t1_c8", "t1_d1", "t1_d2", "t1_d3"]
     first = rows["t1_c1"]
     assert (first["prompt"], first["flair"], first["over_18"]) == (
-        "[WP] A door & a key", "WP", True,
-    )  # fmt: skip
+        "[WP] A door & a key",
+        "WP",
+        True,
+    )
     assert (first["n_words"], first["edited_utc"], first["source"]) == (
-        7, WHEN + 4_000, "reddit_archive",
-    )  # fmt: skip
+        7,
+        WHEN + 4_000,
+        "reddit_archive",
+    )
     assert {name: row["score"] for name, row in rows.items()} == {
-        "t1_c1": 12, "t1_c6": None, "t1_c8": -3, "t1_d1": 12, "t1_d2": None, "t1_d3": None,
-    }  # fmt: skip
+        "t1_c1": 12,
+        "t1_c6": None,
+        "t1_c8": -3,
+        "t1_d1": 12,
+        "t1_d2": None,
+        "t1_d3": None,
+    }
     assert rows["t1_d1"]["score_utc"] == WHEN + 3_620 + 36 * 3_600
     assert [row["is_bot"] for row in rows.values()] == [False, False, True, False, False, False]
     assert rows["t1_c6"]["author"] is None
     assert "author of" not in json.dumps([row["author"] for row in rows.values()])
     assert steps(counts, "posts") == {
-        "read": 0, "subreddits": 1, "usable": 1, "prompt_tags": 1,
-    }  # fmt: skip
-    assert steps(counts, "comments") == {
-        "read": 0, "subreddits": 1, "usable": 3, "top_level": 1, "known_posts": 1,
+        "read": 0,
+        "subreddits": 1,
+        "usable": 1,
         "prompt_tags": 1,
-    }  # fmt: skip
+    }
+    assert steps(counts, "comments") == {
+        "read": 0,
+        "subreddits": 1,
+        "usable": 3,
+        "top_level": 1,
+        "known_posts": 1,
+        "prompt_tags": 1,
+    }
     assert counts["scores_null"] == {"not_settled": 2, "hidden": 1, "missing": 0}
     assert counts["stories"] == 6
     assert [one["lines"] for one in counts["files"]] == [5, 1, 10, 3]
@@ -158,7 +197,7 @@ def test_both_forms_of_dump_become_one_table(ending, importing, tmp_path, capsys
         (f"RC_2020-09{ending}", 7, "body", "missing"),
         (f"RC_2020-09{ending}", 9, "line", "no JSON object"),
         (f"RC_2020-09{ending}", 10, "line", "no JSON object"),
-    ]  # fmt: skip
+    ]
     assert not (tmp_path / "out" / "parts").exists()
     shown = capsys.readouterr().out
     assert "6 stories" in shown
@@ -202,9 +241,10 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing, tmp_path):
     noted = {(row["row"], f"{row['column']}: {row['reason']}") for row in map(json.loads, lines)}
     assert len(noted) == sum(bad.values())
     broken = {
-        number for number, row in enumerate(rows, 1)
+        number
+        for number, row in enumerate(rows, 1)
         if isinstance(row, bytes) or not str(row.get("id")).startswith("c")
-    }  # fmt: skip
+    }
     assert {number for number, _ in noted} == broken
 
 

@@ -93,8 +93,14 @@ def test_one_book_per_percentile_and_each_once():
 @pytest.fixture
 def novels(tmp_path):
     folder = tmp_path / "novels"
-    for author, title in (("甲", "一_上.v2"), ("甲", "二"), ("甲", "三"), ("乙", "一_上.v2"),
-                          ("乙", "四"), ("丙", "五")):  # fmt: skip
+    for author, title in (
+        ("甲", "一_上.v2"),
+        ("甲", "二"),
+        ("甲", "三"),
+        ("乙", "一_上.v2"),
+        ("乙", "四"),
+        ("丙", "五"),
+    ):
         (folder / author).mkdir(parents=True, exist_ok=True)
         (folder / author / f"{title}.txt").write_text(novel(author + title))
     (folder / "乙" / "抄本.txt").write_text(novel("甲二") + "\n又一行。")
@@ -123,9 +129,11 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
     assert [book["request_id"] for book in books] == ids
     assert [book["novel"] for book in books if "上" in book["novel"]] == ["一_上.v2"] * 2
     assert rejected(tmp_path / "out").keys() == {
-        "fewer than 10 chapters", "cannot be read as utf-8", "author of fewer than 2 works",
+        "fewer than 10 chapters",
+        "cannot be read as utf-8",
+        "author of fewer than 2 works",
         "near-duplicate of a novel that is kept",
-    }  # fmt: skip
+    }
     turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
     assert len(turns) == 10 * len(ids)
     steps = [int(re.search(r"走到第(\d+)里", turn["text"])[1]) for turn in turns[:10]]
@@ -141,8 +149,15 @@ def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypat
     def extract(question):
         return "没有提要" if never in question else f"<提取结果>{SYNOPSIS}</提取结果>"
 
-    arguments = ["data_prep/import_novels.py", "--input", novels, "--out", tmp_path / "out",
-                 "--extractor.model", FakeOpenAI.model]  # fmt: skip
+    arguments = [
+        "data_prep/import_novels.py",
+        "--input",
+        novels,
+        "--out",
+        tmp_path / "out",
+        "--extractor.model",
+        FakeOpenAI.model,
+    ]
     with served(monkeypatch, extract) as server:
         dry = program(*arguments, "--dry_run", "true")
         assert re.search(r"judge\)? +50 ", dry.stdout), dry.stdout
@@ -171,13 +186,27 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     write_table(pa.Table.from_pylist(table), tmp_path / "novels.parquet")
     ratings = 3 + 0.3 * (source.normal(size=(120, 1)) + source.normal(size=(120, 8)) / 2)
     rows = [
-        {"writer": "human", "prompt_id": f"n{k}", "sample": 0, "rater": "j", "quantity": tag,
-         "grade": grade}
-        for k, row in enumerate(ratings.tolist()) for tag, grade in zip(TAGS, row, strict=True)
-    ]  # fmt: skip
+        {
+            "writer": "human",
+            "prompt_id": f"n{k}",
+            "sample": 0,
+            "rater": "j",
+            "quantity": tag,
+            "grade": grade,
+        }
+        for k, row in enumerate(ratings.tolist())
+        for tag, grade in zip(TAGS, row, strict=True)
+    ]
     write_table(pa.Table.from_pylist(rows, GRADES.arrow()), tmp_path / "grades.parquet")
-    arguments = ["data_prep/import_novels.py", "--input", tmp_path / "novels.parquet",
-                 "--out", tmp_path / "out", "--grades", tmp_path / "grades.parquet"]  # fmt: skip
+    arguments = [
+        "data_prep/import_novels.py",
+        "--input",
+        tmp_path / "novels.parquet",
+        "--out",
+        tmp_path / "out",
+        "--grades",
+        tmp_path / "grades.parquet",
+    ]
     done = program(*arguments)
     assert done.returncode == 0, done.stderr
     books = lines_of(tmp_path / "out/books.jsonl")

@@ -44,10 +44,18 @@ def test_pairs_of_ids_find_their_stories(tmp_path, program):
     )
     out = tmp_path / "out"
     done = program(
-        "data_prep/import_pairs.py", "--pairs", links, "--stories", stories, "--out", out,
-        "--pair_columns", "{chosen_story_id: high, rejected_story_id: low}",
-        "--story_columns", "{text: story}",
-    )  # fmt: skip
+        "data_prep/import_pairs.py",
+        "--pairs",
+        links,
+        "--stories",
+        stories,
+        "--out",
+        out,
+        "--pair_columns",
+        "{chosen_story_id: high, rejected_story_id: low}",
+        "--story_columns",
+        "{text: story}",
+    )
     assert done.returncode == 0, done.stderr
     pairs = read_table(out / "pairs.parquet", PAIRS).to_pylist()
     assert len(pairs) == 1
@@ -83,11 +91,18 @@ def importing(load_program, tmp_path):
 
 
 LABELLED = {
-    "pair_columns": {"first": "a", "second": "b", "label": "better", "first_score": "votes_a",
-                     "second_score": "votes_b", "first_created_utc": "at_a",
-                     "second_created_utc": "at_b"},
-    "label_first": ["A", 1], "label_second": ["B", 0],
-}  # fmt: skip
+    "pair_columns": {
+        "first": "a",
+        "second": "b",
+        "label": "better",
+        "first_score": "votes_a",
+        "second_score": "votes_b",
+        "first_created_utc": "at_a",
+        "second_created_utc": "at_b",
+    },
+    "label_first": ["A", 1],
+    "label_second": ["B", 0],
+}
 
 
 def labelled(n, better, **more):
@@ -170,8 +185,11 @@ def test_rationale_has_the_side_of_story_a(importing):
         9: ("\u6545\u4e8b B.", "rejected"),
     }
     assert counts["rationales"] == {
-        "kept": 3, "absent": 2, "other_verdict": 1, "unreadable_verdict": 3
-    }  # fmt: skip
+        "kept": 3,
+        "absent": 2,
+        "other_verdict": 1,
+        "unreadable_verdict": 3,
+    }
     for pair in pairs:
         if pair["rationale"] is not None and pair["rationale_first"] is not None:
             assert pair[pair["rationale_first"]].startswith("text a"), "the first text is Story A"
@@ -270,10 +288,16 @@ def test_rejected_rows_have_row_numbers(importing, tmp_path, form):
         keys |= {"pair_columns": {"first": "a", "second": "b"}}
     elif form == "links":
         stories = [
-            {"story_id": f"{one}{k}", "prompt_id": "q" if f"{one}{k}" == "y8" else "p",
-             "prompt": "p", "text": f"{one}{k}"}
-            for one in "xy" for k in range(9) if f"{one}{k}" != "y7"
-        ]  # fmt: skip
+            {
+                "story_id": f"{one}{k}",
+                "prompt_id": "q" if f"{one}{k}" == "y8" else "p",
+                "prompt": "p",
+                "text": f"{one}{k}",
+            }
+            for one in "xy"
+            for k in range(9)
+            if f"{one}{k}" != "y7"
+        ]
         keys["stories"] = str(write_jsonl(tmp_path / "stories.jsonl", stories))
         expected[8] = "rejected_story_id: no such story"
         expected[9] = "prompt_id: stories of two prompts"
@@ -298,45 +322,61 @@ def texts(n, side):
 
 N = 130
 PUBLISHED = {
-    "litbench_train.yaml": ("SAA-Lab/LitBench-Train", "train", {
-        "prompt": [f"[WP] prompt {n}" for n in range(N)],
-        "chosen_story": [texts(n, "a") for n in range(N)],
-        "rejected_story": [texts(n, "b") for n in range(N)],
-        "chosen_timestamp": [1_600_000_000.0 + n for n in range(N)],
-        "rejected_timestamp": [1_500_000_000.0 + n for n in range(N)],
-        "chosen_upvotes": [100 + n for n in range(N)],
-        "rejected_upvotes": [10 + n for n in range(N)],
-    }),
-    "litbench_rationales.yaml": ("SAA-Lab/LitBench-Rationales", "train", {
-        "prompt": [f"[WP] prompt {n}" for n in range(N)],
-        "story_a": [texts(n, "ab"[n % 2]) for n in range(N)],
-        "story_b": [texts(n, "ba"[n % 2]) for n in range(N)],
-        "chosen_story": ["AB"[n % 2] for n in range(N)],
-        "rationale": [
-            f"because of {n}" + ("" if n % 3 else f"\n\n**Preferred: {'AB'[n % 2]}**")
-            for n in range(N)
-        ],
-    }),
-    "shp_pairs.yaml": ("stanfordnlp/SHP", "train", {
-        "history": [f"[WP] prompt {n}" for n in range(N)],
-        "human_ref_A": [texts(n, "ab"[n % 2]) for n in range(N)],
-        "human_ref_B": [texts(n, "ba"[n % 2]) for n in range(N)],
-        "labels": [1 - n % 2 for n in range(N)],
-        "score_A": [[100, 10][n % 2] + n for n in range(N)],
-        "score_B": [[10, 100][n % 2] + n for n in range(N)],
-        "created_at_utc_A": [[1_600_000_000, 1_500_000_000][n % 2] + n for n in range(N)],
-        "created_at_utc_B": [[1_500_000_000, 1_600_000_000][n % 2] + n for n in range(N)],
-        "upvote_ratio": [0.9] * N,
-        "domain": ["somewhere"] * N,
-    }),
-    "reward_bench_pairs.yaml": ("allenai/reward-bench", "filtered", {
-        "prompt": [f"[WP] prompt {n}" for n in range(N)],
-        "chosen": [texts(n, "a") for n in range(N)],
-        "rejected": [texts(n, "b") for n in range(N)],
-        "subset": ["some"] * N,
-        "id": list(range(N)),
-    }),
-}  # fmt: skip
+    "litbench_train.yaml": (
+        "SAA-Lab/LitBench-Train",
+        "train",
+        {
+            "prompt": [f"[WP] prompt {n}" for n in range(N)],
+            "chosen_story": [texts(n, "a") for n in range(N)],
+            "rejected_story": [texts(n, "b") for n in range(N)],
+            "chosen_timestamp": [1_600_000_000.0 + n for n in range(N)],
+            "rejected_timestamp": [1_500_000_000.0 + n for n in range(N)],
+            "chosen_upvotes": [100 + n for n in range(N)],
+            "rejected_upvotes": [10 + n for n in range(N)],
+        },
+    ),
+    "litbench_rationales.yaml": (
+        "SAA-Lab/LitBench-Rationales",
+        "train",
+        {
+            "prompt": [f"[WP] prompt {n}" for n in range(N)],
+            "story_a": [texts(n, "ab"[n % 2]) for n in range(N)],
+            "story_b": [texts(n, "ba"[n % 2]) for n in range(N)],
+            "chosen_story": ["AB"[n % 2] for n in range(N)],
+            "rationale": [
+                f"because of {n}" + ("" if n % 3 else f"\n\n**Preferred: {'AB'[n % 2]}**")
+                for n in range(N)
+            ],
+        },
+    ),
+    "shp_pairs.yaml": (
+        "stanfordnlp/SHP",
+        "train",
+        {
+            "history": [f"[WP] prompt {n}" for n in range(N)],
+            "human_ref_A": [texts(n, "ab"[n % 2]) for n in range(N)],
+            "human_ref_B": [texts(n, "ba"[n % 2]) for n in range(N)],
+            "labels": [1 - n % 2 for n in range(N)],
+            "score_A": [[100, 10][n % 2] + n for n in range(N)],
+            "score_B": [[10, 100][n % 2] + n for n in range(N)],
+            "created_at_utc_A": [[1_600_000_000, 1_500_000_000][n % 2] + n for n in range(N)],
+            "created_at_utc_B": [[1_500_000_000, 1_600_000_000][n % 2] + n for n in range(N)],
+            "upvote_ratio": [0.9] * N,
+            "domain": ["somewhere"] * N,
+        },
+    ),
+    "reward_bench_pairs.yaml": (
+        "allenai/reward-bench",
+        "filtered",
+        {
+            "prompt": [f"[WP] prompt {n}" for n in range(N)],
+            "chosen": [texts(n, "a") for n in range(N)],
+            "rejected": [texts(n, "b") for n in range(N)],
+            "subset": ["some"] * N,
+            "id": list(range(N)),
+        },
+    ),
+}
 
 
 # One process for several runs: importing datasets takes most of the time.
@@ -406,11 +446,14 @@ def test_conversations_become_texts(importing, tmp_path, suffix):
         return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
 
     rows = [
-        {"prompt": f"A door {k}", "asked": said(f"A door {k}"),
-         "chosen": said(f"A door {k}", "Which?", "Red", f"It opened {k}."),
-         "rejected": said(f"A door {k}", "Which?", "Red", f"Shut {k}.")}
+        {
+            "prompt": f"A door {k}",
+            "asked": said(f"A door {k}"),
+            "chosen": said(f"A door {k}", "Which?", "Red", f"It opened {k}."),
+            "rejected": said(f"A door {k}", "Which?", "Red", f"Shut {k}."),
+        }
         for k in range(3)
-    ]  # fmt: skip
+    ]
     rows[2]["rejected"] = said("Another door", "Shut.")
     path = write_jsonl(tmp_path / "conversations.jsonl", rows)
     if suffix == "parquet":

@@ -13,16 +13,19 @@ from litbench.tables import read_table, write_table
 
 WRITER = {
     "columns": {
-        "writer": "model", "prompt_id": "item", "role": "'writer'",
-        "step": "'chapter_' || n", "text": "text",
+        "writer": "model",
+        "prompt_id": "item",
+        "role": "'writer'",
+        "step": "'chapter_' || n",
+        "text": "text",
     },
     "where": "text <> ''",
-}  # fmt: skip
+}
 JUDGE = {
-    "columns": WRITER["columns"] | {"role": "'j'", "text": "reply", "outcome": "how",
-                                    "sample": "n - n"},
+    "columns": WRITER["columns"]
+    | {"role": "'j'", "text": "reply", "outcome": "how", "sample": "n - n"},
     "where": "reply IS NOT NULL",
-}  # fmt: skip
+}
 ROWS = [
     {"model": "m", "item": 3, "n": 1, "text": "One.", "reply": "Plot: 3", "how": "answered"},
     {"model": "m", "item": 3, "n": 2, "text": "Two.", "reply": "Plo", "how": "cut"},
@@ -58,9 +61,11 @@ def test_every_select_gives_turns(turns, tmp_path, capsys):
     assert recorded_names(f"recorded/{tmp_path}/out/turns.parquet") == (["m"], ["j"])
     counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
     assert counts == {
-        "turns": 4, "writers": ["m"], "roles": ["j", "writer"],
+        "turns": 4,
+        "writers": ["m"],
+        "roles": ["j", "writer"],
         "rejected_rows": {"writer: null": 1},
-    }  # fmt: skip
+    }
     capsys.readouterr()
     turns(ROWS, WRITER, JUDGE)
     assert "unchanged" in capsys.readouterr().out
@@ -71,10 +76,14 @@ def test_errors(turns):
     cases = [
         (ConfigError, "selects is empty", []),
         (ConfigError, "unknown key 'were': did you mean 'where'", [WRITER | {"were": "1"}]),
-        (DataError, r"2 turns have the writer, prompt, sample, role and step of another, such as "
-                    r"\('m', '3', 0, 'writer', 'chapter_1'\)", [WRITER, WRITER]),
+        (
+            DataError,
+            r"2 turns have the writer, prompt, sample, role and step of another, such as "
+            r"\('m', '3', 0, 'writer', 'chapter_1'\)",
+            [WRITER, WRITER],
+        ),
         (DataError, "outcome", [{**WRITER, "columns": WRITER["columns"] | {"outcome": "'done'"}}]),
-    ]  # fmt: skip
+    ]
     for error, said, selects in cases:
         with pytest.raises(error, match=said):
             turns(ROWS, *selects)

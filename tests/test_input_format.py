@@ -140,9 +140,14 @@ def test_max_length_is_lowered_to_positions(tiny_model):
         assert longest_of(model, 4_096) == 128
         assert longest_of(model, 50) == 50
     config = transformers.RobertaConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=1,
-        intermediate_size=16, max_position_embeddings=130, num_labels=1,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=16,
+        max_position_embeddings=130,
+        num_labels=1,
+    )
     assert longest_of(transformers.RobertaForSequenceClassification(config), 4_096) == 128
 
 

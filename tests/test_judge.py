@@ -294,8 +294,17 @@ def test_one_log_per_shard_with_both_orders(whole):
 
 def test_outcome_of_every_kind_of_answer(bench):
     pairs = table_of(9)
-    answers = [letter("A"), letter("tie"), "I cannot help with judging such stories.", "zxq ## 77",
-               "", letter("A"), letter("A"), letter("A"), letter("A")]  # fmt: skip
+    answers = [
+        letter("A"),
+        letter("tie"),
+        "I cannot help with judging such stories.",
+        "zxq ## 77",
+        "",
+        letter("A"),
+        letter("A"),
+        letter("A"),
+        letter("A"),
+    ]
     manner = saying(["", "", "", "", "", "refusal", "filter", "length", "no choice"])
     with bench.serve(saying(answers), manners=lambda question: manner(question) or None):
         board = bench.run(pairs, {"judge": entry(traffic={"give_up_after": 100})})

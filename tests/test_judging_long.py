@@ -85,12 +85,18 @@ def judged_through_kills(pair_table, load_program, folder, *, pairs, kills, faul
                 stored = {question for key, question in keys.items() if known.get(key) is not None}
             before = server.asked.copy()
             killer.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "eval/benchmark.py"), "--config",
-                 str(folder / "config.yaml")],
-                cwd=ROOT, text=True,
+                [
+                    sys.executable,
+                    str(ROOT / "eval/benchmark.py"),
+                    "--config",
+                    str(folder / "config.yaml"),
+                ],
+                cwd=ROOT,
+                text=True,
                 env=os.environ | server.environment() | {"INSPECT_TRACE_FILE": str(traces)},
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             said, _ = killer.process.communicate(timeout=900)
             code = killer.process.returncode
             assert code in (0, -9), said[-2_000:]
@@ -103,8 +109,9 @@ def judged_through_kills(pair_table, load_program, folder, *, pairs, kills, faul
     assert runs == kills + 1
     seconds = time.monotonic() - started
     verdicts = read_table(folder / "out" / "verdicts.parquet", VERDICTS)
-    orders = Counter(zip(verdicts["pair_id"].to_pylist(), verdicts["order"].to_pylist(),
-                         strict=True))  # fmt: skip
+    orders = Counter(
+        zip(verdicts["pair_id"].to_pylist(), verdicts["order"].to_pylist(), strict=True)
+    )
     ids = table["pair_id"].to_pylist()
     assert orders == Counter((pair_id, o) for pair_id in ids for o in ("chosen", "rejected"))
     outcomes = Counter(verdicts["outcome"].to_pylist())
@@ -126,10 +133,12 @@ def judged_through_kills(pair_table, load_program, folder, *, pairs, kills, faul
             patch.setenv(name, value)
         undisturbed.main(
             undisturbed.Config(
-                pairs=folder / "pairs.parquet", out=folder / "calm", raters={"judge": judge},
+                pairs=folder / "pairs.parquet",
+                out=folder / "calm",
+                raters={"judge": judge},
                 reference="judge",
             )
-        )  # fmt: skip
+        )
     calm = read_table(folder / "calm" / "verdicts.parquet", VERDICTS)
     # Time and the tokens of billed failures differ between runs.
     own = ["seconds", "input_tokens", "output_tokens", "cost_usd"]

@@ -45,10 +45,16 @@ JUDGE = {
     "traffic": {"connections": 8, "first_wait_seconds": 0.01, "timeout_seconds": 60},
 }
 TRAINING = {
-    "pairs": "$data/short_pairs.parquet", "output_dir": "$out", "learning_rate": 3e-3,
-    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_train_epochs": 2,
-    "save_strategy": "steps", "save_steps": 1, "use_cpu": True,
-}  # fmt: skip
+    "pairs": "$data/short_pairs.parquet",
+    "output_dir": "$out",
+    "learning_rate": 3e-3,
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "num_train_epochs": 2,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "use_cpu": True,
+}
 CHECKPOINTS = "checkpoints-*/*/trainer_state.json"
 
 
@@ -291,12 +297,22 @@ def given(tmp_path_factory, tiny_model, invented):
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["duckdb", "matplotlib.pyplot", "openai", "peft", "praw", "sklearn.linear_model",
-     "transformers.models.llama.modeling_llama",
-     "litbench.curation.pair_making", "litbench.judges.client", "litbench.judges.judge",
-     "litbench.models.generative_training", "litbench.models.reward_training",
-     "litbench.report.pages"]
-)  # fmt: skip
+    [
+        "duckdb",
+        "matplotlib.pyplot",
+        "openai",
+        "peft",
+        "praw",
+        "sklearn.linear_model",
+        "transformers.models.llama.modeling_llama",
+        "litbench.curation.pair_making",
+        "litbench.judges.client",
+        "litbench.judges.judge",
+        "litbench.models.generative_training",
+        "litbench.models.reward_training",
+        "litbench.report.pages",
+    ]
+)
 
 
 def run_program(program, arguments, variables, log):
@@ -329,8 +345,10 @@ class Harness:
     def run(self, out, seconds=900):
         """Run the program, and kill it after some time; returns whether it finished."""
         plain = Template(json.dumps(self.long.arguments)).substitute(self.given, out=out)
-        options = [f"--{key}={json.dumps(value) if isinstance(value, list | dict) else value}"
-                   for key, value in json.loads(plain).items()]  # fmt: skip
+        options = [
+            f"--{key}={json.dumps(value) if isinstance(value, list | dict) else value}"
+            for key, value in json.loads(plain).items()
+        ]
         command = ["score"] if self.long.program == "litbench" else []
         log = self.folder / "log.txt"
         process = FORKS.Process(

@@ -118,8 +118,11 @@ def test_every_figure_of_a_judge_by_hand(rows):
     assert (judge.consistent.mean, judge.consistent.n) == (1.0, 5)
     assert judge.consistent_share == pytest.approx(5 / 8)
     assert judge.outcomes == {
-        **dict.fromkeys(OUTCOMES, 0), "chosen": 13, "rejected": 2, "refused": 1,
-    }  # fmt: skip
+        **dict.fromkeys(OUTCOMES, 0),
+        "chosen": 13,
+        "rejected": 2,
+        "refused": 1,
+    }
     # Eight verdicts on even pairs have 4 words, seven on odd ones 8.
     assert judge.explanation_words == pytest.approx((8 * 4 + 7 * 8) / 15)
     assert (judge.input_tokens, judge.output_tokens) == (1_600, 112)
@@ -146,11 +149,14 @@ def test_agreement_by_gap(pair_table, verdict_table):
     gaps = [24] * 10 + [25] * 11 + [60] * 9
     pairs = pair_table(
         [
-            {"pair_id": f"p{k}", "chosen": "oak " * (1 + gap * (k % 2)),
-             "rejected": "ash " * (1 + gap * (1 - k % 2))}
+            {
+                "pair_id": f"p{k}",
+                "chosen": "oak " * (1 + gap * (k % 2)),
+                "rejected": "ash " * (1 + gap * (1 - k % 2)),
+            }
             for k, gap in enumerate(gaps)
         ]
-    )  # fmt: skip
+    )
     verdicts = verdict_table(
         [
             {"pair_id": f"p{k}", "outcome": "chosen" if gap == 24 else "rejected"}
@@ -174,11 +180,15 @@ def test_pairs_before_symmetry_have_a_column_of_their_own(pair_table, verdict_ta
 def test_repeats_average_to_the_headline(pair_table, verdict_table):
     wider = _pairs(pair_table)
     verdicts = [
-        {"pair_id": f"p{k}", "fold": f"{repeat}/{k % 2}", "seconds": 0.125,
-         "outcome": "chosen" if (k + repeat) % 3 else "rejected"}
+        {
+            "pair_id": f"p{k}",
+            "fold": f"{repeat}/{k % 2}",
+            "seconds": 0.125,
+            "outcome": "chosen" if (k + repeat) % 3 else "rejected",
+        }
         for repeat in range(3)
         for k in range(8)
-    ]  # fmt: skip
+    ]
     headline = wider.slice(0, 4)
     (row,) = leaderboard(verdict_table(verdicts), headline, "rater", before_symmetry=wider)
     # Of pairs 0 to 3, those whose number plus the repeat is a multiple of three are wrong.
@@ -213,8 +223,11 @@ def test_csv_rows_and_columns(rows, tmp_path):
     assert (longer["difference"], longer["p_holm"], longer["trained_on"]) == ("", "", "0")
     assert float(judge["flip_rate"]) == pytest.approx(2 / 7, abs=1e-6)
     assert (judge["chosen"], judge["rejected"], judge["refused"], judge["cut"]) == (
-        "13", "2", "1", "0",
-    )  # fmt: skip
+        "13",
+        "2",
+        "1",
+        "0",
+    )
     assert (longer["consistent"], longer["flip_rate"], longer["cost_usd"]) == ("", "", "")
 
 

@@ -87,8 +87,9 @@ def test_a_story_is_shared_by_its_id_or_its_text(report):
     found = {(one["id_a"], one["id_b"]) for one in rows_of(made, "stories")}
     assert found == {("a", "a"), ("b", "other_b"), ("c", "c")}
     # The same text, in whatever dress, is a near-duplicate too; another text of one id is not.
-    near = {(one["id_a"], one["id_b"]): one["similarity"]
-            for one in rows_of(made, "near_duplicates")}  # fmt: skip
+    near = {
+        (one["id_a"], one["id_b"]): one["similarity"] for one in rows_of(made, "near_duplicates")
+    }
     assert near == {("b", "other_b"): 1.0, ("c", "c"): 1.0}
 
 

@@ -127,8 +127,11 @@ def test_grades(tmp_path):
     assert list(found) == ["chapter_1", "chapter_2", "final", "overall"]
     assert list(found.values()) == pytest.approx([*(5 * x for x in expected), 5 * fmean(expected)])
     assert [flags for *_, flags in results.grades] == [
-        [], [], ["1 of 3 ratings missing"], ["1 of 9 ratings missing"],
-    ]  # fmt: skip
+        [],
+        [],
+        ["1 of 3 ratings missing"],
+        ["1 of 9 ratings missing"],
+    ]
     assert {"final", "final/2", "final/3"} <= set(judge.asked), "asked again, up to twice"
 
 
@@ -186,7 +189,7 @@ def test_nothing_in_a_story_is_a_rating_or_a_placeholder():
     results, _, judge = run_one(
         protocol, lambda _: text, lambda _: f"I quote:\n{HOSTILE}\n[Scores]\n{low}"
     )
-    (_, question), = judge.asked["chapter_1"]  # fmt: skip
+    ((_, question),) = judge.asked["chapter_1"]
     assert question.count("===== CHAPTER 1 ENDS =====") == 1
     assert question.count('{prompt} {criteria} {0} {"Plot": 20}') == 15, "plan, profiles, text"
     assert set(results.ratings["j", "chapter_1"].ratings.values()) == {Rating(1.0)}
@@ -290,9 +293,7 @@ def test_prompts_and_messages_are_as_published():
     _, writer, judge = run_one(protocol, lambda step: output(step) + padding, lambda _: "")
 
     def plain(messages):
-        return [
-            {"role": role, "content": text.replace(padding, "")} for role, text in messages
-        ]  # fmt: skip
+        return [{"role": role, "content": text.replace(padding, "")} for role, text in messages]
 
     for number, step in enumerate(steps, 1):
         messages = plain(writer.asked[step])

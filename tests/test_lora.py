@@ -51,10 +51,17 @@ def pairs(invented, pair_table):
 
 def train(backbone, pairs, folder, **changes):
     options = {
-        "model_name_or_path": str(backbone), "max_length": 64, "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 4, "learning_rate": 1e-2, "num_train_epochs": 6,
-        "use_peft": True, "lora_r": 8, "load_in_4bit": True, "save_strategy": "no",
-    }  # fmt: skip
+        "model_name_or_path": str(backbone),
+        "max_length": 64,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 6,
+        "use_peft": True,
+        "lora_r": 8,
+        "load_in_4bit": True,
+        "save_strategy": "no",
+    }
     return train_reward_model(pairs, RewardTraining(**options, **changes), folder)
 
 

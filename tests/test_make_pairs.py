@@ -146,8 +146,10 @@ def test_writes_pairs_funnel_digest_and_examples(pairs_from, story_table, rename
 
     # The digest is that of another file of the same pairs, and not of other pairs.
     for pairs, same in (
-        (written.pairs, True), (rename_sides(written.pairs), False), (written.pairs[1:], False)
-    ):  # fmt: skip
+        (written.pairs, True),
+        (rename_sides(written.pairs), False),
+        (written.pairs[1:], False),
+    ):
         pq.write_table(pairs, tmp_path / "again.parquet", row_group_size=7, compression="none")
         found = digest_of(tmp_path / "again.parquet")
         assert (found == written.manifest["counts"]["digest"]) is same
@@ -221,12 +223,19 @@ def test_the_funnel_adds_up(pairs_from, story_table, rows, options):
     ("name", "pairs", "steps"),
     [
         ("naive_upvotes", "ba ca cb cf fa fb", "has_score min_score | min_gap"),
-        ("upvotes_and_timestamps", "ba be de fa fb fd fe",
-         "has_score has_time | min_gap chosen_later"),
-        ("full", "ba", "has_score has_time min_score max_tokens min_words"
-                       " | min_gap chosen_later symmetry_buckets"),
+        (
+            "upvotes_and_timestamps",
+            "ba be de fa fb fd fe",
+            "has_score has_time | min_gap chosen_later",
+        ),
+        (
+            "full",
+            "ba",
+            "has_score has_time min_score max_tokens min_words"
+            " | min_gap chosen_later symmetry_buckets",
+        ),
     ],
-)  # fmt: skip
+)
 def test_strict_configs_apply_only_the_papers_rules(pairs_from, story_table, name, pairs, steps):
     columns = ("story_id", "score", "created_utc", "n_words")
     rows = [
@@ -280,9 +289,11 @@ def test_date_split_shares_no_prompt(pairs_from, story_table):
             row = {"story_id": f"{prompt}{place}", "prompt_id": prompt, "created_utc": when}
             rows.append({**row, "score": 10 + 20 * place, "n_words": 99, "n_tokens": 99})
     written = pairs_from(
-        story_table(rows), must_be_clean=["prompts", "stories"], test_from="2023-01-01",
+        story_table(rows),
+        must_be_clean=["prompts", "stories"],
+        test_from="2023-01-01",
         symmetry_buckets=None,
-    )  # fmt: skip
+    )
     prompts = {"train": set(), "test": set()}
     for row in written.rows:
         prompts[row["split"]].add(row["prompt_id"])

@@ -54,8 +54,10 @@ def played(
         end = EndCondition(max_user_turns=turns)
         item = replace(item, content=replace(item.content, end_condition=end))
     judges = {"alpha": script.judge} if judges is None else judges
-    scripted = {name: ByQuestion(answer) for name, answer in
-                {"writer": writer, "reader": reader, **judges}.items()}  # fmt: skip
+    scripted = {
+        name: ByQuestion(answer)
+        for name, answer in {"writer": writer, "reader": reader, **judges}.items()
+    }
     return results_of(protocol, item, scripted, list(judges), "quill"), scripted
 
 
@@ -85,9 +87,15 @@ def broken(stage, text="I cannot do that."):
 
 
 @pytest.mark.parametrize("writer", [script.writer, script.repeating_writer, script.rambling_writer])
-@pytest.mark.parametrize("options", [
-    {}, {"profile": "released"}, {"part": "full"}, {"profile": "released", "part": "full"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"profile": "released"},
+        {"part": "full"},
+        {"profile": "released", "part": "full"},
+    ],
+)
 def test_every_episode_twice(writer, options):
     for persona in range(8):
         first, _ = played(writer, persona=persona, **options)
@@ -133,9 +141,15 @@ def test_signals_do_not_force_in_the_released_profile():
 
 @pytest.mark.parametrize(
     ("stage", "text"),
-    [("questions", '[{"question": "One?"}]'), ("foundation", "no"), ("setting", "[]"),
-     ("characters", '[{"id": "a", "role": "protagonist"}]'), ("acts", "[1]"), ("opening", "{}")],
-)  # fmt: skip
+    [
+        ("questions", '[{"question": "One?"}]'),
+        ("foundation", "no"),
+        ("setting", "[]"),
+        ("characters", '[{"id": "a", "role": "protagonist"}]'),
+        ("acts", "[1]"),
+        ("opening", "{}"),
+    ],
+)
 def test_an_unreadable_stage_fails_the_episode_and_gives_no_grade(stage, text):
     results, scripted = played(broken(stage, text))
     assert events(results, "end")[0]["reason"] == "failed"
@@ -215,9 +229,11 @@ def test_failed_memory_calls_are_counted():
 
 @pytest.mark.parametrize(
     ("action", "reason"),
-    [({"action": "end_story", "text": "Enough."}, "left"),
-     ({"action": "send_message", "text": "Let's end it here."}, "asked")],
-)  # fmt: skip
+    [
+        ({"action": "end_story", "text": "Enough."}, "left"),
+        ({"action": "send_message", "text": "Let's end it here."}, "asked"),
+    ],
+)
 def test_the_reader_ends_the_story(action, reason):
     results, _ = played(reader=saying(t3=action))
     assert (events(results, "end")[0]["reason"], events(results, "end")[0]["turns"]) == (reason, 2)
@@ -341,10 +357,14 @@ def test_hostile_scene_stays_text():
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [("openai/gpt-5.4-mini", "gpt"), ("openai/o3", "gpt"),
-     ("anthropic/claude-sonnet-4-6", "claude"),
-     ("openrouter/google/gemini-3.1-pro", "gemini"), ("recorded/turns.parquet", "role")],
-)  # fmt: skip
+    [
+        ("openai/gpt-5.4-mini", "gpt"),
+        ("openai/o3", "gpt"),
+        ("anthropic/claude-sonnet-4-6", "claude"),
+        ("openrouter/google/gemini-3.1-pro", "gemini"),
+        ("recorded/turns.parquet", "role"),
+    ],
+)
 def test_families(model, name):
     assert family("role", model) == name
 
@@ -406,10 +426,21 @@ def test_story_criteria_rate_any_pair(tmp_path, monkeypatch):
 
 # Whole runs ----------------------------------------------------------------------------------
 
-MODELS = {"quill": script.writer, "chatty": script.rambling_writer, "echo": script.repeating_writer,
-          "player": script.reader, "alpha": script.judge, "beta": script.lazy_judge}  # fmt: skip
-TRAFFIC = {"connections": 8, "timeout_seconds": 2, "first_wait_seconds": 0.01, "max_retries": 8,
-           "give_up_after": 1_000}  # fmt: skip
+MODELS = {
+    "quill": script.writer,
+    "chatty": script.rambling_writer,
+    "echo": script.repeating_writer,
+    "player": script.reader,
+    "alpha": script.judge,
+    "beta": script.lazy_judge,
+}
+TRAFFIC = {
+    "connections": 8,
+    "timeout_seconds": 2,
+    "first_wait_seconds": 0.01,
+    "max_retries": 8,
+    "give_up_after": 1_000,
+}
 
 
 def run_config(out, writers=("quill", "chatty"), **keys):
@@ -417,10 +448,13 @@ def run_config(out, writers=("quill", "chatty"), **keys):
         return {"model": FakeOpenAI.model_called(name), "traffic": TRAFFIC}
 
     return {
-        "protocol": "narra", "out": str(out), "writers": {name: role(name) for name in writers},
+        "protocol": "narra",
+        "out": str(out),
+        "writers": {name: role(name) for name in writers},
         "judges": {name: role(name) for name in ("alpha", "beta")},
-        "roles": {"reader": role("player")}, **keys,
-    }  # fmt: skip
+        "roles": {"reader": role("player")},
+        **keys,
+    }
 
 
 def run_here(config):
@@ -495,8 +529,10 @@ def test_episode_with_a_local_model(tiny_model, tmp_path, monkeypatch):
 
 
 def without_times(path):
-    return [{k: v for k, v in row.items() if k not in ("seconds", "cost_usd")}
-            for row in pq.read_table(path).to_pylist()]  # fmt: skip
+    return [
+        {k: v for k, v in row.items() if k not in ("seconds", "cost_usd")}
+        for row in pq.read_table(path).to_pylist()
+    ]
 
 
 @pytest.mark.long
@@ -514,9 +550,13 @@ def test_run_through_faults_and_ten_kills(tmp_path, monkeypatch):
         runs = 0
         while runs <= kills + 8:
             killer.process = subprocess.Popen(
-                command, cwd=ROOT, text=True, env=os.environ | server.environment(),
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                text=True,
+                env=os.environ | server.environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             said, _ = killer.process.communicate(timeout=600)
             runs += 1
             assert killer.process.returncode in (0, -9), said[-2_000:]
@@ -543,7 +583,10 @@ def test_run_through_faults_and_ten_kills(tmp_path, monkeypatch):
             assert without_times(killed / name) == without_times(calm / name)
         else:
             assert (killed / name).read_bytes() == (calm / name).read_bytes()
-    ends = [event for line in (killed / "events.jsonl").read_text().splitlines()
-            if (event := json.loads(line))["event"] == "end"]  # fmt: skip
+    ends = [
+        event
+        for line in (killed / "events.jsonl").read_text().splitlines()
+        if (event := json.loads(line))["event"] == "end"
+    ]
     assert len(ends) == 16
     print(f"{runs} runs, {stored:,} answers stored, {dict(Counter(e['reason'] for e in ends))}")

@@ -95,8 +95,12 @@ def test_golden_html():
 
 def test_tags_of_a_letter():
     assert element_tags(LETTER) == {
-        "torn-letter", "paper-prop-aesthetic", "click-to-reveal-interaction", "document", "click",
-    }  # fmt: skip
+        "torn-letter",
+        "paper-prop-aesthetic",
+        "click-to-reveal-interaction",
+        "document",
+        "click",
+    }
     assert element_summary(LETTER) == (
         "A paper-prop aesthetic built as a torn letter; the player engages through click-to-reveal "
         "interaction to read the note."

@@ -73,30 +73,44 @@ def test_missing_is_a_one_only_in_the_released_profile():
     # The published code turns what a judge leaves out into the worst rating; ours stays missing.
     assert released_rating("story_empathy", None) == 1
     assert grades({"story_empathy": 4, "story_surprise": None}) == {
-        "storyq": 4, "ux": None, "all11": 4,
-    }  # fmt: skip
+        "storyq": 4,
+        "ux": None,
+        "all11": 4,
+    }
 
 
 @pytest.mark.parametrize(
     ("criterion", "value", "expected"),
-    [("story_empathy", 2.5, 2), ("story_empathy", "3.6", 4), ("story_empathy", 9, 5),
-     ("story_empathy", "high", 1), ("story_empathy", float("inf"), 1),
-     ("ux_use_again_intent", 2, 1), ("ux_use_again_intent", 4, 3), ("ux_use_again_intent", 5, 5)],
-)  # fmt: skip
+    [
+        ("story_empathy", 2.5, 2),
+        ("story_empathy", "3.6", 4),
+        ("story_empathy", 9, 5),
+        ("story_empathy", "high", 1),
+        ("story_empathy", float("inf"), 1),
+        ("ux_use_again_intent", 2, 1),
+        ("ux_use_again_intent", 4, 3),
+        ("ux_use_again_intent", 5, 5),
+    ],
+)
 def test_released_ratings(criterion, value, expected):
     assert released_rating(criterion, value) == expected
 
 
 def test_golden_aggregates():
-    ours = {"storyq": "story_quality_mean", "ux": "human_benchmark_ux_mean",
-            "all11": "user_experience_mean"}  # fmt: skip
+    ours = {
+        "storyq": "story_quality_mean",
+        "ux": "human_benchmark_ux_mean",
+        "all11": "user_experience_mean",
+    }
     for case in golden("judge_aggregate")["cases"]:
         # The published code rounds each judge's grade to three digits before it takes the mean.
         judges = [
-            {g: None if v is None else round(v, 3)
-             for g, v in grades(judge["user_experience"]["scores"]).items()}
+            {
+                g: None if v is None else round(v, 3)
+                for g, v in grades(judge["user_experience"]["scores"]).items()
+            }
             for judge in case["per_judge"]
-        ]  # fmt: skip
+        ]
         for grade, name in ours.items():
             known = [judge[grade] for judge in judges if judge[grade] is not None]
             assert round(fmean(known), 3) == case["expected"][name], case["expected"]
@@ -111,8 +125,10 @@ def test_printed_story_quality_is_of_seven_and_printed_experience_of_eleven():
         assert found[row["model"]]["all11"] == pytest.approx(row["ux_published"], abs=0.0051)
     assert round(found["Claude Sonnet"]["ux"], 2) == 3.78
     order = sorted(found, key=lambda model: -found[model]["ux"])
-    place = {key: next(i for i, model in enumerate(order) if key in model)
-             for key in ("V3.2", "V4", "GLM", "Doubao")}  # fmt: skip
+    place = {
+        key: next(i for i, model in enumerate(order) if key in model)
+        for key in ("V3.2", "V4", "GLM", "Doubao")
+    }
     assert place["V3.2"] < place["V4"]
     assert place["GLM"] < place["Doubao"]
 

@@ -201,9 +201,29 @@ def test_scene_shifts():
 
 @pytest.mark.parametrize(
     "piece",
-    ["{", "[", '{"a":', '"', '\\"', "\\", "```", "```\n{", "<<TAGS>>\n", "<<CHOICES>>", ",", "}",
-     "[{]}", "\t", "- ", "objective:\n", "let's ", "end the ", "here is the json:", "1. "],
-)  # fmt: skip
+    [
+        "{",
+        "[",
+        '{"a":',
+        '"',
+        '\\"',
+        "\\",
+        "```",
+        "```\n{",
+        "<<TAGS>>\n",
+        "<<CHOICES>>",
+        ",",
+        "}",
+        "[{]}",
+        "\t",
+        "- ",
+        "objective:\n",
+        "let's ",
+        "end the ",
+        "here is the json:",
+        "1. ",
+    ],
+)
 def test_linear_time(piece):
     text = piece * (200_000 // len(piece))
     started = time.process_time()

@@ -30,11 +30,15 @@ SENTENCES = {field.name: f"fixed {field.name}" for field in fields(Beat)} | {"br
 PROFILES = {"default": ("released", "full"), "benchmark": ("released", "benchmark")}
 # Published names of fields, where ours differ.
 OURS = {
-    "current_objective": "objective", "current_tension": "tension", "symbolic_motifs": "motifs",
-    "narrative_advancement": "advancement", "branching_paths": "branches",
-    "transition_required": "scene_shift", "new_location": "next_location",
+    "current_objective": "objective",
+    "current_tension": "tension",
+    "symbolic_motifs": "motifs",
+    "narrative_advancement": "advancement",
+    "branching_paths": "branches",
+    "transition_required": "scene_shift",
+    "new_location": "next_location",
     "scene_transition_caption": "caption",
-}  # fmt: skip
+}
 
 
 def said(*texts, kind="text", speaker="guide"):
@@ -159,8 +163,11 @@ def test_golden_guard():
     loaded = golden("structure_guard")
     for case in loaded["cases"]:
         result = case["progression_result"]
-        checked = (result["has_progressed"], result["suggested_development"], result["reasoning"]
-                   ) if result else ()  # fmt: skip
+        checked = (
+            (result["has_progressed"], result["suggested_development"], result["reasoning"])
+            if result
+            else ()
+        )
         scene = SceneState("The front room", "Find the letter", True, *checked)
         payload = case["payload"]
         values = {
@@ -175,9 +182,13 @@ def test_golden_guard():
         assert has_material_shift(beat) == case["material_shift"], case
         assert shift_flags(beat, scene) == case["flags"], case
         patched, patches = guard(
-            beat, scene, case["progression_count"], load_profile(*PROFILES[case["profile"]]),
-            SENTENCES, forced=case["force_advance"],
-        )  # fmt: skip
+            beat,
+            scene,
+            case["progression_count"],
+            load_profile(*PROFILES[case["profile"]]),
+            SENTENCES,
+            forced=case["force_advance"],
+        )
         names = [path.rsplit("/", 1)[1] for path in case["patched_fields"]]
         assert {patch.field for patch in patches} == {OURS.get(name, name) for name in names}, case
         assert (patched == beat) == case["returned_unchanged"]
@@ -188,10 +199,18 @@ def test_released_guard_fills_every_missing_field():
     scene = SceneState("Quay", "Cross", False, False, "The rope snaps.", "Nothing happened.")
     beat, patches = guard(Beat(text="hm"), scene, 7, profile, SENTENCES, forced=False)
     assert [patch.field for patch in patches] == [
-        "location_status", "latest_reveal", "objective", "tension", "immediate_stakes",
-        "emotional_beat", "advancement", "scene_description", "atmosphere", "foreshadowing",
+        "location_status",
+        "latest_reveal",
+        "objective",
+        "tension",
+        "immediate_stakes",
+        "emotional_beat",
+        "advancement",
+        "scene_description",
+        "atmosphere",
+        "foreshadowing",
         "branches",
-    ]  # fmt: skip
+    ]
     assert (beat.latest_reveal, beat.tension) == ("The rope snaps.", "Nothing happened.")
     assert beat.objective == "fixed objective"
     assert not beat.next_location
@@ -204,31 +223,39 @@ ACT = {"key_locations": ["The mill"], "opening_moment": "The wheel stops."}
     ("scene", "beat", "expected"),
     [
         (
-            {"suggested_development": "He lied.", "clues": ["key"]}, {},
+            {"suggested_development": "He lied.", "clues": ["key"]},
+            {},
             ("new_reveal", "latest_reveal", "suggestion", "He lied."),
         ),
         (
-            {"clues": ["old", "new"], "next_act": ACT}, {},
+            {"clues": ["old", "new"], "next_act": ACT},
+            {},
             ("new_reveal", "latest_reveal", "clue", "new"),
         ),
         (
-            {"clues": ["key"], "next_act": ACT}, {"latest_reveal": "It burns."},
+            {"clues": ["key"], "next_act": ACT},
+            {"latest_reveal": "It burns."},
             ("location_shift", "next_location", "act", "The mill"),
         ),
         (
-            {"next_act": {"opening_moment": "Leave."}}, {},
+            {"next_act": {"opening_moment": "Leave."}},
+            {},
             ("goal_shift", "objective", "act", "Leave."),
         ),
         (
-            {"tensions": ["The threat at home"]}, {},
+            {"tensions": ["The threat at home"]},
+            {},
             ("conflict_escalation", "immediate_stakes", "tension", "The threat at home"),
         ),
         # This tension would not count as an escalation, and the next act plays here.
-        ({"tensions": ["Why?"], "next_act": {"key_locations": ["QUAY"]}}, {},
-         ("branches", "branches", "fixed", ("a", "b"))),
+        (
+            {"tensions": ["Why?"], "next_act": {"key_locations": ["QUAY"]}},
+            {},
+            ("branches", "branches", "fixed", ("a", "b")),
+        ),
         ({}, {}, ("branches", "branches", "fixed", ("a", "b"))),
     ],
-)  # fmt: skip
+)
 def test_guard_of_the_paper_writes_the_first_kind_with_material(scene, beat, expected):
     profile = load_profile("paper", "benchmark")
     before = Beat(**beat)
@@ -250,9 +277,10 @@ def test_guard_leaves_a_turn_that_moves():
 
 def test_golden_memory():
     names = {
-        "structured_memory": "structured_memory_llm", "summary_comparison": "summary_compare",
+        "structured_memory": "structured_memory_llm",
+        "summary_comparison": "summary_compare",
         "journey_summary": "narrative_and_journey_summary",
-    }  # fmt: skip
+    }
     fields_checked = ("what_just_happened", "current_goal", "last_turning_point", "force_advance")
     for case in golden("memory_cadence")["cases"]:
         kept, messages, summary = Memory(), [], "same"

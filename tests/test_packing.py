@@ -14,17 +14,27 @@ from litbench.models.packing import PairCollator, StepSampler  # noqa: E402
 def samplers(lengths, processes, micro_batches, size, epoch=0, seed=0, *, packed=True):
     return [
         StepSampler(
-            lengths, lambda: epoch, packed=packed, dp_size=processes, grad_accum=micro_batches,
-            effective_batch_size=processes * micro_batches * size, rank=rank, seed=seed,
+            lengths,
+            lambda: epoch,
+            packed=packed,
+            dp_size=processes,
+            grad_accum=micro_batches,
+            effective_batch_size=processes * micro_batches * size,
+            rank=rank,
+            seed=seed,
         )
         for rank in range(processes)
-    ]  # fmt: skip
+    ]
 
 
 @given(
-    st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 60), st.integers(0, 3),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(0, 60),
+    st.integers(0, 3),
     st.booleans(),
-)  # fmt: skip
+)
 def test_epoch_has_every_pair_once_in_equal_steps(
     processes, micro_batches, size, more, epoch, packed
 ):

@@ -85,11 +85,13 @@ def test_a_file_reads_back_the_same(tmp_path):
         (lambda ratings: ratings[:0], "0 works"),
         (lambda ratings: ratings[:, :3], r"shape \(300, 3\) for 4 criteria"),
         (lambda ratings: ratings * [1, 1, 0, 1] + 0.1, "dialogue has no positive deviation"),
-        (lambda ratings: ratings + np.where(np.arange(300) == 5, np.nan, 0)[:, None],
-         "1 of 300 works lack a rating"),
+        (
+            lambda ratings: ratings + np.where(np.arange(300) == 5, np.nan, 0)[:, None],
+            "1 of 300 works lack a rating",
+        ),
         (lambda ratings: ratings * [1, 1, 1, -1], "coherence runs against the first principal"),
     ],
-)  # fmt: skip
+)
 def test_bad_tables_are_refused(change, message):
     with pytest.raises(DataError, match=message):
         ReferenceDistribution.fit(change(planted()), NAMES)

@@ -100,9 +100,13 @@ def test_psychdepth():
     found = plackett_luce(rankings)
     assert (found.rankings, found.tied_blocks, found.raters) == (55, 24, 5)
     assert {name: round(value, 3) for name, value in found.values.items()} == {
-        "GPT-4": 1.267, "Llama-2-70B": 0.042, "Human": -0.028, "Llama-2-13B": -0.379,
-        "Llama-2-7B": -0.398, "Vicuna-33B": -0.505,
-    }  # fmt: skip
+        "GPT-4": 1.267,
+        "Llama-2-70B": 0.042,
+        "Human": -0.028,
+        "Llama-2-13B": -0.379,
+        "Llama-2-7B": -0.398,
+        "Vicuna-33B": -0.505,
+    }
     assert plackett_luce(rankings, ties="efron").values["GPT-4"] == pytest.approx(1.139, abs=5e-4)
 
 
@@ -211,10 +215,13 @@ def test_two_way_variance_by_hand():
         return (len(found) - 1) / len(found) * sum((value - best) ** 2 for value in found)
 
     by_rater, by_prompt, by_both = (
-        spread(name) for name in (
-            lambda one: one.rater, lambda one: one.prompt, lambda one: (one.rater, one.prompt)
+        spread(name)
+        for name in (
+            lambda one: one.rater,
+            lambda one: one.prompt,
+            lambda one: (one.rater, one.prompt),
         )
-    )  # fmt: skip
+    )
     found = plackett_luce(rankings)
     # 97.5 % of Student's t with 4 degrees of freedom; single rankings are left out by one step.
     half = 2.7764451 * math.sqrt(by_rater + by_prompt - by_both)

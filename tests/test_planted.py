@@ -86,26 +86,45 @@ def learn(tmp_path):
         made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_object=made,
-            **{f"{role}_token": f"[{name}]" for role, name in
-               {"unk": "unknown", "pad": "pad", "bos": "begin", "eos": "end"}.items()},
-        )  # fmt: skip
+            **{
+                f"{role}_token": f"[{name}]"
+                for role, name in {
+                    "unk": "unknown",
+                    "pad": "pad",
+                    "bos": "begin",
+                    "eos": "end",
+                }.items()
+            },
+        )
         config = transformers.LlamaConfig(
-            vocab_size=len(words), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-            num_attention_heads=4, max_position_embeddings=256, num_labels=1, pad_token_id=1,
-            bos_token_id=2, eos_token_id=3,
+            vocab_size=len(words),
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=256,
+            num_labels=1,
+            pad_token_id=1,
+            bos_token_id=2,
+            eos_token_id=3,
             # At the usual 0.02 so small a model takes thousands of steps to find the match.
             initializer_range=0.1,
-        )  # fmt: skip
+        )
         torch.manual_seed(seed)
         kind = {"reward": "SequenceClassification", "generative": "CausalLM"}[objective]
         backbone = tmp_path / "backbone"
         getattr(transformers, f"LlamaFor{kind}")(config).save_pretrained(backbone)
         tokenizer.save_pretrained(backbone)
         ready = {
-            "model_name_or_path": str(backbone), "max_length": 80, "learning_rate": 2e-3,
-            "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "seed": seed,
-            "save_strategy": "no", **options,
-        }  # fmt: skip
+            "model_name_or_path": str(backbone),
+            "max_length": 80,
+            "learning_rate": 2e-3,
+            "per_device_train_batch_size": 16,
+            "gradient_accumulation_steps": 2,
+            "seed": seed,
+            "save_strategy": "no",
+            **options,
+        }
         if objective == "reward":
             from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: PLC0415
 

@@ -113,11 +113,19 @@ def test_a_score_read_too_soon_is_no_score(row_of):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("id", None), ("body", None), ("body", 5), ("created_utc", None), ("created_utc", "soon"),
-        ("score", True), ("score", []), ("created_utc", float("nan")), ("score", 1 << 63),
-        ("edited", "1e400"), ("author", {}),
+        ("id", None),
+        ("body", None),
+        ("body", 5),
+        ("created_utc", None),
+        ("created_utc", "soon"),
+        ("score", True),
+        ("score", []),
+        ("created_utc", float("nan")),
+        ("score", 1 << 63),
+        ("edited", "1e400"),
+        ("author", {}),
     ],
-)  # fmt: skip
+)
 def test_a_broken_field_is_named(row_of, field, value):
     with pytest.raises(DataError, match=field):
         row_of(**{field: value})

@@ -114,8 +114,16 @@ def test_the_detectable_value_is_found_just_so_often(case, wanted):
         if case.reference is None:
             return power(replace(case, agreement=value))
         # Raters that disagree as often as those of the case.
-        return power(two(value, case.square, pairs=case.pairs, prompts=case.prompts,
-                         evenness=case.evenness, intra_prompt=case.intra_prompt))  # fmt: skip
+        return power(
+            two(
+                value,
+                case.square,
+                pairs=case.pairs,
+                prompts=case.prompts,
+                evenness=case.evenness,
+                intra_prompt=case.intra_prompt,
+            )
+        )
 
     if least is None:
         values = np.linspace(0.5, 0.999, 50) if case.reference is None else [case.square * 0.999]
@@ -277,10 +285,12 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
     benchmark = load_program("eval/benchmark.py")
     benchmark.main(
         benchmark.Config(
-            pairs=tmp_path / "pairs.parquet", out=tmp_path / "judged", reference="random",
+            pairs=tmp_path / "pairs.parquet",
+            out=tmp_path / "judged",
+            reference="random",
             raters={name: {"kind": name} for name in ("longer", "shorter", "random")},
         )
-    )  # fmt: skip
+    )
     capsys.readouterr()
     program.main(program.Config(out=tmp_path / "out", evaluation=tmp_path / "judged"))
     text = capsys.readouterr().out

@@ -131,8 +131,9 @@ def test_the_saved_weights_are_safetensors_and_the_same(fitted, tmp_path):
     weights = load_file(tmp_path / "autoencoder.safetensors")
     assert (weights["encoder"] == model.encoder).all()
     assert {path.name for path in tmp_path.iterdir()} == {
-        "autoencoder.json", "autoencoder.safetensors",
-    }  # fmt: skip
+        "autoencoder.json",
+        "autoencoder.safetensors",
+    }
 
 
 def test_a_training_that_runs_away_is_an_error():

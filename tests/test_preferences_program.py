@@ -16,9 +16,13 @@ from litbench.tables import write_table
 
 HOSTILE = "<script>alert(1)</script> =HYPERLINK() \u202e {story_b}"
 SMALL = {
-    "units": 6, "active": 2, "prefixes": [2, 6], "epochs": 4, "batch_size": 16,
+    "units": 6,
+    "active": 2,
+    "prefixes": [2, 6],
+    "epochs": 4,
+    "batch_size": 16,
     "learning_rate": 5e-3,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -76,8 +80,12 @@ def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys)
     out = tmp_path / "out"
     found = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["agreements"]] == [
-        "units", "6 principal components", "embedding", "surface features", "the longer story",
-    ]  # fmt: skip
+        "units",
+        "6 principal components",
+        "embedding",
+        "surface features",
+        "the longer story",
+    ]
     assert all(row["agreement"]["n"] == 70 for row in found["agreements"])
     assert all(0 < row["prevalence"] <= 1 and row["fidelity"] is None for row in found["units"])
     page = (out / "preferences.html").read_text(encoding="utf-8")

@@ -140,9 +140,10 @@ def test_sentences_end_where_readers_end_them(text, parts):
 
 
 @pytest.mark.parametrize(
-    "text", ["a" + "." * 100_000 + "b", "a" + " " * 200_000 + "b", "A. " * 40_000],
+    "text",
+    ["a" + "." * 100_000 + "b", "a" + " " * 200_000 + "b", "A. " * 40_000],
     ids=["stops", "blanks", "capitals"],
-)  # fmt: skip
+)
 def test_sentence_splitting_is_linear_in_time(text):
     started = time.process_time()
     assert join_sentences(split_sentences(text)) == text
@@ -315,12 +316,14 @@ class First(Rater):
     def judge(self, pairs):
         return [
             [
-                Judgement("unparsed" if self.silent_on in pair.first + pair.second else shown,
-                          first_shown=shown)
+                Judgement(
+                    "unparsed" if self.silent_on in pair.first + pair.second else shown,
+                    first_shown=shown,
+                )
                 for shown in ("first", "second")
             ]
             for pair in pairs
-        ]  # fmt: skip
+        ]
 
 
 def many(invented):
@@ -421,10 +424,16 @@ def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys)
     assert verdicts.num_rows == pairs.num_rows
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["outputs"]) == {
-        "probe_pairs.parquet", "verdicts.parquet", "probes.csv", "probes.txt",
-        "probes.html", "probes_breaking.svg", "probes_breaking.png", "probes_preserving.svg",
+        "probe_pairs.parquet",
+        "verdicts.parquet",
+        "probes.csv",
+        "probes.txt",
+        "probes.html",
+        "probes_breaking.svg",
+        "probes_breaking.png",
+        "probes_preserving.svg",
         "probes_preserving.png",
-    }  # fmt: skip
+    }
     program.main(config)
     again = capsys.readouterr().out
     assert again.startswith("unchanged")
@@ -448,9 +457,11 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, mon
             monkeypatch.setenv(name, value)
         entry = {"kind": "judge", "model": server.model, "template": "minimal"}
         keys = {
-            "raters": {"judge": entry}, "probes": ["fake_verdict", "cut_ending"],
-            "strengths": [1.0], "per_prompt": 1,
-        }  # fmt: skip
+            "raters": {"judge": entry},
+            "probes": ["fake_verdict", "cut_ending"],
+            "strengths": [1.0],
+            "per_prompt": 1,
+        }
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys, dry_run=True))
         assert "14 pairs, both orders" in capsys.readouterr().out
         assert not server.asked
@@ -464,8 +475,9 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, mon
         assert set(server.answered.values()) == {1}
     rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
     assert {row["probe"]: row["prefers_changed"] for row in rows} == {
-        "fake_verdict": 1.0, "cut_ending": 0.0,
-    }  # fmt: skip
+        "fake_verdict": 1.0,
+        "cut_ending": 0.0,
+    }
 
 
 def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path, monkeypatch):
@@ -475,11 +487,14 @@ def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path, monkeypat
             monkeypatch.setenv(name, value)
         entry = {"kind": "rubric", "model": server.model, "rubric": "webnovel"}
         keys = {
-            "raters": {"rubric": entry}, "probes": ["repetition", "drop_paragraphs"],
-            "strengths": [1.0], "per_prompt": 1,
-        }  # fmt: skip
+            "raters": {"rubric": entry},
+            "probes": ["repetition", "drop_paragraphs"],
+            "strengths": [1.0],
+            "per_prompt": 1,
+        }
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys))
     rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
     assert {row["probe"]: row["prefers_changed"] for row in rows} == {
-        "repetition": 1.0, "drop_paragraphs": 0.0,
-    }  # fmt: skip
+        "repetition": 1.0,
+        "drop_paragraphs": 0.0,
+    }

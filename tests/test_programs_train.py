@@ -69,10 +69,16 @@ def train(load_program, tiny_model, pairs_file, tmp_path):
             "generative": ("generative", {"max_length": 200, **question}, "language"),
         }[kind]
         values = {
-            "pairs": str(pairs_file), "output_dir": str(tmp_path / out), "split": "train",
-            "model_name_or_path": str(tiny_model("llama", head=head)), "learning_rate": 1e-3,
-            "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, **more, **keys,
-        }  # fmt: skip
+            "pairs": str(pairs_file),
+            "output_dir": str(tmp_path / out),
+            "split": "train",
+            "model_name_or_path": str(tiny_model("llama", head=head)),
+            "learning_rate": 1e-3,
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 4,
+            **more,
+            **keys,
+        }
         module = load_program(f"train/{name}.py")
         module.main(build(module.Config, values))
         return tmp_path / out
@@ -228,8 +234,12 @@ def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     )
     done = subprocess.run(
         ["script", "-qec", command, "/dev/null"],
-        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stdout
     # tqdm: 6/6 [00:00<00:00, 50.0it/s]
     assert re.search(r"\d+/6 \[[0-9:]+<[0-9:?]+, ", done.stdout)
@@ -242,12 +252,27 @@ def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
 def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path):
     done = subprocess.run(
         [
-            sys.executable, str(ROOT / "train" / "bradley_terry.py"), "--pairs", str(pairs_file),
-            "--output_dir", str(tmp_path / "quiet"), "--split", "train", "--model_name_or_path",
-            str(tiny_model("llama")), "--max_length", "64", "--validation", "0.2",
+            sys.executable,
+            str(ROOT / "train" / "bradley_terry.py"),
+            "--pairs",
+            str(pairs_file),
+            "--output_dir",
+            str(tmp_path / "quiet"),
+            "--split",
+            "train",
+            "--model_name_or_path",
+            str(tiny_model("llama")),
+            "--max_length",
+            "64",
+            "--validation",
+            "0.2",
         ],
-        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1

@@ -40,13 +40,18 @@ def import_with(load_program, tmp_path, monkeypatch):
 def test_the_writing_quality_benchmark_is_read(name, import_with):
     rows = [
         {
-            "original_id": f"h-{k}", "paragraph1": f"first text {k}",
-            "paragraph2": f"second text {k}", "reference_preference": str(1 + k % 2),
-            "sample_type": "style-mimic", "source": f"Author_{k % 3}", "text_input": "both",
-            "output": "{}", "id": f"test-{k}",
+            "original_id": f"h-{k}",
+            "paragraph1": f"first text {k}",
+            "paragraph2": f"second text {k}",
+            "reference_preference": str(1 + k % 2),
+            "sample_type": "style-mimic",
+            "source": f"Author_{k % 3}",
+            "text_input": "both",
+            "output": "{}",
+            "id": f"test-{k}",
         }
         for k in range(6)
-    ]  # fmt: skip
+    ]
     pairs = import_with(name, rows).to_pylist()
     assert len(pairs) == 6
     for pair in pairs:
@@ -58,10 +63,18 @@ def test_the_writing_quality_benchmark_is_read(name, import_with):
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_published_pairs_of_writing_preference_bench_are_read(language, import_with):
     rows = [
-        {"prompt": f"task {k}", "language": of, "genre": "fiction", "chosen": f"good {of} {k}",
-         "rejected": f"dull {of} {k}", "chosen_human_score": 3, "rejected_human_score": 1}
-        for k in range(3) for of in ("en", "zh")
-    ]  # fmt: skip
+        {
+            "prompt": f"task {k}",
+            "language": of,
+            "genre": "fiction",
+            "chosen": f"good {of} {k}",
+            "rejected": f"dull {of} {k}",
+            "chosen_human_score": 3,
+            "rejected_human_score": 1,
+        }
+        for k in range(3)
+        for of in ("en", "zh")
+    ]
     pairs = import_with(f"wpb_{language}_published_pairs.yaml", rows)
     assert pairs.num_rows == 3
     assert all(language in text for text in pairs["chosen"].to_pylist())
@@ -69,19 +82,31 @@ def test_the_published_pairs_of_writing_preference_bench_are_read(language, impo
 
 def test_several_rejected_texts_make_several_pairs(import_with, tmp_path):
     rows = [
-        {"id": "1", "prompt": "task 1", "chosen": ["right 1"],
-         "rejected": ["wrong a", "wrong b", "wrong c"], "subset": "Focus"},
+        {
+            "id": "1",
+            "prompt": "task 1",
+            "chosen": ["right 1"],
+            "rejected": ["wrong a", "wrong b", "wrong c"],
+            "subset": "Focus",
+        },
         {"id": "2", "prompt": "task 2", "chosen": ["tie"], "rejected": ["x"], "subset": "Ties"},
         {"id": "3", "prompt": "task 3", "chosen": ["right 3"], "rejected": [], "subset": "Math"},
         {"id": "4", "prompt": "task 4", "chosen": [None], "rejected": ["x"], "subset": "Math"},
-        {"id": "5", "prompt": "task 5", "chosen": ["same"], "rejected": ["same", "wrong"],
-         "subset": "Math"},
-    ]  # fmt: skip
+        {
+            "id": "5",
+            "prompt": "task 5",
+            "chosen": ["same"],
+            "rejected": ["same", "wrong"],
+            "subset": "Math",
+        },
+    ]
     pairs = import_with("reward_bench_2_pairs.yaml", rows).to_pylist()
     assert {(pair["chosen"], pair["rejected"], pair["subset"]) for pair in pairs} == {
-        ("right 1", "wrong a", "Focus"), ("right 1", "wrong b", "Focus"),
-        ("right 1", "wrong c", "Focus"), ("same", "wrong", "Math"),
-    }  # fmt: skip
+        ("right 1", "wrong a", "Focus"),
+        ("right 1", "wrong b", "Focus"),
+        ("right 1", "wrong c", "Focus"),
+        ("same", "wrong", "Math"),
+    }
     lines = (tmp_path / "imported/rejected.jsonl").read_text().splitlines()
     noted = [(one["row"], one["column"]) for one in map(json.loads, lines)]
     assert noted == [(4, "chosen"), (5, "rejected")]

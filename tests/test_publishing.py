@@ -144,9 +144,12 @@ def test_pushed_model_loads_by_name(tiny_model, pair_table, tmp_path):
     pairs = pair_table([{"prompt_id": f"p{place}"} for place in range(8)])
     write_table(pairs, tmp_path / "pairs.parquet")
     keys = {
-        "pairs": tmp_path / "pairs.parquet", "output_dir": tmp_path / "run", "max_length": 64,
-        "model_name_or_path": tiny_model("llama"), "per_device_train_batch_size": 2,
-    }  # fmt: skip
+        "pairs": tmp_path / "pairs.parquet",
+        "output_dir": tmp_path / "run",
+        "max_length": 64,
+        "model_name_or_path": tiny_model("llama"),
+        "per_device_train_batch_size": 2,
+    }
     train = ["train/bradley_terry.py", *(f"--{key}={value}" for key, value in keys.items())]
     push = ["--push_to_hub", "true", "--hub_model_id", "me/verifier"]
     folder = tmp_path / "run" / "model"

@@ -19,12 +19,17 @@ from litbench.tables import write_table
 COUNTS = {
     "funnel": [
         {"step": "read", "about": "stories read", "unit": "stories", "kept": 987, "removed": 0},
-        {"step": "min_score", "about": "score | at least 10", "unit": "stories", "kept": 765,
-         "removed": 222},
+        {
+            "step": "min_score",
+            "about": "score | at least 10",
+            "unit": "stories",
+            "kept": 765,
+            "removed": 222,
+        },
     ],
     "stories": {"stories": 987, "rejected_rows": {"text: null": 13}},
     "lengths": {"after": {}},
-}  # fmt: skip
+}
 
 
 def list_outputs(folder):
@@ -72,9 +77,16 @@ def artifact(pair_table, tmp_path):
     write_table(pairs, folder / "pairs.parquet")
     manifest = {
         "program": "make_pairs.py",
-        "config": {"stories": str(tmp_path / "stories.parquet"), "out": str(folder), "seed": 3,
-                   "min_score": 10, "scratch": str(tmp_path / "scratch"), "where": "a | b <c>",
-                   "drop_bots": True, "max_tokens": None},
+        "config": {
+            "stories": str(tmp_path / "stories.parquet"),
+            "out": str(folder),
+            "seed": 3,
+            "min_score": 10,
+            "scratch": str(tmp_path / "scratch"),
+            "where": "a | b <c>",
+            "drop_bots": True,
+            "max_tokens": None,
+        },
         "inputs": {
             "stories": {"path": str(tmp_path / "stories.parquet"), "sha256": "ab" * 32},
             "more": {"path": "owner/name", "sha256": f"name:owner/name@{'1' * 40}"},
@@ -83,7 +95,7 @@ def artifact(pair_table, tmp_path):
         "counts": COUNTS,
         "versions": {"litbench": "9.8.7"},
         "finished_utc": "2026-01-02T03:04:05+00:00",
-    }  # fmt: skip
+    }
     write_sealed(manifest, folder / "manifest.json")
     list_outputs(folder)
     return folder
@@ -95,8 +107,13 @@ def publish(load_program, artifact, tmp_path):
     module = load_program("data_prep/push_to_hub.py")
 
     def run(**keys):
-        values = {"artifact": artifact, "repository": "me/pairs", "contact": "mail@example.org",
-                  "out": tmp_path / "push", **keys}  # fmt: skip
+        values = {
+            "artifact": artifact,
+            "repository": "me/pairs",
+            "contact": "mail@example.org",
+            "out": tmp_path / "push",
+            **keys,
+        }
         arguments = [f"--{key}={json.dumps(value, default=str)}" for key, value in values.items()]
         module.main(load_config(module.Config, arguments))
         return tmp_path / "push", (tmp_path / "push" / "README.md").read_text(encoding="utf-8")
@@ -111,8 +128,9 @@ def published(folder):
 def test_each_pair_is_published_once(publish, artifact):
     folder, card = publish()
     assert sorted(path.name for path in (folder / "data").iterdir()) == [
-        "test.parquet", "train.parquet",
-    ]  # fmt: skip
+        "test.parquet",
+        "train.parquet",
+    ]
     given = pq.read_table(artifact / "pairs.parquet")
     # Authors are not published, not even as hashes.
     assert "author" not in "".join(re.findall(r"^\| \w.*", card, re.MULTILINE))
@@ -235,11 +253,16 @@ def test_trl_trains_on_published_conversations(name, publish, artifact, tiny_mod
         train_dataset=rows["train"],
         eval_dataset=rows["test"],
         args=getattr(trl, f"{name}Config")(
-            output_dir=str(tmp_path / "run"), max_steps=1, per_device_train_batch_size=4,
-            use_cpu=True, bf16=False, report_to="none", save_strategy="no",
+            output_dir=str(tmp_path / "run"),
+            max_steps=1,
+            per_device_train_batch_size=4,
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            save_strategy="no",
             gradient_checkpointing=None,
         ),
-    )  # fmt: skip
+    )
     trainer.train()
     assert np.isfinite(trainer.evaluate()["eval_loss"])
     if name == "Reward":
@@ -289,10 +312,19 @@ def server():
 def test_push_is_one_commit(server, artifact, tmp_path):
     def push(*more, token=TOKEN):
         done = server.run(
-            tmp_path, "data_prep/push_to_hub.py", "--artifact", artifact, "--repository",
-            "me/pairs", "--contact", "mail@example.org", "--out", tmp_path / "push", *more,
+            tmp_path,
+            "data_prep/push_to_hub.py",
+            "--artifact",
+            artifact,
+            "--repository",
+            "me/pairs",
+            "--contact",
+            "mail@example.org",
+            "--out",
+            tmp_path / "push",
+            *more,
             token=token,
-        )  # fmt: skip
+        )
         assert "Traceback" not in done.stderr
         assert not server.strange
         return done.stdout + done.stderr
@@ -320,8 +352,12 @@ def test_push_is_one_commit(server, artifact, tmp_path):
     server.publish("me/pairs", {**repository.files(), "data/old.parquet": b"", "mine.txt": b""})
     push("--dry_run", "false")
     assert sorted(repository.files()) == [
-        ".gitattributes", "README.md", "data/test.parquet", "data/train.parquet", "mine.txt",
-    ]  # fmt: skip
+        ".gitattributes",
+        "README.md",
+        "data/test.parquet",
+        "data/train.parquet",
+        "mine.txt",
+    ]
 
     # Private texts are not pushed to a public data set.
     repository.private = False

@@ -31,9 +31,25 @@ from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 
 WORDS = (
-    "amber", "harbour", "lantern", "whisper", "gravel", "orchard", "signal", "velvet", "copper",
-    "drift", "hollow", "ember", "tide", "quarry", "saddle", "thimble", "marrow", "beacon",
-)  # fmt: skip
+    "amber",
+    "harbour",
+    "lantern",
+    "whisper",
+    "gravel",
+    "orchard",
+    "signal",
+    "velvet",
+    "copper",
+    "drift",
+    "hollow",
+    "ember",
+    "tide",
+    "quarry",
+    "saddle",
+    "thimble",
+    "marrow",
+    "beacon",
+)
 
 
 def _story(random):
@@ -223,9 +239,16 @@ def test_judgements_become_verdicts(pair_table):
     class Wordy(StubJudge):
         def judge(self, pairs):
             given = Judgement(
-                "first", 0.75, 2.0, 1.0, "second", "because", input_tokens=5, output_tokens=6,
+                "first",
+                0.75,
+                2.0,
+                1.0,
+                "second",
+                "because",
+                input_tokens=5,
+                output_tokens=6,
                 cost_usd=0.5,
-            )  # fmt: skip
+            )
             return [[given, replace(given, prefers="unparsed", p_first=None)] for _ in pairs]
 
     pairs = pair_table([{"pair_id": f"p{place}"} for place in range(12)])

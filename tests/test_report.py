@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.finished_evaluation import reader_notes
+from litbench.evaluation.results import reader_notes
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, RandomRater, ScoreRater, judge_pairs
@@ -63,8 +63,15 @@ RATERS = (CommaRater(), LengthRater("longer", "longer", 1), RandomRater())
 
 @pytest.fixture
 def render(pair_table):
-    def build(story="One, two, three.", pairs_manifest=None, judges=None, raters=None, records=None,
-              more=MORE, **changes):  # fmt: skip
+    def build(
+        story="One, two, three.",
+        pairs_manifest=None,
+        judges=None,
+        raters=None,
+        records=None,
+        more=MORE,
+        **changes,
+    ):
         rows = [
             {
                 "prompt_id": f"p{place % 9}",
@@ -197,11 +204,18 @@ def judge_verdicts(verdict_table):
     """A judge that explains, costs, leans to the story shown first and is cut off once."""
     base = {"rater": f"judge {ATTACK}", "kind": "judge", "input_tokens": 1_850, "seconds": 1.5}
     rows = [
-        {**base, "pair_id": str(place), "order": order, "output_tokens": 25, "cost_usd": 0.002,
-         "outcome": "chosen" if place < 30 else order, "explanation": f"{ATTACK} more life"}
+        {
+            **base,
+            "pair_id": str(place),
+            "order": order,
+            "output_tokens": 25,
+            "cost_usd": 0.002,
+            "outcome": "chosen" if place < 30 else order,
+            "explanation": f"{ATTACK} more life",
+        }
         for place in range(60)
         for order in ("chosen", "rejected")
-    ]  # fmt: skip
+    ]
     rows[-1] |= {"outcome": "cut", "explanation": None}
     return verdict_table(rows)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, DataError
-from litbench.finished_evaluation import Judged
+from litbench.evaluation.results import EvaluationFolder
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.records import prompt_keys
 from litbench.store import write_sealed
@@ -38,10 +38,12 @@ def evaluated(load_program, pair_table, tmp_path):
         write_table(pair_table(rows), tmp_path / f"{name}.parquet")
         benchmark.main(
             benchmark.Config(
-                pairs=tmp_path / f"{name}.parquet", out=tmp_path / name,
-                raters={rater: {"kind": rater} for rater in raters}, reference=raters[0],
+                pairs=tmp_path / f"{name}.parquet",
+                out=tmp_path / name,
+                raters={rater: {"kind": rater} for rater in raters},
+                reference=raters[0],
             )
-        )  # fmt: skip
+        )
         return tmp_path / name
 
     return run
@@ -121,7 +123,7 @@ def test_a_copied_evaluation_finds_its_pairs(report, evaluated, tmp_path, monkey
     other = tmp_path / "elsewhere/another/one.parquet"
     other.parent.mkdir()
     other.write_bytes(b"other")
-    assert Judged.find(Path("evaluation")).pairs_path.samefile(place)
+    assert EvaluationFolder.find(Path("evaluation")).pairs_path.samefile(place)
 
 
 def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, monkeypatch):
@@ -131,7 +133,7 @@ def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, mo
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
-    assert Judged.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
+    assert EvaluationFolder.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
 
 
 def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):
@@ -147,9 +149,12 @@ def test_table_entries(report, evaluated):
     one = evaluated("one", rows_of(THANKS))
     two = evaluated("two", rows_of(""), raters=("longer", "talk", "shorter"))
     out = report(
-        {"one": one, "two": two}, tables=True, parameters={"shorter": 8.0e9},
-        families={"shorter": "f"}, published={"shorter": "bt-llama-8b"},
-    )  # fmt: skip
+        {"one": one, "two": two},
+        tables=True,
+        parameters={"shorter": 8.0e9},
+        families={"shorter": "f"},
+        published={"shorter": "bt-llama-8b"},
+    )
     table = {row["rater"]: row for row in read_csv(out / "table3.csv")}
     # The chosen story with thanks is longer, so that each rater differs.
     assert set(table) == {"longer (one)", "longer (two)", "talk (one)", "talk (two)", "shorter"}
@@ -177,9 +182,10 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     with pytest.raises(ConfigError, match=r"raters: 'longr' is not a rater.*'longer'"):
         report({"one": one}, raters=["longr"])
     for key, value in (
-        ("parameters", {"longr": 1.0}), ("families", {"longr": "x"}),
+        ("parameters", {"longr": 1.0}),
+        ("families", {"longr": "x"}),
         ("published", {"longr": "gpt-4.1"}),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=rf"{key}: 'longr' is not a rater.*'longer'"):
             report({"one": one}, tables=True, **{key: value})
     with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is not a published row"):

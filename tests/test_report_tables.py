@@ -38,21 +38,34 @@ def entries(pair_table, verdict_table):
             for k in range(n):
                 for order in ("chosen", "rejected") if kind in ("judge", "generative") else (None,):
                     right = k < 8 + 3 * rank or order == "chosen"
-                    row = {"pair_id": f"p{k}", "rater": rater, "kind": kind, "order": order,
-                           "outcome": "chosen" if right else "rejected"}  # fmt: skip
+                    row = {
+                        "pair_id": f"p{k}",
+                        "rater": rater,
+                        "kind": kind,
+                        "order": order,
+                        "outcome": "chosen" if right else "rejected",
+                    }
                     if kind == "judge":
-                        row |= {"explanation": "it has life " * 2, "cost_usd": 0.004,
-                                "input_tokens": 90, "output_tokens": 9}  # fmt: skip
+                        row |= {
+                            "explanation": "it has life " * 2,
+                            "cost_usd": 0.004,
+                            "input_tokens": 90,
+                            "output_tokens": 9,
+                        }
                     rows.append(row)
         found = leaderboard(verdict_table(rows), pairs, "longer")
         stated = match_published([row.rater for row in found], {})
         return [
             Entry(
-                row.rater, row, group_of(row, is_trained=False),
-                (parameters or {}).get(row.rater), None, stated.get(row.rater),
+                row.rater,
+                row,
+                group_of(row, is_trained=False),
+                (parameters or {}).get(row.rater),
+                None,
+                stated.get(row.rater),
             )
             for row in found
-        ]  # fmt: skip
+        ]
 
     return build
 
@@ -77,9 +90,13 @@ def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
     for entry, row in zip(given, read_csv(table, tmp_path / "t.csv"), strict=True):
         known = entry.row.agreement
         for key, value in (
-            ("agreement", known.mean), ("agreement_low", known.low), ("agreement_high", known.high),
-            ("coverage", entry.row.coverage), ("pairs", known.n), ("prompts", known.clusters),
-        ):  # fmt: skip
+            ("agreement", known.mean),
+            ("agreement_low", known.low),
+            ("agreement_high", known.high),
+            ("coverage", entry.row.coverage),
+            ("pairs", known.n),
+            ("prompts", known.clusters),
+        ):
             assert float(row[key]) == pytest.approx(value, abs=1e-6)
         assert latex_escape(str(known)) in latex
         assert latex_escape(entry.name) in latex
@@ -139,13 +156,24 @@ def test_the_published_numbers_are_those_of_the_paper():
     published = load_published()
     stated = {name: row["stated"] for name, row in published["rows"].items()}
     assert stated == {
-        "claude-3-5-haiku": "0.675", "claude-3-7-sonnet": "0.731", "gpt-4.1": "0.702",
-        "gpt-4.1-mini": "0.630", "o4-mini": "0.700", "deepseek-v3": "0.700",
-        "deepseek-r1": "0.710", "gemma-3-12b-it": "0.657", "llama-3.1-8b": "0.581",
-        "qwen-2.5-7b": "0.599", "bt-llama-8b": "0.78", "genrm-qwen-7b": "0.78",
-        "genrm-cot": "0.72", "genrm-cot-largest": "0.74", "sae-features": "0.612",
-        "bt-llama-1b-naive-upvotes": "0.65", "bt-llama-1b-upvotes-and-timestamps": "0.70",
-    }  # fmt: skip
+        "claude-3-5-haiku": "0.675",
+        "claude-3-7-sonnet": "0.731",
+        "gpt-4.1": "0.702",
+        "gpt-4.1-mini": "0.630",
+        "o4-mini": "0.700",
+        "deepseek-v3": "0.700",
+        "deepseek-r1": "0.710",
+        "gemma-3-12b-it": "0.657",
+        "llama-3.1-8b": "0.581",
+        "qwen-2.5-7b": "0.599",
+        "bt-llama-8b": "0.78",
+        "genrm-qwen-7b": "0.78",
+        "genrm-cot": "0.72",
+        "genrm-cot-largest": "0.74",
+        "sae-features": "0.612",
+        "bt-llama-1b-naive-upvotes": "0.65",
+        "bt-llama-1b-upvotes-and-timestamps": "0.70",
+    }
     lengths = [row.get("explanation") for row in published["rows"].values()]
     assert lengths[:10] == [292.4, 280.2, 202.3, 246.7, 131.5, 167.4, 142.8, 497.0, 332.0, 174.0]
     assert published["test_pairs"] == 2480

@@ -234,8 +234,8 @@ def test_tie_with_human_story_counts_half(load_program):
     before, after = np.array([[0.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 2.0], [7.0, 5.0]])
     human = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
     found = compare(before, after, human)
-    assert found["people_beaten_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
-    assert found["people_beaten_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
+    assert found["win_rate_people_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
+    assert found["win_rate_people_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
     assert found["gain"]["mean"] == pytest.approx(1.0)
 
 
@@ -248,13 +248,22 @@ def test_grpo_program_resumes_and_writes_results(tmp_path, load_program, monkeyp
     for name, value in {"VOCABULARY": 400, "WIDTH": 16, "EPOCHS": 1}.items():
         monkeypatch.setattr(program, name, value)
     config = program.Config(
-        stories=tmp_path / "stories.parquet", rater={"kind": "longer"}, out=tmp_path / "out",
-        other_raters={"shorter": {"kind": "shorter"}}, held_out=2, max_words=150,
-        samples_per_prompt=2, grpo={
-            "max_steps": 2, "num_generations": 2, "per_device_train_batch_size": 2,
-            "max_completion_length": 12, "save_steps": 1, "use_cpu": True,
+        stories=tmp_path / "stories.parquet",
+        rater={"kind": "longer"},
+        out=tmp_path / "out",
+        other_raters={"shorter": {"kind": "shorter"}},
+        held_out=2,
+        max_words=150,
+        samples_per_prompt=2,
+        grpo={
+            "max_steps": 2,
+            "num_generations": 2,
+            "per_device_train_batch_size": 2,
+            "max_completion_length": 12,
+            "save_steps": 1,
+            "use_cpu": True,
         },
-    )  # fmt: skip
+    )
     caplog.set_level(logging.ERROR)
     trained_to = []
     whole = program.PolicyReward.__call__

@@ -266,11 +266,14 @@ OTHER_FORMS = {
     "brackets, none": ("brackets", "Score: 4", [None]),
     "json": ("json", 'So {this}: ```json\n{"Coherence": 4, "empathy": "2/5"}\n```', [4, 2]),
     "json, nested": ("json", '{"ratings": {"coherence": {"score": 5, "why": "{}"}}}', [5, None]),
-    "json, two that disagree": ("json", '{"coherence": 1, "empathy": 3} {"coherence": 2}',
-                                [None, None]),
+    "json, two that disagree": (
+        "json",
+        '{"coherence": 1, "empathy": 3} {"coherence": 2}',
+        [None, None],
+    ),
     "json, not allowed": ("json", '{"coherence": 4, "empathy": 2.5}', [4, None]),
     "json, broken": ("json", '{"coherence": 4, "empathy": ', [None, None]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("form", "reply", "expected"), OTHER_FORMS.values(), ids=OTHER_FORMS)

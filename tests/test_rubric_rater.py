@@ -39,9 +39,12 @@ def marks(question):
 
 
 RUBRIC = {
-    "form": "brackets", "lowest": 0, "highest": 100_000, "criteria": ["Length"],
+    "form": "brackets",
+    "lowest": 0,
+    "highest": 100_000,
+    "criteria": ["Length"],
     "text": "===== STORY BEGINS =====\n{text}\n===== STORY ENDS =====\nAnswer [[number]]",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -84,10 +87,16 @@ def invented_pairs(pair_table, number=24):
         texts = [
             f"Story {name}: " + "rain " * words for name, words in zip(ids, sides, strict=True)
         ]
-        rows.append({
-            "prompt_id": "p", "chosen": texts[0], "rejected": texts[1],
-            "chosen_story_id": ids[0], "rejected_story_id": ids[1], "pair_id": f"pair {place}",
-        })  # fmt: skip
+        rows.append(
+            {
+                "prompt_id": "p",
+                "chosen": texts[0],
+                "rejected": texts[1],
+                "chosen_story_id": ids[0],
+                "rejected_story_id": ids[1],
+                "pair_id": f"pair {place}",
+            }
+        )
     return pair_table([row for row in rows if row["chosen"] != row["rejected"]])
 
 
@@ -127,8 +136,13 @@ def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_tabl
 def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
     monkeypatch, benchmark, program, tmp_path
 ):
-    program("data_prep/import_pairs.py", "--config", "configs/data/storyer_pairs.yaml",
-            "--out", tmp_path / "data")  # fmt: skip
+    program(
+        "data_prep/import_pairs.py",
+        "--config",
+        "configs/data/storyer_pairs.yaml",
+        "--out",
+        tmp_path / "data",
+    )
     (tmp_path / "words.yaml").write_text(json.dumps(RUBRIC))
     pairs = read_table(tmp_path / "data/pairs.parquet", PAIRS)
     with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]") as server:
@@ -151,10 +165,14 @@ def test_missing_ratings_are_asked_for_again_and_counted(monkeypatch, pair_table
         return "refusal" if shown_words(question) > 38 else None
 
     pairs = invented_pairs(pair_table)
-    words = {text: shown_words(f"STORY BEGINS =====\n{text}\n===== STORY ENDS")
-             for side in ("chosen", "rejected") for text in pairs[side].to_pylist()}  # fmt: skip
-    short, long = (sum(test(n) for n in words.values()) for test in
-                   (lambda n: n < 10, lambda n: n > 38))  # fmt: skip
+    words = {
+        text: shown_words(f"STORY BEGINS =====\n{text}\n===== STORY ENDS")
+        for side in ("chosen", "rejected")
+        for text in pairs[side].to_pylist()
+    }
+    short, long = (
+        sum(test(n) for n in words.values()) for test in (lambda n: n < 10, lambda n: n > 38)
+    )
     assert short
     assert long
     with FakeOpenAI(partial, manners=refuse) as server:
@@ -166,10 +184,13 @@ def test_missing_ratings_are_asked_for_again_and_counted(monkeypatch, pair_table
         assert server.requests == len(words) + 2 * (short + long), "up to twice"
     counts = rater.notes()["ratings"]
     assert counts == {
-        "rated": 6 * (len(words) - long) - 2 * short, "unparsed": 2 * short, "refused": 6 * long,
-    }  # fmt: skip
-    refused = {row["outcome"] for row in verdicts if None in (row["reward_chosen"],
-                                                              row["reward_rejected"])}  # fmt: skip
+        "rated": 6 * (len(words) - long) - 2 * short,
+        "unparsed": 2 * short,
+        "refused": 6 * long,
+    }
+    refused = {
+        row["outcome"] for row in verdicts if None in (row["reward_chosen"], row["reward_rejected"])
+    }
     assert refused == {"refused"}
 
 
@@ -178,8 +199,11 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
     (tmp_path / "prices.yaml").write_text(json.dumps({FakeOpenAI.model: {"input": 1, "output": 1}}))
 
     def rater(**traffic):
-        options = {"model": FakeOpenAI.model, "traffic": {**QUICK, **traffic},
-                   "prices": str(tmp_path / "prices.yaml")}  # fmt: skip
+        options = {
+            "model": FakeOpenAI.model,
+            "traffic": {**QUICK, **traffic},
+            "prices": str(tmp_path / "prices.yaml"),
+        }
         loaded = load_rater(RaterSpec("r", "rubric", options))
         loaded.work_in(tmp_path)
         return loaded

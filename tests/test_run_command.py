@@ -123,8 +123,11 @@ def test_tables_log_and_manifest(serve, run, tmp_path):
     assert "4 of 4 dialogues finished, 176 of 176 ratings read" in said
     found = {name: table.to_pylist() for name, table in tables(out).items()}
     assert {name: len(rows) for name, rows in found.items()} == {
-        "turns": 40, "stories": 8, "ratings": 4 * (3 + 14 + 14 + 16), "grades": 16,
-    }  # fmt: skip
+        "turns": 40,
+        "stories": 8,
+        "ratings": 4 * (3 + 14 + 14 + 16),
+        "grades": 16,
+    }
     story = found["stories"][0]
     assert story["story_id"] == f"{WRITER}/repair/0/chapter_1"
     assert (story["step"], story["sample"], story["source"]) == ("chapter_1", 0, WRITER)
@@ -140,9 +143,12 @@ def test_tables_log_and_manifest(serve, run, tmp_path):
     assert (whole["rater_kind"], whole["cost_usd"]) == ("model", None), "no price is known"
     assert whole["input_tokens"] > 100
     rubric = load_rubric("longform_chapter")
-    ((reply),) = [row["text"] for row in found["turns"]
-                  if (row["prompt_id"], row["sample"], row["role"], row["step"])
-                  == ("repair", 0, JUDGE, "chapter_1")]  # fmt: skip
+    ((reply),) = [
+        row["text"]
+        for row in found["turns"]
+        if (row["prompt_id"], row["sample"], row["role"], row["step"])
+        == ("repair", 0, JUDGE, "chapter_1")
+    ]
     expected = rubric.read(reply)
     assert whole["rating"] == pytest.approx(rubric.grade(expected))
     assert whole["explanation"] == reply
@@ -167,8 +173,9 @@ def test_tables_log_and_manifest(serve, run, tmp_path):
     roles = [message.content.partition("]")[0] for message in sample.messages[::2]]
     assert roles[0] == "[to writer: plan_1"
     assert Counter(role.partition(":")[0] for role in roles) == {
-        "[to writer": 7, f"[to {JUDGE}": 3,
-    }  # fmt: skip
+        "[to writer": 7,
+        f"[to {JUDGE}": 3,
+    }
     value = sample.scores[f"overall by {JUDGE}"].value
     assert value == pytest.approx(grades["repair", 0, "overall"]["grade"])
     assert not (out / "events.jsonl").exists()
@@ -190,8 +197,12 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
     grades = rows_of(tmp_path / "out", "grades")
     assert {row["rater"] for row in grades} == {JUDGE, FakeOpenAI.model_called("second")}
     monkeypatch.delenv("FAKE_API_KEY")
-    run(*SMALL, out="other", writer=f"recorded/{tmp_path}/out/turns.parquet",
-        judge=f"recorded/{tmp_path}/out/turns.parquet")  # fmt: skip
+    run(
+        *SMALL,
+        out="other",
+        writer=f"recorded/{tmp_path}/out/turns.parquet",
+        judge=f"recorded/{tmp_path}/out/turns.parquet",
+    )
     again = tables(tmp_path / "other")
     for name, table in tables(tmp_path / "out").items():
         # The judges may come in another order.
@@ -281,9 +292,17 @@ def test_flags(serve, run, tmp_path):
     with serve(manners=lambda question: "length" if "[Scores]" in question else None):
         prices = {JUDGE: {"input": 1.0, "output": 2.0}}
         (tmp_path / "prices.yaml").write_text(json.dumps(prices))
-        said = run(*SMALL[:2], "--items", "[choir]", "--prices", "prices.yaml",
-                   "--judges", json.dumps({"self": WRITER, "j": JUDGE}), judge=None,
-                   code=1)  # fmt: skip
+        said = run(
+            *SMALL[:2],
+            "--items",
+            "[choir]",
+            "--prices",
+            "prices.yaml",
+            "--judges",
+            json.dumps({"self": WRITER, "j": JUDGE}),
+            judge=None,
+            code=1,
+        )
     assert "0 of 88 ratings read" in said
     grades = rows_of(tmp_path / "out", "grades")
     flags = {(row["rater"], row["quantity"]): row["flags"] for row in grades}
@@ -298,8 +317,10 @@ def test_flags(serve, run, tmp_path):
     write_table(pa.Table.from_pylist(renamed, TURNS.arrow()), tmp_path / "turns.parquet")
     model = "recorded/turns.parquet"
     run(*SMALL[:2], "--items", "[choir]", writer=model, judge=model, out="recorded", code=1)
-    own = {(row["rater"], "judged by its writer" in row["flags"])
-           for row in rows_of(tmp_path / "recorded", "grades")}  # fmt: skip
+    own = {
+        (row["rater"], "judged by its writer" in row["flags"])
+        for row in rows_of(tmp_path / "recorded", "grades")
+    }
     assert own == {("model-1", True), ("other", False)}
 
 
@@ -308,8 +329,19 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(serve, r
 
     def start(number, moment):
         if number == 5 and moment == "before":
-            command = [sys.executable, "-m", "litbench.cli", "run", "longform", *map(str, SMALL),
-                       "--out", "out", "--writer", WRITER, "--answers"]  # fmt: skip
+            command = [
+                sys.executable,
+                "-m",
+                "litbench.cli",
+                "run",
+                "longform",
+                *map(str, SMALL),
+                "--out",
+                "out",
+                "--writer",
+                WRITER,
+                "--answers",
+            ]
             second.extend(
                 subprocess.run(
                     [*command, answers],
@@ -377,8 +409,18 @@ def test_another_config_does_not_replace_results(serve, run, tmp_path):
         assert server.requests == sent
         assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")} == files
         judges = {JUDGE: {"model": JUDGE, "traffic": TRAFFIC}, "more": JUDGE}
-        said = run(*SMALL[:2], "--samples", 3, "--items", "[choir, repair, orchard]", "--judges",
-                   json.dumps(judges), "--writer", JUDGE, judge=None)  # fmt: skip
+        said = run(
+            *SMALL[:2],
+            "--samples",
+            3,
+            "--items",
+            "[choir, repair, orchard]",
+            "--judges",
+            json.dumps(judges),
+            "--writer",
+            JUDGE,
+            judge=None,
+        )
         assert "9 of 18 dialogues finished" in said, "the judge writes no stories"
         (tmp_path / "out/manifest.json").unlink()
         assert "2 of 2 dialogues finished" in run(*SMALL)
@@ -433,14 +475,16 @@ ERRORS = {
     "roles.editor: no such role": ("--roles", "{editor: a/b}"),
     "texts: cannot read": ("--texts", "nowhere"),
     "unknown key 'sampling.temperatur'": (
-        "--writers", "{w: {model: a/b, sampling: {temperatur: 1}}}",
+        "--writers",
+        "{w: {model: a/b, sampling: {temperatur: 1}}}",
     ),
     "max_cost_usd is 1.0, but the model has no price": (
-        "--writers", "{w: {model: a/b, traffic: {max_cost_usd: 1}}}",
+        "--writers",
+        "{w: {model: a/b, traffic: {max_cost_usd: 1}}}",
     ),
     "unexpected argument 'more'": ("--samples", 2, "more"),
     "--writer has no value": ("--writer",),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("said", "arguments"), ERRORS.items(), ids=range(len(ERRORS)))
@@ -462,19 +506,33 @@ def test_needs_a_writer(run):
     reason="set LONGFORM to the published results and LONGFORM_BENCH to the published texts",
 )
 def test_published_scores_from_published_replies(run, program, tmp_path, monkeypatch):
-    done = program("data_prep/import_turns.py", "--config", "configs/data/longform_turns.yaml",
-                   "--out", tmp_path / "data")  # fmt: skip
+    done = program(
+        "data_prep/import_turns.py",
+        "--config",
+        "configs/data/longform_turns.yaml",
+        "--out",
+        tmp_path / "data",
+    )
     assert "3,640 turns" in done.stdout
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     model = f"recorded/{tmp_path}/data/turns.parquet"
-    said = run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published", "true",
-               writer=model, judge=model)  # fmt: skip
+    said = run(
+        "--texts",
+        os.environ["LONGFORM_BENCH"],
+        "--options.as_published",
+        "true",
+        writer=model,
+        judge=model,
+    )
     assert "165 of 168 dialogues finished" in said
     assert "run the same command again" not in said
     path = Path(os.environ["LONGFORM"]) / "longform_results_sample.parquet"
     columns = ["model", "published_overall_0_100"]
-    printed = {row["model"]: row[columns[1]] for row in pq.read_table(path, columns=columns)
-               .to_pylist() if row[columns[1]] is not None}  # fmt: skip
+    printed = {
+        row["model"]: row[columns[1]]
+        for row in pq.read_table(path, columns=columns).to_pylist()
+        if row[columns[1]] is not None
+    }
     grades = defaultdict(list)
     few = []
     for row in rows_of(tmp_path / "out", "grades"):
@@ -495,5 +553,11 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
             for item in ("4", "6", "7", "11")
         ),
     ]
-    assert "unchanged" in run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published",
-                              "true", writer=model, judge=model)  # fmt: skip
+    assert "unchanged" in run(
+        "--texts",
+        os.environ["LONGFORM_BENCH"],
+        "--options.as_published",
+        "true",
+        writer=model,
+        judge=model,
+    )

@@ -99,8 +99,12 @@ def test_columns_of_any_name_and_type_are_written(job, tmp_path, suffix):
     for made in (job(rows, f"a.{suffix}"), job(None, f"b.{suffix}", source=source)):
         (row,) = scored(made)
         assert [row["prompt"], row["text"], *(int(row[name]) for name in names[2:])] == [
-            "p", "a b", 1, 2, 3
-        ]  # fmt: skip
+            "p",
+            "a b",
+            1,
+            2,
+            3,
+        ]
     assert (str(row["half"]), str(row["for"])) == ("0.5", "00:01:30")
 
 
@@ -158,8 +162,9 @@ def test_broken_rows_are_rejected(job, tmp_path):
     assert json.loads(made.manifest.read_text())["counts"]["left_out_by_where"] == 1
     noted = [json.loads(line) for line in made.rejected_rows.read_text().splitlines()]
     assert [(Path(row["file"]).name, row["row"], row["reason"]) for row in noted] == [
-        ("broken.jsonl", 4, "null"), ("broken.jsonl", 5, "not JSON"),
-    ]  # fmt: skip
+        ("broken.jsonl", 4, "null"),
+        ("broken.jsonl", 5, "not JSON"),
+    ]
     scored(job(rows, source=write_jsonl(rows, source)))
     assert not made.rejected_rows.exists()
 
@@ -355,8 +360,11 @@ def test_changed_model_is_scored_again(job, tiny_model, tmp_path):
     before = [row["reward"] for row in scored(made)]
     assert score_files(made)["unchanged"]
     weights = load_file(folder / "model.safetensors")
-    save_file({name: w * 1.1 for name, w in weights.items()}, folder / "model.safetensors",
-              {"format": "pt"})  # fmt: skip
+    save_file(
+        {name: w * 1.1 for name, w in weights.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     after = [row["reward"] for row in scored(made)]
     assert all(abs(a - b) > 1e-3 for a, b in zip(before, after, strict=True))
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import litbench.raters
-from litbench import evaluation
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, LitBenchError
+from litbench.evaluation import loop as evaluation
+from litbench.evaluation.selection import Selection, subsample
 from litbench.raters import Estimate, Judgement, Kind, Rater
 from litbench.records import PAIRS, VERDICTS, prompt_keys
-from litbench.selection import Selection, subsample
 from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 from litbench.templates import family_names, template_files
@@ -219,13 +219,17 @@ def test_the_best_template_of_each_judge_judges(benchmark, capsys, tmp_path):
         assert found["templates"][0]["agreement"]["n"] == 100
     verdicts = read_table(tmp_path / "out/selection/verdicts.parquet", VERDICTS).to_pylist()
     assert len(verdicts) == 100 * 2 * 6
-    by_hand = np.mean([row["outcome"] == "chosen" for row in verdicts if row["rater"]
-                       == "large@writerly"])  # fmt: skip
+    by_hand = np.mean(
+        [row["outcome"] == "chosen" for row in verdicts if row["rater"] == "large@writerly"]
+    )
     assert large["templates"][0]["agreement"]["mean"] == pytest.approx(by_hand, abs=1e-6)
     judged = read_manifest(tmp_path / "out")["config"]["raters"]
     assert {name: entry.get("template") for name, entry in judged.items()} == {
-        "longer": None, "large": "writerly", "tiny": "reddit_minimal", "given": "minimal",
-    }  # fmt: skip
+        "longer": None,
+        "large": "writerly",
+        "tiny": "reddit_minimal",
+        "given": "minimal",
+    }
     said = capsys.readouterr().out
     assert "large: template writerly" in said
     program.main(config)

@@ -354,9 +354,16 @@ def test_every_request_but_health_needs_the_token(caplog):
         for same in ("bearer sesame-42", "BEARER  sesame-42"):
             assert running.call("/metrics", headers={"Authorization": same})[0] == 200
         for wrong in (
-            "Bearer sesame-4", "Bearer sesame-422", "Bearer Sesame-42", "Bearersesame-42",
-            "Basic sesame-42", "sesame-42", "Bearer", "", None,
-        ):  # fmt: skip
+            "Bearer sesame-4",
+            "Bearer sesame-422",
+            "Bearer Sesame-42",
+            "Bearersesame-42",
+            "Basic sesame-42",
+            "sesame-42",
+            "Bearer",
+            "",
+            None,
+        ):
             sent = {} if wrong is None else {"Authorization": wrong}
             status, headers, response = running.call("/score", body, {**JSON, **sent})
             assert status == 401
@@ -452,10 +459,20 @@ def test_two_lengths_are_refused_and_the_connection_is_closed(plain, path, heade
 def test_a_used_port_is_one_line_before_the_model_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = subprocess.run(
-            [sys.executable, "-m", "litbench", "serve", "--model", str(tmp_path / "none"),
-             "--port", str(taken.getsockname()[1])],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "litbench",
+                "serve",
+                "--model",
+                str(tmp_path / "none"),
+                "--port",
+                str(taken.getsockname()[1]),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 2
     assert re.fullmatch(r"error: cannot listen on 127.0.0.1, port \d+ .*\n", done.stderr)
 

@@ -100,10 +100,16 @@ def run_in(folder, planned, models=None):
     found = []
     models = models or models_of()
     fresh = [
-        replace(one, models={}, transcript={}, result=None, reason=None,
-                recorded=models.recorded(one.writer, one.prompt_id, one.sample))
+        replace(
+            one,
+            models={},
+            transcript={},
+            result=None,
+            reason=None,
+            recorded=models.recorded(one.writer, one.prompt_id, one.sample),
+        )
         for one in planned
-    ]  # fmt: skip
+    ]
     with AnswerStore(folder) as store:
         run_sessions(fresh, len(fresh), models, store, found.append, "test")
     return found
@@ -118,8 +124,10 @@ def test_turns_and_resume(serve, tmp_path, monkeypatch):
         assert server.requests == 18 * 3
         first = found[0]
         assert [(turn.role, turn.step) for turn in first.transcript.values()] == [
-            ("writer", "first"), ("writer", "second"), ("judge", "rating"),
-        ]  # fmt: skip
+            ("writer", "first"),
+            ("writer", "second"),
+            ("judge", "rating"),
+        ]
         history = "Be brief.\nWrite about item 0."
         history += f"\nwrote {digest(history)}\nGo on."
         assert first.result == f"rated {digest(f'wrote {digest(history)}')}"

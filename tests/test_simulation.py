@@ -45,10 +45,18 @@ def agreement(score, value):
 
 # A world of as many stories as above, all of whose biases are off.
 OFF = {
-    "quality_weight": 0.0, "length_weight": 0.0, "fame_weight": 0.0, "decay_hours": math.inf,
-    "growth_hours": 0.0, "fade_hours": math.inf, "ranking": 0.0, "noise": 0.0, "luck": 0.0,
-    "down": 0.0, "audience_spread": 0.0,
-}  # fmt: skip
+    "quality_weight": 0.0,
+    "length_weight": 0.0,
+    "fame_weight": 0.0,
+    "decay_hours": math.inf,
+    "growth_hours": 0.0,
+    "fade_hours": math.inf,
+    "ranking": 0.0,
+    "noise": 0.0,
+    "luck": 0.0,
+    "down": 0.0,
+    "audience_spread": 0.0,
+}
 READER_KEYS = set(ReaderSimulation.__dataclass_fields__) - {"seed"}
 
 

@@ -92,20 +92,26 @@ def rows_of(gain, seeds=(1, 2, 3), **changes):
     """A study of one world, in which seeds differ by 0.01 and what is gained by 0.001."""
     return [
         {
-            "world": "w", "value": None, "seed": seed, "variant": variant, "amount": amount,
-            **dict.fromkeys(MEASURES, 0.5 + plus + seed / 100), **changes,
+            "world": "w",
+            "value": None,
+            "seed": seed,
+            "variant": variant,
+            "amount": amount,
+            **dict.fromkeys(MEASURES, 0.5 + plus + seed / 100),
+            **changes,
         }
         for seed in seeds
         for variant, plus in (("naive", 0.0), ("full", gain + seed / 1_000), (TRUTH, 0.2))
         for amount in ("equal", "all")
-    ]  # fmt: skip
+    ]
 
 
 def found_in(rows, variant="full", measure="agreement", reference="naive"):
     (one,) = [
-        one for one in summarise(rows, reference)
+        one
+        for one in summarise(rows, reference)
         if (one.variant, one.amount, one.measure) == (variant, "equal", measure)
-    ]  # fmt: skip
+    ]
     return one
 
 
@@ -270,8 +276,10 @@ def test_committed_worlds_can_be_run(program, name):
 
 def test_the_sample_study_keeps_its_figures(program, tmp_path):
     keys = read_yaml(ROOT / "configs/eval/sample_simulation_study.yaml") | {
-        "out": str(tmp_path), "sweeps": {}, "seeds": [1, 2],
-    }  # fmt: skip
+        "out": str(tmp_path),
+        "sweeps": {},
+        "seeds": [1, 2],
+    }
     program.main(build(program.Config, keys))
     found = {
         (row["seed"], row["variant"]): (row["pairs"], round(row["agreement"], 6))

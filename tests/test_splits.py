@@ -196,8 +196,11 @@ def test_imports_never_merge_prompts(load_program, tmp_path, form, edges, tags):
     if form != "texts":
         keys["stories"] = str(write_jsonl(tmp_path / "stories.jsonl", rows))
     if form == "ratings":
-        ratings = [{"story_id": name, "who": k, "plot": k * int(name[1:])}
-                   for name in stories for k in (1, 2)]  # fmt: skip
+        ratings = [
+            {"story_id": name, "who": k, "plot": k * int(name[1:])}
+            for name in stories
+            for k in (1, 2)
+        ]
         table = str(write_jsonl(tmp_path / "ratings.jsonl", ratings))
         keys["people"] = {"table": table, "rater": "who", "values": ["plot"]}
         keys["stories"] = Path(keys["stories"])

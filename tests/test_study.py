@@ -44,7 +44,7 @@ from litbench.human_study.plan import (
     estimate_text,
     garble,
 )
-from litbench.human_study.simulation import Crowd, visit_study
+from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.human_study.store import Store
 from litbench.metrics.human_study import (
     CHOICES,
@@ -242,8 +242,16 @@ def test_nobody_reads_the_pair_of_their_check(make, clock, pairs, each):
 
 
 def test_a_story_of_a_check_is_in_no_other_pair_of_the_reader(tmp_path, pair_table):
-    rows = [{"prompt_id": "p", "chosen_story_id": f"s{k}", "rejected_story_id": f"s{k + 1}",
-             "chosen": f"story {k}", "rejected": f"story {k + 1}"} for k in range(8)]  # fmt: skip
+    rows = [
+        {
+            "prompt_id": "p",
+            "chosen_story_id": f"s{k}",
+            "rejected_story_id": f"s{k + 1}",
+            "chosen": f"story {k}",
+            "rejected": f"story {k + 1}",
+        }
+        for k in range(8)
+    ]
     study = write_study(tmp_path / "study", pair_table(rows), pairs_per_reader=2)
     store = Store(study)
     for at in range(30):
@@ -492,8 +500,14 @@ def hidden(page):
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
 
 
-RIGHT = {"attempt": "0", "statement0": "true", "statement1": "false",
-         "statement2": "true", "statement3": "false", "statement4": "true"}  # fmt: skip
+RIGHT = {
+    "attempt": "0",
+    "statement0": "true",
+    "statement1": "false",
+    "statement2": "true",
+    "statement3": "false",
+    "statement4": "true",
+}
 
 
 def join(client, reader="reader1"):
@@ -560,9 +574,13 @@ def test_security_headers_and_cookie(client):
     foreign = browser.get("/", headers={"host": "evil.example"})
     assert foreign.status_code == 400
     for one in (
-        page, browser.get("/style.css"), browser.get("/none"), browser.get("/?PROLIFIC_PID=a%20b"),
-        started, foreign,
-    ):  # fmt: skip
+        page,
+        browser.get("/style.css"),
+        browser.get("/none"),
+        browser.get("/?PROLIFIC_PID=a%20b"),
+        started,
+        foreign,
+    ):
         policy = one.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; style-src 'self'; form-action 'self'")
         assert one.headers["x-content-type-options"] == "nosniff"
@@ -578,12 +596,28 @@ SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
 
 
 def test_texts_are_escaped(client, tmp_path, pair_table):
-    rows = [{"prompt_id": f"p{k}", "prompt": f"{SCRIPT} {k}", "chosen": f"{SCRIPT} good {k}",
-             "rejected": f"{SCRIPT} poor {k}"} for k in range(4)]  # fmt: skip
-    study = write_study(tmp_path / "study", pair_table(rows), pairs_per_reader=3, title=SCRIPT,
-                        consent=SCRIPT, asks_reason=True, instructions=SCRIPT, contact=SCRIPT,
-                        statements=[Statement(SCRIPT, is_true=True)], completion_code=SCRIPT,
-                        fastest_words_per_minute=1.0)  # fmt: skip
+    rows = [
+        {
+            "prompt_id": f"p{k}",
+            "prompt": f"{SCRIPT} {k}",
+            "chosen": f"{SCRIPT} good {k}",
+            "rejected": f"{SCRIPT} poor {k}",
+        }
+        for k in range(4)
+    ]
+    study = write_study(
+        tmp_path / "study",
+        pair_table(rows),
+        pairs_per_reader=3,
+        title=SCRIPT,
+        consent=SCRIPT,
+        asks_reason=True,
+        instructions=SCRIPT,
+        contact=SCRIPT,
+        statements=[Statement(SCRIPT, is_true=True)],
+        completion_code=SCRIPT,
+        fastest_words_per_minute=1.0,
+    )
     browser = client(4, study=study)
     pages = [browser.get("/?PROLIFIC_PID=r")]
     pages.append(browser.post("/start", data={"reader": "r", "agree": "yes"}))
@@ -599,9 +633,15 @@ def test_texts_are_escaped(client, tmp_path, pair_table):
 
 @pytest.mark.parametrize(
     ("reader", "status"),
-    [("x" * 10_000, 400), ("'; drop table readers; --", 400), ("a.b", 400), ("", 400), ("é", 400),
-     ("x" * 64, 200)],
-)  # fmt: skip
+    [
+        ("x" * 10_000, 400),
+        ("'; drop table readers; --", 400),
+        ("a.b", 400),
+        ("", 400),
+        ("é", 400),
+        ("x" * 64, 200),
+    ],
+)
 def test_hostile_ids(client, reader, status):
     browser = client(4)
     assert browser.get("/", params={"PROLIFIC_PID": reader}).status_code == status
@@ -659,8 +699,9 @@ def test_a_tab_of_another_reader_answers_for_nobody(client):
     two = join(browser, "two")
     # The cookie is that of the last link.
     for page, path, more in (
-        (one, "/answer", {"choice": "first"}), (consented, "/statements", RIGHT)
-    ):  # fmt: skip
+        (one, "/answer", {"choice": "first"}),
+        (consented, "/statements", RIGHT),
+    ):
         refused = browser.post(path, data=more | hidden(page))
         assert (refused.status_code, "another reader" in refused.text) == (403, True)
     assert browser.store.choices().num_rows == 0
@@ -668,8 +709,10 @@ def test_a_tab_of_another_reader_answers_for_nobody(client):
     assert browser.post("/answer", data=hidden(two) | {"choice": "first"}).status_code == 200
     browser.get("/?PROLIFIC_PID=one")
     assert browser.post("/answer", data=hidden(one) | {"choice": "first"}).status_code == 200
-    done = browser.store._all("select reader, place from choices join readers using (number) "
-                              "where answered is not null order by answered")  # fmt: skip
+    done = browser.store._all(
+        "select reader, place from choices join readers using (number) "
+        "where answered is not null order by answered"
+    )
     assert list(map(tuple, done)) == [("two", 1), ("one", 1)]
 
 
@@ -677,10 +720,11 @@ def test_only_listed_ids(client):
     browser = client(4, reader_ids=["ann", "ben"])
     assert "I have read this" in browser.get("/?PROLIFIC_PID=ann").text
     for answer in (
-        browser.get("/?PROLIFIC_PID=eve"), browser.get("/"),
+        browser.get("/?PROLIFIC_PID=eve"),
+        browser.get("/"),
         browser.post("/start", data={"reader": "eve", "agree": "yes"}),
         browser.post("/start", data={"reader": "made-x", "agree": "yes"}),
-    ):  # fmt: skip
+    ):
         assert answer.status_code in (400, 403)
     assert browser.store.states() == {}
     assert "Page 1 of 5" in join(browser, "ben").text
@@ -695,9 +739,16 @@ def test_titles_and_languages(client):
     pages.append(browser.get("/none"))
     titles = [re.search("<title>(.*)</title>", page.text)[1] for page in pages]
     study = " · Which story is better?"
-    assert titles == [name + study for name in (
-        "Consent", "Instructions", "Page 1 of 5", "Error: Page 1 of 5", "This did not work"
-    )]  # fmt: skip
+    assert titles == [
+        name + study
+        for name in (
+            "Consent",
+            "Instructions",
+            "Page 1 of 5",
+            "Error: Page 1 of 5",
+            "This did not work",
+        )
+    ]
     assert pages[2].text.count('lang="zh"') == 3
     assert '<html lang="en">' in pages[2].text
 
@@ -740,17 +791,21 @@ def test_closed_study(client):
     browser.store.close_study()
     assert TEXTS["completion_code"] in browser.get("/read").text
     for answer in (
-        other.get("/read"), other.post("/answer", data=data),
-        new.get("/?PROLIFIC_PID=new"), new.post("/start", data={"reader": "new", "agree": "yes"}),
-    ):  # fmt: skip
+        other.get("/read"),
+        other.post("/answer", data=data),
+        new.get("/?PROLIFIC_PID=new"),
+        new.post("/start", data={"reader": "new", "agree": "yes"}),
+    ):
         assert (answer.status_code, "closed" in answer.text) == (403, True)
     assert browser.store.states() == {"finished": 1, "reading": 1}
 
 
 def test_ids_are_made_or_required(client, tmp_path, pair_table):
     browser = client(4)
-    ids = [re.search(r'name="reader" value="(made-[^"]+)"', browser.again().get("/").text)[1]
-           for _ in range(2)]  # fmt: skip
+    ids = [
+        re.search(r'name="reader" value="(made-[^"]+)"', browser.again().get("/").text)[1]
+        for _ in range(2)
+    ]
     assert ids[0] != ids[1]
     study = write_study(tmp_path / "other", study_pairs(pair_table, 3), requires_id=True)
     assert client(3, study=study).get("/").status_code == 400
@@ -783,7 +838,7 @@ def test_simulated_readers_over_http(make, pair_table):
     }
     study = make(6, readers_per_pair=4, pairs_per_reader=3, questions=asked)
     with serving(study) as (url, store):
-        ends, visitors = visit_study(study, Crowd(careless=0.3, dropout=0.2), url, 12)
+        ends, visitors = visit_study(study, SimulatedReaders(careless=0.3, dropout=0.2), url, 12)
         choices = store.choices()
     assert set(ends) <= {"finished", "left", "turned away"}
     assert ends["finished"] >= 3
@@ -803,12 +858,20 @@ def table_of(rows):
 def hand_made(pairs, counts, readers=11):
     """Choices in which the first `counts[k]` readers of pair k agree with its label."""
     rows = [
-        {"reader": f"r{reader}", "place": at + 1, "kind": "pair", "pair_id": name,
-         "order": "chosen" if (reader + at) % 2 else "rejected", "seconds": 10.0 * (at + 1),
-         "outcome": "chosen" if reader < count else "rejected", "hurried": 0, "finished": 1}
+        {
+            "reader": f"r{reader}",
+            "place": at + 1,
+            "kind": "pair",
+            "pair_id": name,
+            "order": "chosen" if (reader + at) % 2 else "rejected",
+            "seconds": 10.0 * (at + 1),
+            "outcome": "chosen" if reader < count else "rejected",
+            "hurried": 0,
+            "finished": 1,
+        }
         for at, (name, count) in enumerate(zip(pairs["pair_id"].to_pylist(), counts, strict=True))
         for reader in range(readers)
-    ]  # fmt: skip
+    ]
     return table_of(rows)
 
 
@@ -846,13 +909,15 @@ def test_two_way_interval_by_hand():
 
 def test_swapped_labels_mirror_the_figures(make, rename_sides):
     study = make(6, readers_per_pair=5, pairs_per_reader=3)
-    choices = simulate_choices(study, Crowd(agreement=0.8))
+    choices = simulate_choices(study, SimulatedReaders(agreement=0.8))
     pairs, renamed = study.pairs, rename_sides(study.pairs)
     other = {"chosen": "rejected", "rejected": "chosen"}
     flipped = table_of(
-        [row | {name: other.get(row[name]) for name in ("order", "outcome")}
-         for row in choices.to_pylist()]
-    )  # fmt: skip
+        [
+            row | {name: other.get(row[name]) for name in ("order", "outcome")}
+            for row in choices.to_pylist()
+        ]
+    )
     ones = {"labels": np.ones(6)}
     one = study_figures(choices, pairs, one_reader(choices, pairs, ones))
     two = study_figures(flipped, renamed, one_reader(flipped, renamed, ones))
@@ -868,30 +933,43 @@ def test_swapped_labels_mirror_the_figures(make, rename_sides):
 def test_exclusion_rules(pair_table):
     pairs = study_pairs(pair_table, 2)
     pages = [
-        ("attentive", "pair", "chosen", None), ("attentive", "attention", "chosen", 1),
+        ("attentive", "pair", "chosen", None),
+        ("attentive", "attention", "chosen", 1),
         ("attentive", "repeat", "chosen", None),
-        ("careless", "pair", "chosen", None), ("careless", "attention", "rejected", 0),
-        ("fickle", "pair", "chosen", None), ("fickle", "repeat", "rejected", None),
+        ("careless", "pair", "chosen", None),
+        ("careless", "attention", "rejected", 0),
+        ("fickle", "pair", "chosen", None),
+        ("fickle", "repeat", "rejected", None),
         ("gone", "pair", "chosen", None),
-        ("guesser", "pair", "chosen", None), ("guesser", "question", None, 0),
-    ]  # fmt: skip
+        ("guesser", "pair", "chosen", None),
+        ("guesser", "question", None, 0),
+    ]
     choices = table_of(
         [
-            {"reader": reader, "place": place, "kind": kind, "pair_id": pairs["pair_id"][0].as_py(),
-             "outcome": outcome, "is_right": is_right, "finished": int(reader != "gone")}
+            {
+                "reader": reader,
+                "place": place,
+                "kind": kind,
+                "pair_id": pairs["pair_id"][0].as_py(),
+                "outcome": outcome,
+                "is_right": is_right,
+                "finished": int(reader != "gone"),
+            }
             for place, (reader, kind, outcome, is_right) in enumerate(pages)
         ]
-    )  # fmt: skip
+    )
 
     def excluded(rules):
         return {row["reader"]: row["excluded"] for row in reader_results(choices, rules)}
 
     strict = Exclusions(changed_repeat=True, unfinished=True, wrong_share=0.5)
     assert excluded(strict) == {
-        "attentive": [], "careless": ["failed the attention check"],
-        "fickle": ["changed a repeated choice"], "gone": ["unfinished"],
+        "attentive": [],
+        "careless": ["failed the attention check"],
+        "fickle": ["changed a repeated choice"],
+        "gone": ["unfinished"],
         "guesser": ["wrong content answers"],
-    }  # fmt: skip
+    }
     usual = [reader for reader, rules in excluded(Exclusions()).items() if rules]
     assert usual == ["careless"]
     figures = study_figures(leave_out(choices, usual), pairs)
@@ -908,13 +986,19 @@ def test_ratings_as_choices(pair_table):
     one, other = (pairs[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
     # Ratings of single criteria, by judges, and of stories without the other of the pair: ignored.
     rows = [
-        ("a", one[0], 5.0, None, "person"), ("a", other[0], 3.0, None, "person"),
-        ("a", one[1], 2.0, None, "person"), ("a", other[1], 2.0, None, "person"),
-        ("a", one[0], 1.0, "plot", "person"), ("a", other[0], 9.0, "plot", "person"),
-        ("b", one[0], 1.0, None, "person"), ("b", other[0], 4.0, None, "person"),
-        ("b", one[1], 1.0, None, "person"), ("b", other[1], None, None, "person"),
-        ("c", one[0], 1.0, None, "model"), ("c", other[0], 4.0, None, "model"),
-    ]  # fmt: skip
+        ("a", one[0], 5.0, None, "person"),
+        ("a", other[0], 3.0, None, "person"),
+        ("a", one[1], 2.0, None, "person"),
+        ("a", other[1], 2.0, None, "person"),
+        ("a", one[0], 1.0, "plot", "person"),
+        ("a", other[0], 9.0, "plot", "person"),
+        ("b", one[0], 1.0, None, "person"),
+        ("b", other[0], 4.0, None, "person"),
+        ("b", one[1], 1.0, None, "person"),
+        ("b", other[1], None, None, "person"),
+        ("c", one[0], 1.0, None, "model"),
+        ("c", other[0], 4.0, None, "model"),
+    ]
     names = ("rater", "story_id", "rating", "criterion", "rater_kind")
     ratings = pa.table(
         empty_columns(RATINGS, len(rows)) | dict(zip(names, zip(*rows, strict=True), strict=True))
@@ -922,16 +1006,21 @@ def test_ratings_as_choices(pair_table):
     choices = choices_of_ratings(ratings, pairs, 1e-9)
     ids = dict(enumerate(pairs["pair_id"].to_pylist()))
     found = zip(*(choices[n].to_pylist() for n in ("reader", "pair_id", "outcome")), strict=True)
-    assert set(found) == {
-        ("a", ids[0], "chosen"), ("a", ids[1], "tie"), ("b", ids[0], "rejected")
-    }  # fmt: skip
+    assert set(found) == {("a", ids[0], "chosen"), ("a", ids[1], "tie"), ("b", ids[0], "rejected")}
     assert study_figures(choices, pairs).shares["agreement"].mean == 0.5
 
 
 def test_random_ratings_do_not_agree_with_the_labels_they_made(program, tmp_path):
     random = np.random.default_rng(4)
-    stories = [{"story_id": f"s{at}", "prompt_id": f"p{at // 6}", "prompt": f"Prompt {at // 6}",
-                "text": f"Story {at} of some words."} for at in range(72)]  # fmt: skip
+    stories = [
+        {
+            "story_id": f"s{at}",
+            "prompt_id": f"p{at // 6}",
+            "prompt": f"Prompt {at // 6}",
+            "text": f"Story {at} of some words.",
+        }
+        for at in range(72)
+    ]
     ratings = [
         {"story_id": story["story_id"], "rater": f"r{rater}", "rating": int(random.integers(1, 6))}
         for story in stories
@@ -939,9 +1028,15 @@ def test_random_ratings_do_not_agree_with_the_labels_they_made(program, tmp_path
     ]
     for name, rows in (("stories", stories), ("people", ratings)):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
-    made = program("data_prep/import_ratings.py", "--stories", tmp_path / "stories.parquet",
-                   "--people", f"{{table: {tmp_path / 'people.parquet'}, rater: rater, "
-                   "values: [rating]}", "--out", tmp_path / "pairs")  # fmt: skip
+    made = program(
+        "data_prep/import_ratings.py",
+        "--stories",
+        tmp_path / "stories.parquet",
+        "--people",
+        f"{{table: {tmp_path / 'people.parquet'}, rater: rater, values: [rating]}}",
+        "--out",
+        tmp_path / "pairs",
+    )
     assert made.returncode == 0, made.stderr
     pairs, own = tmp_path / "pairs" / "pairs.parquet", tmp_path / "pairs" / "ratings.parquet"
     done = program("eval/study.py", "--pairs", pairs, "--ratings", own, "--out", tmp_path / "out")
@@ -966,10 +1061,13 @@ def test_ratings_of_a_story_in_two_pairs(pair_table):
         [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other} for other in "bc"]
     )
     choices = table_of(
-        [{"reader": "r", "place": place, "kind": "pair", "pair_id": name, "outcome": outcome}
-         for place, (name, outcome) in enumerate(
-             zip(pairs["pair_id"].to_pylist(), ("chosen", "rejected"), strict=True))]
-    )  # fmt: skip
+        [
+            {"reader": "r", "place": place, "kind": "pair", "pair_id": name, "outcome": outcome}
+            for place, (name, outcome) in enumerate(
+                zip(pairs["pair_id"].to_pylist(), ("chosen", "rejected"), strict=True)
+            )
+        ]
+    )
     stories, ratings = (table.to_pydict() for table in stories_and_ratings(choices, pairs))
     assert stories["story_id"] == ["a", "b", "c"]
     found = dict(zip(ratings["story_id"], ratings["rating"], strict=True))
@@ -991,8 +1089,20 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     # Lengths are counted where the file has none.
     shorter = pq.read_table(pairs).drop_columns(["chosen_n_words", "rejected_n_words"])
     pq.write_table(shorter, pairs)
-    made = run("data_prep/make_study.py", "--pairs", pairs, "--out", out, "--readers_per_pair", 4,
-               "--pairs_per_reader", 4, "--fastest_words_per_minute", "null", *OPTIONS)  # fmt: skip
+    made = run(
+        "data_prep/make_study.py",
+        "--pairs",
+        pairs,
+        "--out",
+        out,
+        "--readers_per_pair",
+        4,
+        "--pairs_per_reader",
+        4,
+        "--fastest_words_per_minute",
+        "null",
+        *OPTIONS,
+    )
     assert "8 pairs of 8 prompts, 4 readers a pair, 4 pairs a reader: 8 readers" in made
     with serving(Study.open(out)) as (url, _):
         command(["simulate", str(out), "--url", url, "--readers", "9", "--agreement", "0.9"])
@@ -1004,10 +1114,26 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
 
     # Judges and verifiers of the same pairs stand in the table of the readers.
     judged = tmp_path / "judged"
-    run("eval/benchmark.py", "--pairs", out / "pairs.parquet", "--out", judged, "--raters",
-        "{longer: {kind: longer}, shorter: {kind: shorter}}")  # fmt: skip
-    analysis = ("eval/study.py", "--study", out, "--out", done, "--verifier", "mine",
-                "--evaluation", judged)  # fmt: skip
+    run(
+        "eval/benchmark.py",
+        "--pairs",
+        out / "pairs.parquet",
+        "--out",
+        judged,
+        "--raters",
+        "{longer: {kind: longer}, shorter: {kind: shorter}}",
+    )
+    analysis = (
+        "eval/study.py",
+        "--study",
+        out,
+        "--out",
+        done,
+        "--verifier",
+        "mine",
+        "--evaluation",
+        judged,
+    )
     run(*analysis)
     results = json.loads((done / "human_study.json").read_text())["all"]
     assert results["shares"]["agreement"]["n"] == 32
@@ -1022,12 +1148,26 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
 
     # The ratings of the export, read as a finished study, give the same leave-one-out agreement.
     imported, people = tmp_path / "imported", out / "export" / "ratings.parquet"
-    run("data_prep/import_ratings.py", "--stories", out / "export" / "stories.parquet", "--people",
-        f"{{table: {people}, rater: rater, values: [rating]}}", "--out", imported)  # fmt: skip
+    run(
+        "data_prep/import_ratings.py",
+        "--stories",
+        out / "export" / "stories.parquet",
+        "--people",
+        f"{{table: {people}, rater: rater, values: [rating]}}",
+        "--out",
+        imported,
+    )
     labelled = pq.read_table(imported / "all_pairs.parquet")
     assert set(labelled["pair_id"].to_pylist()) == set(Study.open(out).by_id)
-    run("eval/study.py", "--pairs", imported / "pairs.parquet", "--ratings",
-        imported / "ratings.parquet", "--out", tmp_path / "finished")  # fmt: skip
+    run(
+        "eval/study.py",
+        "--pairs",
+        imported / "pairs.parquet",
+        "--ratings",
+        imported / "ratings.parquet",
+        "--out",
+        tmp_path / "finished",
+    )
     other = json.loads((tmp_path / "finished" / "human_study.json").read_text())["all"]
     for name in ("one_annotator", "alpha"):
         assert other["annotators"][name] == results["annotators"][name]
@@ -1078,11 +1218,14 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
     write_table(pair_table([{"chosen": "same", "rejected": "same"}, {}]), pairs)
     study, out = make(3, pairs_per_reader=3), tmp_path / "x"
     cases = [
-        ("data_prep/make_study.py", ["--pairs", pairs, "--out", out, *OPTIONS],
-         "0 pairs have no texts and 1 twice the same"),
+        (
+            "data_prep/make_study.py",
+            ["--pairs", pairs, "--out", out, *OPTIONS],
+            "0 pairs have no texts and 1 twice the same",
+        ),
         ("eval/study.py", ["--out", out], "give study, or pairs and ratings"),
         ("eval/study.py", ["--out", out, "--study", study.folder], "choices.parquet"),
-    ]  # fmt: skip
+    ]
     for name, options, message in cases:
         assert message in program(name, *options).stderr
     for (name, *options), message in (
@@ -1096,8 +1239,16 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
         assert message in capsys.readouterr().err
         Store(study).close()
     # A study that has readers keeps its plan.
-    again = program("data_prep/make_study.py", "--pairs", study.folder / "pairs.parquet", "--out",
-                    study.folder, *OPTIONS, "--pairs_per_reader", 2)  # fmt: skip
+    again = program(
+        "data_prep/make_study.py",
+        "--pairs",
+        study.folder / "pairs.parquet",
+        "--out",
+        study.folder,
+        *OPTIONS,
+        "--pairs_per_reader",
+        2,
+    )
     assert "has readers of an earlier plan" in again.stderr
     assert Study.open(study.folder).plan == study.plan
 
@@ -1114,10 +1265,22 @@ def test_published_ratings_as_finished_studies(program, tmp_path, name, one, two
     if name.upper() not in os.environ:
         pytest.skip(f"{name.upper()} does not name the folder of that data set")
     pairs, out = tmp_path / "pairs", tmp_path / "out"
-    program("data_prep/import_ratings.py", "--config", f"configs/data/{name}_ratings.yaml",
-            "--out", pairs)  # fmt: skip
-    program("eval/study.py", "--pairs", pairs / "pairs.parquet", "--ratings",
-            pairs / "ratings.parquet", "--out", out)  # fmt: skip
+    program(
+        "data_prep/import_ratings.py",
+        "--config",
+        f"configs/data/{name}_ratings.yaml",
+        "--out",
+        pairs,
+    )
+    program(
+        "eval/study.py",
+        "--pairs",
+        pairs / "pairs.parquet",
+        "--ratings",
+        pairs / "ratings.parquet",
+        "--out",
+        out,
+    )
     found = json.loads((out / "human_study.json").read_text())["all"]["annotators"]
 
     def rounded(key):

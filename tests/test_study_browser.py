@@ -13,8 +13,9 @@ PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 
 @pytest.fixture
 def study(tmp_path, pair_table):
-    return write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
-                       asks_reason=True)  # fmt: skip
+    return write_study(
+        tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3, asks_reason=True
+    )
 
 
 class Mouse:
@@ -110,8 +111,12 @@ def go_through(hand, url, reader, store, shot=None):
 
 @pytest.mark.parametrize("size", [PHONE, DESKTOP])
 def test_footer_and_warning(open_page, tmp_path, pair_table, size):
-    study = write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
-                        fastest_words_per_minute=1.0)  # fmt: skip
+    study = write_study(
+        tmp_path / "study",
+        study_pairs(pair_table, 4),
+        pairs_per_reader=3,
+        fastest_words_per_minute=1.0,
+    )
 
     def box(selector):
         return page.locator(selector).bounding_box()
@@ -157,9 +162,8 @@ def test_nothing_is_lost_or_doubled(study, open_page):
         enter(hand, url, "reader")
 
         def stored():
-            return list(map(tuple, store._all(
-                "select place, answer from choices where answered is not null order by place"
-            )))  # fmt: skip
+            asked = "select place, answer from choices where answered is not null order by place"
+            return [tuple(row) for row in store._all(asked)]
 
         # Going back, and a reload, show the page that is next.
         hand.choose("input[value=first]")

@@ -18,7 +18,7 @@ from study_folder import (
     write_study,
 )
 
-from litbench.human_study.simulation import Crowd, Reader, Visitor
+from litbench.human_study.simulation import Reader, SimulatedReaders, Visitor
 from litbench.human_study.store import Store
 from litbench.metrics.human_study import leave_out, reader_results, study_figures
 from litbench.metrics.intervals import jackknife_interval, two_way_interval
@@ -34,14 +34,17 @@ def forty(tmp_path, pair_table):
 
 def simulated(study, seed, **crowd):
     plan = dataclasses.replace(study.plan, seed=seed)
-    return simulate_choices(dataclasses.replace(study, plan=plan), Crowd(seed=seed, **crowd))
+    return simulate_choices(
+        dataclasses.replace(study, plan=plan), SimulatedReaders(seed=seed, **crowd)
+    )
 
 
 def draw_choices(random, pair_sd, reader_sd, each):
     """Choices on 40 pairs with 10 readers each, who read `each` pairs; equal loads."""
     readers = 400 // each
-    order = np.array([(start + at) % 40 for start in range(0, 40, 40 // readers or 1)
-                      for at in range(each)])[:400]  # fmt: skip
+    order = np.array(
+        [(start + at) % 40 for start in range(0, 40, 40 // readers or 1) for at in range(each)]
+    )[:400]
     pair, reader = random.permutation(40)[order], np.repeat(np.arange(readers), each)[:400]
     chance = TRUE + random.normal(0, pair_sd, 40)[pair]
     chance += random.normal(0, reader_sd, readers)[reader]
@@ -84,7 +87,8 @@ def test_a_careless_third(forty):
         # Readers came one after the other.
         order = list(dict.fromkeys(choices["reader"].to_pylist()))
         numbered = [
-            Reader(Crowd(seed=seed, careless=1 / 3), at, 1) for at in range(1, len(order) + 1)
+            Reader(SimulatedReaders(seed=seed, careless=1 / 3), at, 1)
+            for at in range(1, len(order) + 1)
         ]
         careless = {name for name, one in zip(order, numbered, strict=True) if one.is_careless}
         failed = {row["reader"] for row in readers if row["excluded"]}
@@ -109,11 +113,18 @@ def test_a_careless_third(forty):
 
 def test_kills_lose_and_double_nothing(tmp_path, pair_table):
     pages = 40
-    study = write_study(tmp_path / "study", study_pairs(pair_table, 60), readers_per_pair=200,
-                        pairs_per_reader=pages, most_starting=200)  # fmt: skip
+    study = write_study(
+        tmp_path / "study",
+        study_pairs(pair_table, 60),
+        readers_per_pair=200,
+        pairs_per_reader=pages,
+        most_starting=200,
+    )
     port, logs = free_port(), ""
     url = f"http://127.0.0.1:{port}"
-    visitors = [Visitor(study, url, Reader(Crowd(seed=1), at, pages)) for at in range(1, 201)]
+    visitors = [
+        Visitor(study, url, Reader(SimulatedReaders(seed=1), at, pages)) for at in range(1, 201)
+    ]
     server = serve_process(study.folder, port)
     wait_for(url)
     with ThreadPoolExecutor(200) as threads:

@@ -38,9 +38,13 @@ def evaluate(task, folder, **options):
         # inspect-ai leaves connections open.
         warnings.simplefilter("ignore", ResourceWarning)
         (log,) = inspect_ai.eval(
-            task, log_dir=str(folder / "logs"), display="none", log_level="error", max_retries=1,
+            task,
+            log_dir=str(folder / "logs"),
+            display="none",
+            log_level="error",
+            max_retries=1,
             **given,
-        )  # fmt: skip
+        )
         given.clear()
         models.clear()
         gc.collect()
@@ -88,8 +92,17 @@ def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
         assert log.status == "success"
         items = [sample.id for sample in log.samples]
         writer, judge, reader = map(FakeOpenAI.model_called, ("writer", "grader", "player"))
-        run(Run(protocol, tmp_path / "out", {"w": writer}, {"judge": judge},
-                {"reader": reader} if protocol == "narra" else {}, options, items))  # fmt: skip
+        run(
+            Run(
+                protocol,
+                tmp_path / "out",
+                {"w": writer},
+                {"judge": judge},
+                {"reader": reader} if protocol == "narra" else {},
+                options,
+                items,
+            )
+        )
     found = {
         (sample.id, name): grade
         for sample in log.samples

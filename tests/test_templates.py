@@ -64,9 +64,13 @@ def test_texts_are_inserted_unchanged(prompt, story_a, story_b):
 
 FORMS = get_args(AnswerForm)
 FAMILIES = [
-    "alternative", "minimal", "reddit_minimal", "reddit_verbose", "reddit_verbose_permuted",
+    "alternative",
+    "minimal",
+    "reddit_minimal",
+    "reddit_verbose",
+    "reddit_verbose_permuted",
     "writerly",
-]  # fmt: skip
+]
 
 
 def family(tmp_path, criteria, answer=None):

@@ -20,9 +20,9 @@ from chinese_writers import (
 from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError
-from litbench.evaluation_pairs import read_pairs
+from litbench.evaluation.pairs import read_pairs
 from litbench.judges.rubric import rater_from_options
-from litbench.metrics.writers import correlate, shares_beaten
+from litbench.metrics.writers import correlate, win_rates
 from litbench.metrics.writing import length_correlation, negotiation_inconsistency
 from litbench.protocols.protocol import load_protocol
 from litbench.protocols.run import Run, run
@@ -39,9 +39,14 @@ GOOD_PLAN = '{"weights": [0.1, 0.4, 0.2, 0.3], "explanation": "议论"}'
 TEXT = "没有标题的正文。" * 80
 GAP = {"task": "completion", "information": "前文。[fill_in the  Blank]后文。"}
 LEAVES = {
-    "opening_ending": 6, "language_rhetoric": 7, "logic": 8, "emotion": 5,
-    "plots_structure": 7, "paragraphing": 3, "impression": 9,
-}  # fmt: skip
+    "opening_ending": 6,
+    "language_rhetoric": 7,
+    "logic": 8,
+    "emotion": 5,
+    "plots_structure": 7,
+    "paragraphing": 3,
+    "impression": 9,
+}
 
 
 def instructions(tmp_path, rows=({},)):
@@ -52,14 +57,27 @@ def graded(tmp_path, *, leaves=None, plans=(GOOD_PLAN,), text=STORY * 12, row=No
     """Grade one text of the writer `w` by recorded replies of the judge `j`."""
     leaves = {**LEAVES, **(leaves or {})}
     rows = [("w", "i0", "writer", "text", text)]
-    rows += [("w", "i0", "j", leaf, f"Score: [[{score}]]" if isinstance(score, int) else score)
-             for leaf, score in leaves.items() if score is not None]  # fmt: skip
-    rows += [("w", "i0", "planner", f"plan/{number}" if number > 1 else "plan", plan)
-             for number, plan in enumerate(plans, 1)]  # fmt: skip
+    rows += [
+        ("w", "i0", "j", leaf, f"Score: [[{score}]]" if isinstance(score, int) else score)
+        for leaf, score in leaves.items()
+        if score is not None
+    ]
+    rows += [
+        ("w", "i0", "planner", f"plan/{number}" if number > 1 else "plan", plan)
+        for number, plan in enumerate(plans, 1)
+    ]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
     out = tmp_path / "out"
-    run(Run("tow", out, {"w": turns}, {"j": turns}, {"planner": turns},
-            {"instructions": instructions(tmp_path, [row or {}]), **options}))  # fmt: skip
+    run(
+        Run(
+            "tow",
+            out,
+            {"w": turns},
+            {"j": turns},
+            {"planner": turns},
+            {"instructions": instructions(tmp_path, [row or {}]), **options},
+        )
+    )
     return grades_of(out)
 
 
@@ -74,8 +92,16 @@ def asked(tmp_path, monkeypatch):
     def start(reply, rows=({},), others=(), **config):
         with served(monkeypatch, reply, others=dict(others)) as server:
             writers = {"w": server.model, **{name: server.model_called(name) for name in others}}
-            run(Run("tow", tmp_path / "out", writers, {"j": server.model},
-                    options={"instructions": instructions(tmp_path, rows)}, **config))  # fmt: skip
+            run(
+                Run(
+                    "tow",
+                    tmp_path / "out",
+                    writers,
+                    {"j": server.model},
+                    options={"instructions": instructions(tmp_path, rows)},
+                    **config,
+                )
+            )
         return server
 
     return start
@@ -89,10 +115,17 @@ def asked(tmp_path, monkeypatch):
     [
         (GOOD_PLAN, [0.1, 0.4, 0.2, 0.3], ()),
         (f"```json\n{GOOD_PLAN}\n```", [0.1, 0.4, 0.2, 0.3], ()),
-        ('{"weights": {"Logic": 0.2, "emotion": 0.3, "opening ending": 0.1, '
-         '"language_rhetoric": 0.4}}', [0.1, 0.4, 0.2, 0.3], ()),
-        ('{"explanation": "用 {花括号} 与 }", "weights": [0.1, 0.4, 0.2, 0.3]}',
-         [0.1, 0.4, 0.2, 0.3], ()),
+        (
+            '{"weights": {"Logic": 0.2, "emotion": 0.3, "opening ending": 0.1, '
+            '"language_rhetoric": 0.4}}',
+            [0.1, 0.4, 0.2, 0.3],
+            (),
+        ),
+        (
+            '{"explanation": "用 {花括号} 与 }", "weights": [0.1, 0.4, 0.2, 0.3]}',
+            [0.1, 0.4, 0.2, 0.3],
+            (),
+        ),
         ('{"weights": [1.2, -0.2, 0, 0]}', EQUAL, ("plan_fallback",)),
         ('{"weights": [0.6, 0.6, -0.1, -0.1]}', [0.6, 0.6, -0.1, -0.1], ()),
         ('{"weights": [0.26, 0.25, 0.25, 0.25]}', [0.26 / 1.01, *[0.25 / 1.01] * 3], ()),
@@ -108,7 +141,7 @@ def asked(tmp_path, monkeypatch):
         ("1. 开头：0.1\n2. 语言：0.4\n3. 逻辑：0.2\n4. 情感：0.3", EQUAL, ("plan_fallback",)),
         ("我不能回答。", EQUAL, ("plan_fallback",)),
     ],
-)  # fmt: skip
+)
 def test_plans(reply, weights, flags):
     stated = stated_weights(reply, FOUR)
     assert (broken_rule(stated) is None) == (not flags)
@@ -160,11 +193,13 @@ def test_raw_and_final_weights_and_the_answers_are_kept(tmp_path):
         ('{"weights": [0.5, 0.5, -0.5, -0.5]}', [0.5, 0.5, 0, -0.5, -0.5]),
         ('{"weights": [-0.1, -0.4, -0.2, -0.3]}', [0.1, 0.4, 0, 0.2, 0.3]),
         ('{"weights": [0.5, 0.5]}', [0.2] * 5),
-        ("1. 甲 0.1\n2. 乙 0.3\n3. 丙 0.4\n4. 丁 0.2", [1 / 2.1, 0.1 / 2.1, 0.3 / 2.1, 0.3 / 2.1,
-                                                      0.4 / 2.1]),
+        (
+            "1. 甲 0.1\n2. 乙 0.3\n3. 丙 0.4\n4. 丁 0.2",
+            [1 / 2.1, 0.1 / 2.1, 0.3 / 2.1, 0.3 / 2.1, 0.4 / 2.1],
+        ),
         ("没有", [0.2] * 5),
     ],
-)  # fmt: skip
+)
 def test_released_plans_keep_their_defects(reply, weights):
     assert list(released_plan(reply, CONTENT).weights.values()) == pytest.approx(weights)
 
@@ -209,20 +244,43 @@ FIVE = 0.08 * 6 + 0.32 * 7 + 0.2 * 9 + 0.16 * 5 + 0.24 * 12
         # 0.1 * 6 + 0.4 * 7 + 0.2 * 8 + 0.3 * 5; plots 5, paragraphing 10, no headings 5.
         ({}, (6.5, 20 / 3), (4 * 6.5 + 20 + 9) / 8, "scheme leaf-count"),
         ({"text": "短文。"}, (6.5, 7.5), (4 * 6.5 + 3 * 7.5 + 9) / 8, "mode paper"),
-        ({"leaves": {"logic": "好", "impression": "Score: [[11]]"}}, (SOME, 20 / 3),
-         (4 * SOME + 20) / 7, "logic missing; impression missing"),
+        (
+            {"leaves": {"logic": "好", "impression": "Score: [[11]]"}},
+            (SOME, 20 / 3),
+            (4 * SOME + 20) / 7,
+            "logic missing; impression missing",
+        ),
         ({"row": GAP, "leaves": NO_FORMAT}, (6.5, None), 7, "reference item"),
-        ({"row": {**GAP, "information": "没有。"}, "leaves": NO_FORMAT}, (6.5, None), 7,
-         "no gap marker"),
+        (
+            {"row": {**GAP, "information": "没有。"}, "leaves": NO_FORMAT},
+            (6.5, None),
+            7,
+            "no gap marker",
+        ),
         ({"scheme": "released"}, (6.5, 20 / 3), (5 * 6.5 + 20 + 9) / 9, "scheme released"),
         ({"scheme": "table7"}, (6.5, 20 / 3), 0.4 * 6.5 + 2 + 0.2 * 9, "scheme table7"),
-        ({"scheme": "custom", "weights": {"content": 1.0, "format": 0.0, "impression": 1.0}},
-         (6.5, 20 / 3), 15.5 / 2, "scheme custom"),
-        ({"mode": "released", "leaves": {"proper_instance": 9, "logic": "好", "emotion": 12,
-                                         "plots_structure": 4}},
-         (FIVE, 20 / 3), round((5 * FIVE + 20 + 9) / 9, 4), "mode released; logic missing"),
+        (
+            {"scheme": "custom", "weights": {"content": 1.0, "format": 0.0, "impression": 1.0}},
+            (6.5, 20 / 3),
+            15.5 / 2,
+            "scheme custom",
+        ),
+        (
+            {
+                "mode": "released",
+                "leaves": {
+                    "proper_instance": 9,
+                    "logic": "好",
+                    "emotion": 12,
+                    "plots_structure": 4,
+                },
+            },
+            (FIVE, 20 / 3),
+            round((5 * FIVE + 20 + 9) / 9, 4),
+            "mode released; logic missing",
+        ),
     ],
-)  # fmt: skip
+)
 def test_grades_follow_from_leaves(tmp_path, changes, nodes, overall, flags):
     found = graded(tmp_path, **{"text": TEXT, **changes})
     grades = [found.get(("w", "i0", "j", node), (None,))[0] for node in ("content", "format")]
@@ -266,8 +324,9 @@ def test_grades_are_as_published():
     names = {leaf: "argumentative_logic" if leaf == "logic" else leaf for leaf in CONTENT}
     scheme = dict(zip(("content", "format", "impression"), SCHEMES["released"], strict=True))
     for case in golden("tow/aggregation_code")["cases"]:
-        leaves = {leaf: float(case["content_trait_scores"].get(name, 5))
-                  for leaf, name in names.items()}  # fmt: skip
+        leaves = {
+            leaf: float(case["content_trait_scores"].get(name, 5)) for leaf, name in names.items()
+        }
         if case["task_type"] != "completion":
             of_format = ("plots_structure", "formatting", "paragraphing")
             leaves |= {leaf: float(case["format_trait_scores"].get(leaf, 5)) for leaf in of_format}
@@ -449,10 +508,13 @@ def test_length_correlation():
 )
 def test_lengths_of_published_texts(task, pearson, slope):
     folder = folder_of("HOWTOBENCH")
-    asked = {row["instruction_id"]: len(row["instruction"]) + len(row["information"] or "")
-             for row in pq.read_table(folder / "instructions.parquet").to_pylist()}  # fmt: skip
-    rows = [row for row in pq.read_table(folder / "outputs.parquet").to_pylist()
-            if row["task"] == task]  # fmt: skip
+    asked = {
+        row["instruction_id"]: len(row["instruction"]) + len(row["information"] or "")
+        for row in pq.read_table(folder / "instructions.parquet").to_pylist()
+    }
+    rows = [
+        row for row in pq.read_table(folder / "outputs.parquet").to_pylist() if row["task"] == task
+    ]
     inputs = [asked[row["instruction_id"]] for row in rows]
     found = length_correlation(inputs, [len(row["text"]) for row in rows])
     assert (round(found.pearson, 4), round(found.slope, 3)) == (pearson, slope)
@@ -465,7 +527,7 @@ def test_longer_texts_have_higher_published_grades():
         own = [row for row in rows if row["task"] == task]
         ids = [row["instruction_id"] for row in own]
         lengths, writers = [len(row["text"]) for row in own], [row["model"] for row in own]
-        shares = shares_beaten(lengths, writers, ids, ids)
+        shares = win_rates(lengths, writers, ids, ids)
         columns = {
             "longer": {writer: share.mean for writer, share in shares.items()},
             "published": {

@@ -73,10 +73,15 @@ def headless(tiny_model, tmp_path_factory):
 
 def quick(folder, **changes):
     options = {
-        "model_name_or_path": str(folder), "max_length": 96, "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 8, "learning_rate": 3e-3, "num_train_epochs": 2,
-        "save_strategy": "no", "logging_steps": 1,
-    }  # fmt: skip
+        "model_name_or_path": str(folder),
+        "max_length": 96,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 8,
+        "learning_rate": 3e-3,
+        "num_train_epochs": 2,
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
     return RewardTraining(**{**options, **changes})
 
 
@@ -160,11 +165,19 @@ def assert_alike(first, others, way):
 def of_trl(folder, data, center, out):
     """Gradients by trl's own trainer, which pads all stories of a batch to the longest."""
     config = trl.RewardConfig(
-        output_dir=str(out), per_device_train_batch_size=len(data.rows), max_steps=1,
-        learning_rate=STILL, max_grad_norm=1e9, max_length=None, bf16=False, use_cpu=True,
-        gradient_checkpointing=None, center_rewards_coefficient=center, save_strategy="no",
+        output_dir=str(out),
+        per_device_train_batch_size=len(data.rows),
+        max_steps=1,
+        learning_rate=STILL,
+        max_grad_norm=1e9,
+        max_length=None,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=None,
+        center_rewards_coefficient=center,
+        save_strategy="no",
         disable_tqdm=True,
-    )  # fmt: skip
+    )
     trainer = trl.RewardTrainer(
         model=transformers.AutoModelForSequenceClassification.from_pretrained(folder),
         args=config,
@@ -184,10 +197,14 @@ def test_gradients_equal_those_of_trl(kind, tiny_model, marked_rows, pair_table,
     pairs = pair_table(rows)
     for way, size, attention in [("one", 12, None), ("six", 2, None), ("sdpa", 4, "sdpa")]:
         options = still(
-            folder, max_length=256, max_grad_norm=1e9, center_rewards_coefficient=0.05,
-            per_device_train_batch_size=size, gradient_accumulation_steps=12 // size,
+            folder,
+            max_length=256,
+            max_grad_norm=1e9,
+            center_rewards_coefficient=0.05,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=12 // size,
             attn_implementation=attention,
-        )  # fmt: skip
+        )
         with gradients() as found[way]:
             model = train_reward_model(pairs, options, tmp_path / way)
         assert model.training_record["packed"] == (kind != "bert" and attention is None)
@@ -249,8 +266,9 @@ def test_long_stories_are_cut_and_counted(kind, tiny_model, marked_rows, pair_ta
     assert counts["rejected: both stories are the same tokens once cut"] == 1
     rejected = (tmp_path / "rejected.jsonl").read_text().splitlines()
     assert [json.loads(line)["reason"] for line in rejected] == [
-        "both stories are the same tokens once cut", "both stories are the same tokens"
-    ]  # fmt: skip
+        "both stories are the same tokens once cut",
+        "both stories are the same tokens",
+    ]
 
 
 def test_too_few_pairs_are_refused(tiny_model, marked_rows, pair_table, tmp_path):
@@ -423,11 +441,18 @@ def test_invalid_keys_are_refused_in_one_line(values, message):
 
 def test_keys_of_trl_and_transformers_work(tmp_path):
     values = {
-        "model_name_or_path": "owner/name", "model_revision": "v2", "use_peft": True, "lora_r": 8,
-        "learning_rate": "1e-4", "report_to": ["wandb", "tensorboard"], "push_to_hub": True,
-        "hub_model_id": "me/it", "weight_decay": 0.1, "center_rewards_coefficient": 0.01,
+        "model_name_or_path": "owner/name",
+        "model_revision": "v2",
+        "use_peft": True,
+        "lora_r": 8,
+        "learning_rate": "1e-4",
+        "report_to": ["wandb", "tensorboard"],
+        "push_to_hub": True,
+        "hub_model_id": "me/it",
+        "weight_decay": 0.1,
+        "center_rewards_coefficient": 0.01,
         "lora_target_modules": ["q_proj", "v_proj"],
-    }  # fmt: skip
+    }
     arguments = ["--num_train_epochs", "3", "--lora-alpha=64", "--activation_checkpointing", "true"]
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(values))
@@ -468,9 +493,12 @@ def test_raters_inside_other_programs_take_the_same_keys(
     tiny_model, marked_rows, pair_table, tmp_path
 ):
     options = {
-        "model_name_or_path": str(tiny_model("bert")), "max_length": 64, "max_steps": 1,
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1,
-    }  # fmt: skip
+        "model_name_or_path": str(tiny_model("bert")),
+        "max_length": 64,
+        "max_steps": 1,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+    }
     spec = RaterSpec("minilm", "reward", options)
     assert check_options(spec, "trainers").max_steps == 1
     pairs = pair_table(marked_rows(8))

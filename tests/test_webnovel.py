@@ -191,8 +191,10 @@ def test_criteria_can_be_kept_from_the_writer(tmp_path):
 
 def test_published_texts_take_the_place_of_ours(tmp_path):
     names = (
-        "generation_system_with_criteria", "generation_system_without_criteria", "extraction_user",
-    )  # fmt: skip
+        "generation_system_with_criteria",
+        "generation_system_without_criteria",
+        "extraction_user",
+    )
     texts = {name: f"{name} {{text}}" for name in names} | {"judge_user": "评 {chapter}"}
     (tmp_path / "prompts.json").write_text(json.dumps(texts))
     books = write_books(tmp_path / "books.json")

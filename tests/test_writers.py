@@ -16,8 +16,8 @@ from litbench.metrics.writers import (
     fit_offsets,
     grade_agreement,
     pair_credits,
-    shares_beaten,
     text_agreements,
+    win_rates,
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
@@ -74,11 +74,11 @@ def test_rows_are_sorted_and_compared_on_shared_prompts():
     assert rows[1].p_holm < 0.001
 
 
-def test_shares_beaten_count_other_writers_only():
+def test_win_rates_count_other_writers_only():
     rewards = [3.0, 1.0, 2.0, 2.0, 9.0]
     writers = ["ash", "birch", "birch", "cedar", "ash"]
     groups = ["p", "p", "p", "p", "q"]
-    shares = shares_beaten(rewards, writers, groups, groups)
+    shares = win_rates(rewards, writers, groups, groups)
     assert shares["ash"].mean == 1, "a group with one writer compares nothing"
     assert shares["ash"].n == 1
     # birch: 1.0 beats neither; 2.0 loses to 3.0 and ties with 2.0.
@@ -153,9 +153,13 @@ def test_correlations():
 
 def test_grade_agreement_averages_texts_of_a_writer():
     graded = [
-        ("ash", "p", "p", 1.0, 1.0), ("birch", "p", "p", 2.0, 5.0), ("cedar", "p", "p", 3.0, 6.0),
-        ("ash", "q", "q", 3.0, 3.0), ("birch", "q", "q", 4.0, 1.0), ("cedar", "q", "q", 6.0, 9.0),
-    ]  # fmt: skip
+        ("ash", "p", "p", 1.0, 1.0),
+        ("birch", "p", "p", 2.0, 5.0),
+        ("cedar", "p", "p", 3.0, 6.0),
+        ("ash", "q", "q", 3.0, 3.0),
+        ("birch", "q", "q", 4.0, 1.0),
+        ("cedar", "q", "q", 6.0, 9.0),
+    ]
     found = grade_agreement("judge", "people", "plot", graded)
     assert found.agreement.mean == pytest.approx(5 / 6)
     assert found.systems.pearson == pytest.approx(np.corrcoef([2, 3, 7.5], [2, 3, 4.5])[0, 1])
@@ -176,10 +180,15 @@ def write_run(folder, cells, people=(), protocol="longform", stories=True):
         ratings += [rated, {**rated, "criterion": "plot"}]
         words = max(round(cell.grade or 1), 1)
         texts[name] = {
-            "story_id": name, "prompt_id": cell.prompt, "prompt": f"About {cell.prompt}",
-            "text": "word " * words, "n_words": words, "source": cell.writer, "sample": 0,
+            "story_id": name,
+            "prompt_id": cell.prompt,
+            "prompt": f"About {cell.prompt}",
+            "text": "word " * words,
+            "n_words": words,
+            "source": cell.writer,
+            "sample": 0,
             "step": "story",
-        }  # fmt: skip
+        }
     grades.append({**grades[-1], "quantity": "style", "grade": None})
     artifact = Artifact(folder, program="litbench run", config={}, inputs={})
     tables = {"grades": (grades, GRADES), "ratings": (ratings, RATINGS)}
@@ -223,8 +232,8 @@ def test_program_compares_runs(compare, tmp_path):
         "<b>oak</b>",
     ]
     assert found["rows"][0]["difference"]["mean"] == pytest.approx(20)
-    assert found["columns"]["beaten by longer"]["elm"] == 1
-    assert found["columns"]["beaten by shorter"]["<b>oak</b>"] == 1
+    assert found["columns"]["win rate by longer"]["elm"] == 1
+    assert found["columns"]["win rate by shorter"]["<b>oak</b>"] == 1
     agreements = {one["rater"]: one["agreement"]["mean"] for one in found["text_agreement"]}
     assert agreements == {"longer": 1, "shorter": 0}, "the texts' lengths are the grades"
     published = [one for one in found["correlations"] if one["second"] == "published paper"]
@@ -251,8 +260,12 @@ def test_equal_writers_share_the_first_place(compare, tmp_path):
 
 
 def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
-    people = [cell._replace(judge=name, grade=cell.grade + shift) for cell in planted()
-              if cell.judge == "fair" for name, shift in (("ann", 1), ("bob", -1))]  # fmt: skip
+    people = [
+        cell._replace(judge=name, grade=cell.grade + shift)
+        for cell in planted()
+        if cell.judge == "fair"
+        for name, shift in (("ann", 1), ("bob", -1))
+    ]
     judges = [
         cell._replace(grade=-cell.grade) if cell.judge == "strict" else cell for cell in planted()
     ]
@@ -270,8 +283,9 @@ def test_invalid_input(compare, tmp_path):
     second = write_run(tmp_path / "b", planted()[:9], protocol="tow", stories=False)
     broken = write_run(tmp_path / "c", planted())
     write_json({}, broken / "grades.parquet")
-    empty = write_run(tmp_path / "d", [cell._replace(grade=None) for cell in planted()[:2]],
-                      stories=False)  # fmt: skip
+    empty = write_run(
+        tmp_path / "d", [cell._replace(grade=None) for cell in planted()[:2]], stories=False
+    )
     cases = [
         ({"runs": [first, first]}, DataError, "two of them have the grade"),
         ({"runs": [first, second]}, ConfigError, "several protocols"),
@@ -282,7 +296,7 @@ def test_invalid_input(compare, tmp_path):
         ({"runs": first, "raters": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"runs": second, "raters": {"longer": {"kind": "longer"}}}, DataError, "stories.parquet"),
         ({"runs": second, "slop": tmp_path}, DataError, "stories.parquet"),
-    ]  # fmt: skip
+    ]
     for keys, error, says in cases:
         with pytest.raises(error, match=says):
             compare(keys.pop("runs"), **keys)
@@ -312,7 +326,10 @@ def test_utilities_of_people_judges_and_verdicts(compare, tmp_path):
 def test_range_over_prompts(compare, tmp_path):
     found, text = compare(write_run(tmp_path / "a", planted()), collapse=31.0)
     assert found["rows"]
-    row = next(line.split() for line in text.splitlines() if line.startswith("<b>oak</b>  ")
-               and "p0" in line)  # fmt: skip
+    row = next(
+        line.split()
+        for line in text.splitlines()
+        if line.startswith("<b>oak</b>  ") and "p0" in line
+    )
     # The grade is 30 + 3 (number - 3): below 31 on four prompts of seven.
     assert row == ["<b>oak</b>", "21.00", "p0", "39.00", "p6", "4"]

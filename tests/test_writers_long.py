@@ -33,9 +33,13 @@ def command(folder, config, environment, **options):
     path.write_text(json.dumps({"protocol": "longform", **config}))
     return subprocess.Popen(
         [sys.executable, "-m", "litbench.cli", "run", "--config", str(path)],
-        cwd=ROOT, text=True, env=os.environ | environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, **options,
-    )  # fmt: skip
+        cwd=ROOT,
+        text=True,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **options,
+    )
 
 
 def finish(process, seconds=900):
@@ -53,8 +57,13 @@ def failures(folder):
 def test_twelve_stories_with_failures_and_ten_kills(tmp_path):
     seed = int(os.environ.get("LITBENCH_SEED", random.randrange(10**6)))
     print(f"seed {seed}")
-    traffic = {"connections": 8, "max_retries": 10, "timeout_seconds": 4,
-               "first_wait_seconds": 0.01, "give_up_after": 1_000}  # fmt: skip
+    traffic = {
+        "connections": 8,
+        "max_retries": 10,
+        "timeout_seconds": 4,
+        "first_wait_seconds": 0.01,
+        "give_up_after": 1_000,
+    }
     config = {
         "out": str(tmp_path / "out"),
         "writers": {"w": {"model": WRITER, "traffic": traffic}},
@@ -79,8 +88,9 @@ def test_twelve_stories_with_failures_and_ten_kills(tmp_path):
     kinds = ["429", "429 later", "500", "cut", "empty"] * 4 + ["hang"]
     answers = tmp_path / "out/answers"
     runs = 0
-    with fake(faults=drawn_faults(seed, 0.1, kinds), on_request=killer, seconds=0.005,
-              hang_seconds=20) as server:  # fmt: skip
+    with fake(
+        faults=drawn_faults(seed, 0.1, kinds), on_request=killer, seconds=0.005, hang_seconds=20
+    ) as server:
         while True:
             with AnswerStore(answers, read_only=True) as store:
                 stored = {question for key, question in keys.items() if key in store}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from litbench.config import Input, run_program
-from litbench.evaluation_pairs import read_pairs
+from litbench.evaluation.pairs import read_pairs
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.store import Artifact
 

@@ -138,26 +138,42 @@ def make_policy(stories: Stories, seed: int, folder: Path) -> None:
     prompts, texts = flat(stories)
     bpe, end, pad = ByteLevelBPETokenizer(), "<|end|>", "<|pad|>"
     bpe.train_from_iterator(
-        sorted({*prompts, *texts}), vocab_size=VOCABULARY, special_tokens=[end, pad],
+        sorted({*prompts, *texts}),
+        vocab_size=VOCABULARY,
+        special_tokens=[end, pad],
         show_progress=False,
-    )  # fmt: skip
+    )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe._tokenizer, eos_token=end, pad_token=pad
     )
     set_seed(seed)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=3 * WIDTH,
-            num_hidden_layers=LAYERS, num_attention_heads=4, max_position_embeddings=2_048,
-            tie_word_embeddings=True, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+            vocab_size=len(tokenizer),
+            hidden_size=WIDTH,
+            intermediate_size=3 * WIDTH,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=4,
+            max_position_embeddings=2_048,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
-    )  # fmt: skip
+    )
     args = SFTConfig(
-        output_dir=str(folder), num_train_epochs=EPOCHS, learning_rate=2e-3, warmup_steps=0.1,
-        lr_scheduler_type="cosine", per_device_train_batch_size=16, max_length=None, seed=seed,
-        completion_only_loss=False, save_strategy="no", **DEFAULTS,
-    )  # fmt: skip
+        output_dir=str(folder),
+        num_train_epochs=EPOCHS,
+        learning_rate=2e-3,
+        warmup_steps=0.1,
+        lr_scheduler_type="cosine",
+        per_device_train_batch_size=16,
+        max_length=None,
+        seed=seed,
+        completion_only_loss=False,
+        save_strategy="no",
+        **DEFAULTS,
+    )
     rows = {"prompt": [prompt + BREAK for prompt in prompts], "completion": texts}
     data = Dataset.from_dict(rows)
     trainer = SFTTrainer(model, args=args, train_dataset=data, processing_class=tokenizer)
@@ -181,17 +197,25 @@ def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any)
     if is_chat:
         inputs = tokenizer.apply_chat_template(inputs, tokenize=False, add_generation_prompt=True)
     batch = tokenizer(
-        inputs, return_tensors="pt", padding=True, padding_side="left",
-        add_special_tokens=not is_chat, return_token_type_ids=False,
-    ).to(model.device)  # fmt: skip
+        inputs,
+        return_tensors="pt",
+        padding=True,
+        padding_side="left",
+        add_special_tokens=not is_chat,
+        return_token_type_ids=False,
+    ).to(model.device)
     model.eval()
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(args.seed)
         written = model.generate(
-            **batch, do_sample=True, temperature=args.temperature, top_k=0,
-            max_new_tokens=args.max_completion_length, eos_token_id=tokenizer.eos_token_id,
+            **batch,
+            do_sample=True,
+            temperature=args.temperature,
+            top_k=0,
+            max_new_tokens=args.max_completion_length,
+            eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
-        )  # fmt: skip
+        )
     return tokenizer.batch_decode(written[:, batch["input_ids"].shape[1] :], True)
 
 
@@ -200,7 +224,7 @@ def compare(
 ) -> dict[str, Any]:
     """Compare a rater's rewards, shape (prompts, samples), with those of human stories."""
 
-    def beaten(rewards: np.ndarray) -> float:
+    def win_rate(rewards: np.ndarray) -> float:
         """Share of human stories of the same prompt with a lower reward; ties count 1/2."""
         pairs = zip(rewards, human.values(), strict=True)
         return float(
@@ -212,8 +236,8 @@ def compare(
         "after": float(after.mean()),
         "people": float(np.mean([rewards.mean() for rewards in human.values()])),
         "gain": vars(mean_interval(after.mean(1) - before.mean(1), list(human))),
-        "people_beaten_before": beaten(before),
-        "people_beaten_after": beaten(after),
+        "win_rate_people_before": win_rate(before),
+        "win_rate_people_after": win_rate(after),
     }
 
 
@@ -230,9 +254,12 @@ def main(config: Config) -> None:
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
     args = build(PolicyTraining, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
-        config.out, program=__file__, config=config,
-        models=models, version=2,
-    )  # fmt: skip
+        config.out,
+        program=__file__,
+        config=config,
+        models=models,
+        version=2,
+    )
     if artifact.is_current():
         return
     checkpoints = checkpoint_folder(config.out, artifact.fingerprint)
@@ -290,8 +317,10 @@ def main(config: Config) -> None:
     panels = []
     measured = {"raw": results["raters"]["reward"], **results}
     for label, name in (
-        ("reward", "raw"), ("words", "words"), ("distinct trigrams", "distinct_trigrams")
-    ):  # fmt: skip
+        ("reward", "raw"),
+        ("words", "words"),
+        ("distinct trigrams", "distinct_trigrams"),
+    ):
         key, own = f"litbench_reward/{name}", measured[name]
         ends = [(0, own["before"]), (trainer.state.global_step, own["after"])]
         curve = [(line["step"], line[key]) for line in steps if key in line]
@@ -325,8 +354,8 @@ def main(config: Config) -> None:
         gain = row["gain"]
         print(
             f"{name}: {row['before']:.3f} -> {row['after']:.3f}, human {row['people']:.3f}; gain "
-            f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}], human stories beaten "
-            f"{row['people_beaten_before']:.2f} -> {row['people_beaten_after']:.2f}"
+            f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}], win rate over human "
+            f"stories {row['win_rate_people_before']:.2f} -> {row['win_rate_people_after']:.2f}"
         )
 
 

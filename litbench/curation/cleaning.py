@@ -1,7 +1,7 @@
 """Clean prompts and stories: remove what surrounds a story but is not part of it.
 
 Each of the three steps has its own config key and is counted: remove tags from the prompt, remove a
-copy of the prompt at the start of the story, and remove notes to readers (see reader_talk.py) from
+copy of the prompt at the start of the story, and remove notes to readers (see reader_notes.py) from
 the start and end of the story. These notes leak the label: an author who thanks for gold has
 received it. A text is never left empty.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.curation.funnel import Examples
-from litbench.curation.reader_talk import cut_reader_talk, has_words, is_rule
+from litbench.curation.reader_notes import cut_reader_notes, has_words, is_rule
 from litbench.records import ARROW_TYPES
 from litbench.text import normalise_prompt
 
@@ -98,7 +98,7 @@ def clean_table(
             table = _replace(table, "flair", tags)
     finders: dict[str, Callable[[pa.Table, str], dict[int, tuple[str, str]]]] = {
         "cut_quoted_prompt": _quoted_prompts,
-        "cut_vote_talk": lambda table, column: cut_reader_talk(table[column]),
+        "cut_vote_talk": lambda table, column: cut_reader_notes(table[column]),
     }
     for step, find in finders.items():
         if not getattr(cleaning, step):

@@ -156,9 +156,12 @@ class SparkEngine(Engine):
 
 
 def open_engine(
-    name: EngineName, folder: Path, *, memory_limit: str | None = None,
+    name: EngineName,
+    folder: Path,
+    *,
+    memory_limit: str | None = None,
     spark: Mapping[str, str] | None = None,
-) -> Engine:  # fmt: skip
+) -> Engine:
     """Open an engine that keeps its working files in `folder`.
 
     Args:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from litbench.config import build, clear_exit
+from litbench.config import build, report_errors
 from litbench.errors import DataError, MissingExtraError
 from litbench.human_study.export import stories_and_ratings
 from litbench.human_study.plan import Study
-from litbench.human_study.simulation import Crowd, visit_study
+from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.human_study.store import Store
 from litbench.metrics.human_study import exclusion_counts, reader_results
 from litbench.store import Artifact
@@ -76,17 +76,23 @@ def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
     wanted = study.plan.readers_per_pair * len(progress)
     done = [answered for answered, _ in progress.values()]
     print("closed" if store.is_closed else "open")
-    print(f"choices: {sum(done):,} of {wanted:,}; by pair {min(done)} to {max(done)} of "
-          f"{study.plan.readers_per_pair}")  # fmt: skip
+    print(
+        f"choices: {sum(done):,} of {wanted:,}; by pair {min(done)} to {max(done)} of "
+        f"{study.plan.readers_per_pair}"
+    )
     print("readers: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none"))
     left = exclusion_counts(reader_results(choices, study.plan.exclude))
-    print("left out by the rules so far: " + (
-        ", ".join(f"{n} {rule}" for rule, n in left.items()) or "nobody"))  # fmt: skip
+    print(
+        "left out by the rules so far: "
+        + (", ".join(f"{n} {rule}" for rule, n in left.items()) or "nobody")
+    )
     hour = sum(at > time.time() - 3600 for at in choices["answered_utc"].to_pylist())
     print(f"answers in the last hour: {hour:,}")
     if minutes := store.minutes():
-        print(f"minutes of readers who finished: median {np.median(minutes):.1f}, "
-              f"{minutes[0]:.1f} to {minutes[-1]:.1f}")  # fmt: skip
+        print(
+            f"minutes of readers who finished: median {np.median(minutes):.1f}, "
+            f"{minutes[0]:.1f} to {minutes[-1]:.1f}"
+        )
     if with_pairs:
         for name, (answered, waiting) in progress.items():
             print(f"{name}  {answered} answered, {waiting} waiting")
@@ -138,8 +144,8 @@ def remove(arguments: argparse.Namespace) -> None:
 def simulate(arguments: argparse.Namespace) -> None:
     """Answer the running server by simulated readers."""
     study = Study.open(arguments.folder)
-    given = {name: getattr(arguments, name) for name in Crowd.ABOUT}
-    crowd = build(Crowd, given, "command line")
+    given = {name: getattr(arguments, name) for name in SimulatedReaders.ABOUT}
+    crowd = build(SimulatedReaders, given, "command line")
     ends, _ = visit_study(study, crowd, arguments.url, arguments.readers)
     print(", ".join(f"{count} {how}" for how, count in ends.items()))
 
@@ -165,14 +171,14 @@ def make_parser() -> argparse.ArgumentParser:
     add = made["simulate"].add_argument
     add("--url", default="http://127.0.0.1:8000", help="default: http://127.0.0.1:8000")
     add("--readers", type=int, default=20, help="readers, all at once; default: 20")
-    for name, about in Crowd.ABOUT.items():
-        default = getattr(Crowd, name)
+    for name, about in SimulatedReaders.ABOUT.items():
+        default = getattr(SimulatedReaders, name)
         add(f"--{name}", type=type(default), default=default, help=f"{about}; default: {default}")
     return parser
 
 
 def command(arguments: list[str]) -> None:
-    """Run the command, inside `clear_exit`."""
-    with clear_exit():
+    """Run the command, inside `report_errors`."""
+    with report_errors():
         parsed = make_parser().parse_args(arguments)
         parsed.run(parsed)

@@ -275,10 +275,13 @@ def estimate(study: Study) -> dict[str, Any]:
     if len(sizes) < 2:
         return found | dict.fromkeys(("power", "half_width", "detectable"))
     case = Case(
-        agreement=plan.expected_agreement, pairs=pairs.num_rows, prompts=len(sizes),
-        evenness=effective_clusters(np.array(sizes)) / len(sizes), annotators=plan.readers_per_pair,
+        agreement=plan.expected_agreement,
+        pairs=pairs.num_rows,
+        prompts=len(sizes),
+        evenness=effective_clusters(np.array(sizes)) / len(sizes),
+        annotators=plan.readers_per_pair,
         annotator_agreement=plan.reader_agreement,
-    )  # fmt: skip
+    )
     return found | plan_power(case)
 
 

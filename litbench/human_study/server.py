@@ -119,9 +119,12 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
     """Create the ASGI application; `allowed_hosts` are accepted values of the Host header."""
     plan = study.plan
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        loader=jinja2.FileSystemLoader(PAGES), undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(PAGES),
+        undefined=jinja2.StrictUndefined,
+    )
     environment.globals["plan"] = plan
     environment.filters["paragraphs"] = lambda text: re.split(r"\n\s*\n", text.strip())
     styles = (PAGES.parent.parent / "report" / "style.css", PAGES / "study.css")
@@ -187,9 +190,12 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         # A session cookie: no age.
         response = go_on()
         response.set_cookie(
-            COOKIE, signed(store, reader), httponly=True, samesite="lax",
+            COOKIE,
+            signed(store, reader),
+            httponly=True,
+            samesite="lax",
             secure=request.url.scheme == "https",
-        )  # fmt: skip
+        )
         return response
 
     def listed_id(text: str) -> str:
@@ -261,18 +267,26 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
 
     def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: str) -> Response:
         values = {
-            "page": shown, "key": form_key(store, reader, shown.place), "wait": math.ceil(wait),
-            "choice": "", "reason": "", **sent,
-        }  # fmt: skip
+            "page": shown,
+            "key": form_key(store, reader, shown.place),
+            "wait": math.ceil(wait),
+            "choice": "",
+            "reason": "",
+            **sent,
+        }
         if shown.kind == "question":
             return page("question", status, asked=plan.questions[shown.pair_id], **values)
         assert shown.order is not None
         first, second = study.sides(shown.pair_id, shown.kind, shown.order)
         return page(
-            "pair", status, most=_MOST_REASON, prompt=study.by_id[shown.pair_id]["prompt"],
+            "pair",
+            status,
+            most=_MOST_REASON,
+            prompt=study.by_id[shown.pair_id]["prompt"],
             stories=[("first", "Story A", first), ("second", "Story B", second)],
-            least=math.ceil(study.least_seconds(shown.pair_id)), **values,
-        )  # fmt: skip
+            least=math.ceil(study.least_seconds(shown.pair_id)),
+            **values,
+        )
 
     @route("POST", "/statements")
     def statements(request: Request, form: Form) -> Response:

@@ -33,7 +33,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
-class Crowd:
+class SimulatedReaders:
     """What simulated readers are like.
 
     A careful reader chooses the chosen story of a pair with the probability `agreement`, plus an
@@ -61,7 +61,9 @@ class Crowd:
 class Reader:
     """One simulated reader; `name` is the id that the reader brings."""
 
-    def __init__(self, crowd: Crowd, number: int, pages: int, name: str | None = None) -> None:
+    def __init__(
+        self, crowd: SimulatedReaders, number: int, pages: int, name: str | None = None
+    ) -> None:
         self._crowd, self.name = crowd, name or f"simulated-{crowd.seed}-{number}"
         draw = random.Random(digest("reader", crowd.seed, number))
         self.is_careless = draw.random() < crowd.careless
@@ -180,7 +182,7 @@ class Visitor:
 
 
 def visit_study(
-    study: Study, crowd: Crowd, url: str, readers: int
+    study: Study, crowd: SimulatedReaders, url: str, readers: int
 ) -> tuple[Counter[str], list[Visitor]]:
     """Let simulated readers answer a running server, all at once.
 

@@ -260,9 +260,7 @@ class Store:
                 "update choices set shown = ? where number = ? and place = ? and shown is null",
                 (self._now(), number, page["place"]),
             )
-        return Page(
-            page["place"], page["kind"], page["pair_id"], page["order"], done, len(pages)
-        )  # fmt: skip
+        return Page(page["place"], page["kind"], page["pair_id"], page["order"], done, len(pages))
 
     def _release_silent(self, number: int) -> None:
         """Release all readers but one who have sent nothing for long."""
@@ -323,10 +321,12 @@ class Store:
             return load[pair_id, "chosen"] + load[pair_id, "rejected"]
 
         free = [
-            name for name in sorted(self._study.by_id)
-            if name not in read and readers_of(name) < self._plan.readers_per_pair
+            name
+            for name in sorted(self._study.by_id)
+            if name not in read
+            and readers_of(name) < self._plan.readers_per_pair
             and checked.isdisjoint(self._study.stories_of([name]))
-        ]  # fmt: skip
+        ]
         draw.shuffle(free)
         free.sort(key=readers_of)
         picked = free[: self._plan.pairs_per_reader - len(read)]
@@ -341,9 +341,10 @@ class Store:
         _, first, side = rows[0]
         seen = self._study.stories_of([*picked, *read])
         unread = [
-            name for name in sorted(self._study.by_id)
+            name
+            for name in sorted(self._study.by_id)
             if seen.isdisjoint(self._study.stories_of([name]))
-        ]  # fmt: skip
+        ]
         if self._plan.checks_attention and "attention" not in kinds and unread:
             check = ("attention", draw.choice(unread), draw.choice(sides))
             rows.insert(draw.randint(1, len(rows)), check)
@@ -356,8 +357,9 @@ class Store:
         # Numbers are not used again: a form of a page that was taken away finds no other page.
         ((last,),) = self._all(
             "update readers set pages = pages + ? where number = ? returning pages",
-            len(rows), number,
-        )  # fmt: skip
+            len(rows),
+            number,
+        )
         self._database.executemany(
             'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
             [(number, place, *row) for place, row in enumerate(rows, last - len(rows) + 1)],
@@ -383,8 +385,10 @@ class Store:
         with self._transaction():
             rows = self._all(
                 "select choices.* from choices join readers using (number) "
-                "where reader = ? and place = ?", reader, place,
-            )  # fmt: skip
+                "where reader = ? and place = ?",
+                reader,
+                place,
+            )
             if not rows or rows[0]["shown"] is None:
                 raise ValueError("no such page")
             page = rows[0]

@@ -194,8 +194,9 @@ class Judge(ModelRater):
         by_key = dict(zip(self._keys(questions), questions, strict=True))
         with self.answer_store(read_only=True) as store:
             waiting = [question for key, question in by_key.items() if key not in store]
-            client = Client(options.model, store, options.sampling, options.traffic, self._budget,
-                            options.batch)  # fmt: skip
+            client = Client(
+                options.model, store, options.sampling, options.traffic, self._budget, options.batch
+            )
         usual = USUAL_TOKENS[self._template.answer]
         tokens = [(estimate_tokens(question), usual) for question in waiting]
         known = len(by_key) - len(waiting)

@@ -192,8 +192,14 @@ class RubricRater(ModelRater):
         by_story: dict[tuple[str, str], list[Session]] = {}
         sessions = self._sessions(pairs)
         with self.answer_store() as store:
-            run_sessions(sessions.values(), len(sessions), self._models, store, ended.append,
-                         f"rater {self.name}")  # fmt: skip
+            run_sessions(
+                sessions.values(),
+                len(sessions),
+                self._models,
+                store,
+                ended.append,
+                f"rater {self.name}",
+            )
         if unfinished := [one.reason for one in ended if one.reason is not None]:
             raise ConfigError(
                 f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(ended)} stories "
@@ -234,12 +240,13 @@ class RubricRater(ModelRater):
         """The mean grade of a story over samples and rubrics; None without any."""
         known = [
             # With one rubric, on its scale.
-            rated.grade if len(self._rubrics) == 1
+            rated.grade
+            if len(self._rubrics) == 1
             else (rated.grade - rubric.lowest) / (rubric.highest - rubric.lowest)
             for one in sessions
             for rubric, rated in zip(self._rubrics, one.result, strict=True)
             if rated.grade is not None
-        ]  # fmt: skip
+        ]
         return sum(known) / len(known) if known else None
 
     def _write_log(self, sessions: Sequence[Session]) -> None:

@@ -251,10 +251,11 @@ class Models:
         """A client of each model that is asked; equal questions at the same time are sent once."""
         pending: dict[str, asyncio.Task[Answer | None]] = {}
         return {
-            key: Client(role.model, store, role.sampling, role.traffic, self.budgets[key],
-                        pending=pending)
+            key: Client(
+                role.model, store, role.sampling, role.traffic, self.budgets[key], pending=pending
+            )
             for key, role in self._asked().items()
-        }  # fmt: skip
+        }
 
     def cost(self, writer: str, turn: Turn) -> float | None:
         """Dollars of a turn; None if they are unknown."""

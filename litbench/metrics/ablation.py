@@ -357,10 +357,12 @@ def ablation_text(study: AblationStudy) -> str:
     rows = []
     for contrast in study.contrasts:
         comparison, differences = contrast.comparison, contrast.seeds
-        rows.append([
-            f"{clean_name(comparison.rater)} vs {clean_name(comparison.reference)}",
-            f"on {clean_name(contrast.test)}",
-            f"{comparison.difference.mean:+.3f}{'*' * comparison.is_clear}",
-            f"{min(differences):+.3f} to {max(differences):+.3f}" if differences else "",
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"{clean_name(comparison.rater)} vs {clean_name(comparison.reference)}",
+                f"on {clean_name(contrast.test)}",
+                f"{comparison.difference.mean:+.3f}{'*' * comparison.is_clear}",
+                f"{min(differences):+.3f} to {max(differences):+.3f}" if differences else "",
+            ]
+        )
     return text + aligned(rows)

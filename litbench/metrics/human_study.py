@@ -31,13 +31,26 @@ CHOICES = Schema(
     (
         Column("reader", "text", "salted hash of the reader's id", required=True),
         Column("place", "integer", "number of the page in the reader's order", required=True),
-        Column("kind", "text", "what the page asked", required=True,
-               choices=("pair", "repeat", "attention", "question")),
+        Column(
+            "kind",
+            "text",
+            "what the page asked",
+            required=True,
+            choices=("pair", "repeat", "attention", "question"),
+        ),
         Column("pair_id", "text", "the pair shown, or asked about", required=True),
-        Column("order", "text", "story that stood first; null for a question, and if unknown",
-               choices=("chosen", "rejected")),
-        Column("outcome", "text", "the choice; null for a question",
-               choices=("chosen", "rejected", "tie")),
+        Column(
+            "order",
+            "text",
+            "story that stood first; null for a question, and if unknown",
+            choices=("chosen", "rejected"),
+        ),
+        Column(
+            "outcome",
+            "text",
+            "the choice; null for a question",
+            choices=("chosen", "rejected", "tie"),
+        ),
         Column("is_right", "integer", "1 if a check was answered right, else 0; null for no check"),
         Column("seconds", "number", "time from the first look at the page to the answer"),
         Column("hurried", "integer", "answers sent back because they came too early"),
@@ -47,7 +60,7 @@ CHOICES = Schema(
         Column("finished", "integer", "1 if the reader finished, else 0"),
     ),
     key=("reader", "place"),
-)  # fmt: skip
+)
 
 # Name of a figure -> what it is a share of, and what its `n` counts.
 SHARES = {

@@ -96,11 +96,13 @@ class ReferenceDistribution:
             mean, std, weights, values, ends = (
                 np.array(numbers, np.float64)
                 for numbers in (
-                    content["mean"], content["std"], content["weights"],
+                    content["mean"],
+                    content["std"],
+                    content["weights"],
                     content["normalized_existing_scores"],
                     [content["min_score"], content["max_score"]],
                 )
-            )  # fmt: skip
+            )
             if any(numbers.shape != (len(criteria),) for numbers in (mean, std, weights)):
                 raise ValueError(f"mean, std and weights are not of {len(criteria)} criteria each")
             if not np.isfinite(np.concatenate([mean, std, weights, values, ends])).all():

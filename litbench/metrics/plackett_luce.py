@@ -129,12 +129,17 @@ def plackett_luce(
             low[item] = float(best[index] - half[index])
             high[item] = float(best[index] + half[index])
     return Utilities(
-        values, low, high, likelihood, len(used),
+        values,
+        low,
+        high,
+        likelihood,
+        len(used),
         sum(len(block) > 1 for ranking in used for block in ranking.blocks),
         len({ranking.rater for ranking in used} - {None}),
         len({ranking.prompt for ranking in used} - {None}),
-        tuple(item for item in every if math.isnan(values[item])), prior,
-    )  # fmt: skip
+        tuple(item for item in every if math.isnan(values[item])),
+        prior,
+    )
 
 
 def _half_widths(fit: "_Fit", best: np.ndarray) -> np.ndarray:

@@ -322,8 +322,12 @@ def measure(
         if square > 0 and abs(float(np.mean(credit - base))) <= square:
             within = intra_prompt_correlation(credit - base, clusters)
             cases[f"{name} - {reference}"] = Case(
-                agreement=float(credit.mean()), reference=float(base.mean()), disagreement=square,
-                intra_prompt=max(0.0, float(np.nan_to_num(within))), pairs=int(sizes.sum()),
-                prompts=len(sizes), evenness=evenness,
-            )  # fmt: skip
+                agreement=float(credit.mean()),
+                reference=float(base.mean()),
+                disagreement=square,
+                intra_prompt=max(0.0, float(np.nan_to_num(within))),
+                pairs=int(sizes.sum()),
+                prompts=len(sizes),
+                evenness=evenness,
+            )
     return cases

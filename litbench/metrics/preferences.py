@@ -212,11 +212,15 @@ def unit_rows(
         preferred = credits_of(units[active, unit], first_chosen[active])
         rows.append(
             UnitRow(
-                unit, coefficients[unit], adjusted[unit], float(active.mean()),
+                unit,
+                coefficients[unit],
+                adjusted[unit],
+                float(active.mean()),
                 jackknife_interval(preferred, clusters[active]),
-                *described.get(unit, (None, None)), surface,
+                *described.get(unit, (None, None)),
+                surface,
             )
-        )  # fmt: skip
+        )
     return sorted(rows, key=lambda row: -abs(row.coefficient.mean))
 
 

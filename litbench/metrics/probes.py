@@ -93,7 +93,11 @@ def probe_results(
                     p_value = paired_difference(rates, 1 - rates, of)[1]
                 own.append(
                     ProbeResult(
-                        scores.rater, scores.kind, probe.name, probe.effect, float(strength),
+                        scores.rater,
+                        scores.kind,
+                        probe.name,
+                        probe.effect,
+                        float(strength),
                         stories=int(rows.sum()),
                         not_applicable=not_applicable.get(probe.name, {}).get(f"{strength:g}", 0),
                         words_ratio=float(words[rows].mean()),
@@ -103,7 +107,7 @@ def probe_results(
                         not_judged=float(1 - judged.mean()),
                         flip_rate=None if np.isnan(flipped).all() else float(np.nanmean(flipped)),
                     )
-                )  # fmt: skip
+                )
         adjusted = benjamini_hochberg([result.p_bh for result in own])
         results += [replace(result, p_bh=p) for result, p in zip(own, adjusted, strict=True)]
     return results
@@ -141,10 +145,17 @@ def probes_text(results: Sequence[ProbeResult]) -> str:
             for of in of_raters
         ]
         right = "0" if one.effect == "breaking" else "1/2"
-        rows.append([
-            one.probe, f"{one.strength:g}", right, f"{one.stories:,}", f"{one.not_applicable:,}",
-            f"x{one.words_ratio:.2f}", *rates,
-        ])  # fmt: skip
+        rows.append(
+            [
+                one.probe,
+                f"{one.strength:g}",
+                right,
+                f"{one.stories:,}",
+                f"{one.not_applicable:,}",
+                f"x{one.words_ratio:.2f}",
+                *rates,
+            ]
+        )
     return (
         "Share of pairs in which the rater prefers the changed story; a tie counts 1/2.\n"
         f"{aligned(rows)}"

@@ -59,7 +59,7 @@ class WriterRow:
         grades: number of grades.
         difference: grade minus that of the reference on the same prompts; None for the reference.
         p_holm: p value of no difference, after Holm's correction.
-        beaten: by rater, the share of other writers' texts with a lower reward.
+        win_rates: by rater, the share of other writers' texts with a lower reward.
     """
 
     writer: str
@@ -68,7 +68,7 @@ class WriterRow:
     grades: int
     difference: Interval | None
     p_holm: float | None
-    beaten: dict[str, Interval]
+    win_rates: dict[str, Interval]
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ def members_of(groups: Sequence[Any]) -> list[list[int]]:
 def writer_rows(
     cells: Sequence[Cell],
     reference: str | None = None,
-    beaten: Mapping[str, Mapping[str, Interval]] = {},
+    win_rates: Mapping[str, Mapping[str, Interval]] = {},
 ) -> list[WriterRow]:
     """Return the leaderboard, best first.
 
     Args:
         cells: the grades of one quantity.
         reference: the writer that all others are compared with, chosen beforehand.
-        beaten: by rater and writer, see `shares_beaten`.
+        win_rates: by rater and writer, see the function `win_rates`.
     """
     means = means_by_prompt(cells)
     expected = {} if reference is None else means[reference]
@@ -173,13 +173,13 @@ def writer_rows(
                 len(own),
                 differences[writer][0] if writer in differences else None,
                 adjusted.get(writer),
-                {rater: of[writer] for rater, of in beaten.items() if writer in of},
+                {rater: of[writer] for rater, of in win_rates.items() if writer in of},
             )
         )
     return sorted(rows, key=lambda row: -row.grade.mean)
 
 
-def shares_beaten(
+def win_rates(
     rewards: Sequence[float],
     writers: Sequence[str],
     groups: Sequence[Any],
@@ -285,10 +285,11 @@ def text_agreements(
     }
     adjusted = dict(zip(compared, holm([p for _, p in compared.values()]), strict=True))
     return [
-        TextAgreement(*key, of.interval(), compared[key][0] if key in compared else None,
-                      adjusted.get(key))
+        TextAgreement(
+            *key, of.interval(), compared[key][0] if key in compared else None, adjusted.get(key)
+        )
         for key, of in credits.items()
-    ]  # fmt: skip
+    ]
 
 
 def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]]) -> Correlation:
@@ -306,9 +307,13 @@ def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]
         return Correlation(first, second, len(shared), math.nan, math.nan, math.nan)
     x, y = x.round(9), y.round(9)
     return Correlation(
-        first, second, len(shared), float(stats.pearsonr(x, y).statistic),
-        float(stats.kendalltau(x, y).statistic), float(stats.spearmanr(x, y).statistic),
-    )  # fmt: skip
+        first,
+        second,
+        len(shared),
+        float(stats.pearsonr(x, y).statistic),
+        float(stats.kendalltau(x, y).statistic),
+        float(stats.spearmanr(x, y).statistic),
+    )
 
 
 def grade_agreement(
@@ -332,10 +337,12 @@ def grade_agreement(
         columns[rater][writer] = float(np.mean([values[index] for index in indices]))
         columns[reference][writer] = float(np.mean([expected[index] for index in indices]))
     return GradeAgreement(
-        rater, reference, quantity,
+        rater,
+        reference,
+        quantity,
         pair_credits(expected, values, groups, prompts, writers).interval(),
         correlate(rater, reference, columns),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,17 @@ def packed_attention(
         assert max_length_q is not None
         back = -1 if sliding_window is None or sliding_window > max_length_q else sliding_window - 1
         out = varlen_attn(
-            query.contiguous(), key.contiguous(), value.contiguous(), cu_seq_lens_q, cu_seq_lens_q,
-            max_length_q, max_length_q, scale=scaling, window_size=(back, 0 if causal else -1),
+            query.contiguous(),
+            key.contiguous(),
+            value.contiguous(),
+            cu_seq_lens_q,
+            cu_seq_lens_q,
+            max_length_q,
+            max_length_q,
+            scale=scaling,
+            window_size=(back, 0 if causal else -1),
             enable_gqa=key.shape[1] != query.shape[1],
-        )  # fmt: skip
+        )
     else:
         compute = _padded if query.is_cuda else _one_by_one
         out = compute(query, key, value, cu_seq_lens_q, causal, sliding_window, dropout, scaling)

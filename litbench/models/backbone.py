@@ -126,10 +126,14 @@ def load_backbone(
             keeps = head == "reward" and type(config) in known
             with _head_in_fp32(known[type(config)]) if keeps else contextlib.nullcontext():
                 model, found = auto.from_pretrained(
-                    place, config=config, output_loading_info=True, use_safetensors=True,
+                    place,
+                    config=config,
+                    output_loading_info=True,
+                    use_safetensors=True,
                     dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-                    **common, **quantization,
-                )  # fmt: skip
+                    **common,
+                    **quantization,
+                )
             if "gguf_file" in common:
                 # transformers treats dequantised weights as quantised, and refuses to save them.
                 weights = model.state_dict()
@@ -399,11 +403,14 @@ def load_with_adapter(
     with safe_open(weights, "np") as file:
         names = {part for name in file.keys() for part in name.split(".")}  # noqa: SIM118
     model, tokenizer = load_backbone(
-        base, head, trained_head=names.isdisjoint(HEADS),
+        base,
+        head,
+        trained_head=names.isdisjoint(HEADS),
         # As in training: rounding before quantisation would give other 4-bit weights.
         dtype="float32" if quantized else dtype or "float32",
-        quantize=quantized, trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+        quantize=quantized,
+        trust_remote_code=trust_remote_code,
+    )
     if quantized:
         with quiet():
             model = model.to("cpu").dequantize(dtype=torch.bfloat16)

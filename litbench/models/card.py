@@ -139,11 +139,13 @@ def model_card(run: Mapping[str, Any]) -> str:
         for row in evaluation["raters"]:
             own = row["kind"] == run["kind"]
             columns = ("agreement", "chosen_longer", "chosen_shorter")
-            agreement.append((
-                "this model" if own else f"the {row['rater']} story",
-                *(_interval(row[column]) for column in columns),
-                f"{row['coverage']:.1%}",
-            ))  # fmt: skip
+            agreement.append(
+                (
+                    "this model" if own else f"the {row['rater']} story",
+                    *(_interval(row[column]) for column in columns),
+                    f"{row['coverage']:.1%}",
+                )
+            )
             if own and (mean := row["agreement"]["mean"]) is not None:
                 result = EvalResult("preference", "pairs", held_out, "accuracy", round(mean, 4))
                 result.metric_name = "agreement"

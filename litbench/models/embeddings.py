@@ -168,9 +168,13 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
     store = EmbeddingStore(folder / depends_on[:16])
     waiting = [text for text, key in key_of.items() if key not in store.rows]
     if waiting:
-        model: Service | _Encoder = _Encoder(options) if options.is_transformer else Service(
-            options.model, options.max_tokens or default, cuts=options.long_stories == "cut"
-        )  # fmt: skip
+        model: Service | _Encoder = (
+            _Encoder(options)
+            if options.is_transformer
+            else Service(
+                options.model, options.max_tokens or default, cuts=options.long_stories == "cut"
+            )
+        )
         # Longest first: running out of memory happens at the start.
         waiting.sort(key=lambda text: (-len(text), text))
         bar = ProgressBar(waiting, desc="embeddings", unit=" stories", leave=False)
@@ -257,9 +261,11 @@ class _Encoder:
         """Token ids of the windows, and counts of tokens read, cut and unknown."""
         with quiet():
             windows = self._tokenizer(
-                [text], truncation=True, max_length=self._options.max_tokens,
+                [text],
+                truncation=True,
+                max_length=self._options.max_tokens,
                 return_overflowing_tokens=True,
-            )["input_ids"]  # fmt: skip
+            )["input_ids"]
         n_special = self._tokenizer.num_special_tokens_to_add()
         sizes = [len(window) - n_special for window in windows]
         n_read = 1 if self._options.long_stories == "cut" else len(windows)

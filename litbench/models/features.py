@@ -232,14 +232,17 @@ class FeatureModel(ScoreRater):
             "features": [
                 {"name": n, "mean": m, "scale": s, "coefficient": w}
                 for n, m, s, w in zip(
-                    self.names, self.mean.tolist(), self.scale.tolist(),
-                    self.coefficients.tolist(), strict=True,
+                    self.names,
+                    self.mean.tolist(),
+                    self.scale.tolist(),
+                    self.coefficients.tolist(),
+                    strict=True,
                 )
             ],
             "reward_quantiles": self.reward_quantiles,
             "training_prompts": sorted(self.prompts),
             "versions": versions(),
-        }  # fmt: skip
+        }
         write_sealed(content, folder / "features.json")
 
     @classmethod

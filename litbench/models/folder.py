@@ -47,7 +47,7 @@ class Adapter:
 
 
 @dataclass
-class Loaded:
+class LoadedModel:
     """Content of a model folder."""
 
     model: Any
@@ -165,7 +165,7 @@ class FolderRater(Rater):
 
 def load_folder(
     options: ModelOptions, head: Head, kind: str, *, num_labels: int | None = 1
-) -> Loaded:
+) -> LoadedModel:
     """Load the model of a rater of this kind onto a device; see also `load_backbone`."""
     device, code = options.device, options.trust_remote_code
     folder = Path(resolve(options.path))
@@ -183,11 +183,14 @@ def load_folder(
         )
     else:
         model, tokenizer = load_backbone(
-            str(folder), head, num_labels=num_labels, trust_remote_code=code,
+            str(folder),
+            head,
+            num_labels=num_labels,
+            trust_remote_code=code,
             # A model trained on four-bit weights was judged, and saved, in bfloat16.
             dtype=dtype or ("auto" if record else "float32"),
-        )  # fmt: skip
-    loaded = Loaded(on_device(model, device), tokenizer, adapter=adapter)
+        )
+    loaded = LoadedModel(on_device(model, device), tokenizer, adapter=adapter)
     if record is not None:
         loaded.is_ours = True
         loaded.prompts = frozenset(record.training_prompts)
@@ -225,9 +228,12 @@ def prompts_of(name: str) -> frozenset[str]:
         try:
             # Offline, the cached litbench.json is used if there is one.
             cached = cached_file(
-                place, _FILE, revision=revision, _raise_exceptions_for_missing_entries=False,
+                place,
+                _FILE,
+                revision=revision,
+                _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
-            )  # fmt: skip
+            )
         except OSError as error:
             raise ModelError(
                 f"cannot read the training prompts of {name} from the Hub ({error}): check the "

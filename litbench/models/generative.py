@@ -102,9 +102,11 @@ def _swapped(judgement: Judgement) -> Judgement:
     """The judgement when the second story was shown as A."""
     p, prefers = judgement.p_first, judgement.prefers
     return replace(
-        judgement, prefers=_SWAPPED.get(prefers, prefers), p_first=None if p is None else 1 - p,
+        judgement,
+        prefers=_SWAPPED.get(prefers, prefers),
+        p_first=None if p is None else 1 - p,
         first_shown="second",
-    )  # fmt: skip
+    )
 
 
 class GenerativeModel(FolderRater):
@@ -174,9 +176,12 @@ class GenerativeModel(FolderRater):
             torch.inference_mode(),
             contextlib.nullcontext() if reads_label else self._greedy(),
             ProgressBar(
-                total=len(questions), desc=f"judge {self.name}", unit=" readings", leave=False,
+                total=len(questions),
+                desc=f"judge {self.name}",
+                unit=" readings",
+                leave=False,
             ) as bar,
-        ):  # fmt: skip
+        ):
             for rows in batches(questions, self.batch_tokens, room):
                 some = [questions[row] for row in rows]
                 read = self._read_labels(some) if reads_label else self._generate(some)
@@ -198,10 +203,14 @@ class GenerativeModel(FolderRater):
             is_answer = mass >= self.least_label_mass
             judged.append(
                 Judgement(
-                    prefers if is_answer else "unparsed", p if is_answer else None,
-                    first_shown="first", input_tokens=len(ids), output_tokens=1, label_mass=mass,
+                    prefers if is_answer else "unparsed",
+                    p if is_answer else None,
+                    first_shown="first",
+                    input_tokens=len(ids),
+                    output_tokens=1,
+                    label_mass=mass,
                 )
-            )  # fmt: skip
+            )
         return judged
 
     @contextlib.contextmanager
@@ -249,10 +258,13 @@ class GenerativeModel(FolderRater):
             prefers = "cut" if end is None else _PREFERENCE_OF[answer.verdict]
             judged.append(
                 Judgement(
-                    prefers, first_shown="first", explanation=answer.explanation,
-                    input_tokens=len(question), output_tokens=len(answer_ids[:end]),
+                    prefers,
+                    first_shown="first",
+                    explanation=answer.explanation,
+                    input_tokens=len(question),
+                    output_tokens=len(answer_ids[:end]),
                 )
-            )  # fmt: skip
+            )
         return judged
 
     def _end_tokens(self) -> list[int]:
@@ -300,9 +312,12 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Gen
     if loaded.question is None:
         family = "minimal" if given.answer else "verdict_label"
         question = make_question(
-            tokenizer, model, load_template(given.template or family, given.answer),
-            given.max_length or _DEFAULT_MAX_LENGTH, max_answer_tokens=given.max_answer_tokens,
-        )  # fmt: skip
+            tokenizer,
+            model,
+            load_template(given.template or family, given.answer),
+            given.max_length or _DEFAULT_MAX_LENGTH,
+            max_answer_tokens=given.max_answer_tokens,
+        )
     else:
         own = ("template", "answer", "max_length", "max_answer_tokens")
         named = [key for key in own if getattr(given, key) is not None]
@@ -313,7 +328,13 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Gen
             )
         question = Question.make(tokenizer, model, **vars(loaded.question))
     return GenerativeModel(
-        model, tokenizer, question, name=name, prompts=loaded.prompts,
-        batch_tokens=given.batch_tokens, least_label_mass=given.least_label_mass,
-        training=loaded.training, adapter=loaded.adapter,
-    )  # fmt: skip
+        model,
+        tokenizer,
+        question,
+        name=name,
+        prompts=loaded.prompts,
+        batch_tokens=given.batch_tokens,
+        least_label_mass=given.least_label_mass,
+        training=loaded.training,
+        adapter=loaded.adapter,
+    )

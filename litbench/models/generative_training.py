@@ -129,9 +129,13 @@ def train_generative_model(
     model, tokenizer = load_to_train(pairs, options, "language")
     require_packing(model, options.model_name())
     question = make_question(
-        tokenizer, model, template, options.max_length, options.max_prompt_tokens,
+        tokenizer,
+        model,
+        template,
+        options.max_length,
+        options.max_prompt_tokens,
         options.max_answer_tokens,
-    )  # fmt: skip
+    )
     parts = [
         tokenise(part, tokenizer, question, options.seed)
         for part in hold_back(pairs, options.validation, options.seed)

@@ -52,7 +52,7 @@ _PROBE = (["prompt"], ["story"])
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedStories:
     """Tokenised sequences.
 
     Attributes:
@@ -141,9 +141,12 @@ def prepare_tokenizer(
     )
     # Model-specific classes such as BertTokenizer would add their own special tokens again.
     tokenizer.__class__ = PreTrainedTokenizerFast
-    settings = {"padding_side": "right", "truncation_side": "right",
-                "model_max_length": longest_of(model, max_length),
-                "model_input_names": ["input_ids", "attention_mask"]}  # fmt: skip
+    settings = {
+        "padding_side": "right",
+        "truncation_side": "right",
+        "model_max_length": longest_of(model, max_length),
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
     for name, value in settings.items():
         setattr(tokenizer, name, value)
         # Some settings are only saved from here.
@@ -153,7 +156,7 @@ def prepare_tokenizer(
 
 def encode_stories(
     tokenizer: Any, prompts: Sequence[str], stories: Sequence[str], form: Form = "chat"
-) -> Encoded:
+) -> EncodedStories:
     """Tokenise each story with its prompt.
 
     Where a text spells a special token, a space is inserted so that it is tokenised as text.
@@ -167,7 +170,7 @@ def encode_stories(
             EOS) or `story` (without the prompt), with the special tokens that the tokenizer adds.
     """
     if not stories:
-        return Encoded([], [])
+        return EncodedStories([], [])
     for token in _special_tokens(tokenizer):
         prompts, stories = (
             [text.replace(token, f"{token[0]} {token[1:]}") for text in texts]
@@ -191,7 +194,7 @@ def encode_stories(
         # transformers reads a decoder's reward at the last token that is not padding.
         while len(ids) > 1 and ids[-1] == tokenizer.pad_token_id:
             ids.pop()
-    return Encoded(
+    return EncodedStories(
         encoded["input_ids"],
         [bool(encoding.overflowing) for encoding in encoded.encodings],
         types if types and any(map(any, types)) else None,

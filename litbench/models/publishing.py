@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import read_held_out, read_pairs
+from litbench.evaluation.pairs import read_held_out, read_pairs
 from litbench.hub import check_token, parse_name, replace_files
 from litbench.markdown import without_folders
 from litbench.metrics.leaderboard import leaderboard, plain
@@ -47,9 +47,12 @@ def train_and_write(
     if not artifact.is_current():
         pairs = read_pairs(Path(config.pairs), None, config.split).headline
         held_out = read_held_out(
-            config.evaluation_pairs, config.evaluation_split, pairs, Path(config.pairs),
+            config.evaluation_pairs,
+            config.evaluation_split,
+            pairs,
+            Path(config.pairs),
             prompts_of(config.model_name()),
-        )  # fmt: skip
+        )
         checkpoints = checkpoint_folder(out, artifact.fingerprint)
         model = train_model(pairs, config, checkpoints)
         if model is None:
@@ -147,9 +150,12 @@ def push_model(folder: Path, config: Any) -> None:
     if not any(name.endswith(".safetensors") for name in files):
         raise DataError(f"{folder} has no weights in safetensors: train the model again")
     address = replace_files(
-        config.hub_model_id, files, "model", private=config.hub_private_repo,
+        config.hub_model_id,
+        files,
+        "model",
+        private=config.hub_private_repo,
         is_ours=lambda path: path.endswith(_ENDINGS),
-    )  # fmt: skip
+    )
     print(f"pushed: {address}")
 
 

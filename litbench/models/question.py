@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from litbench.errors import ModelError
-from litbench.models.input_format import Encoded, longest_of
+from litbench.models.input_format import EncodedStories, longest_of
 from litbench.templates import SLOTS, AnswerForm, without_delimiters
 
 LABELS = ("A", "B")
@@ -97,9 +97,16 @@ class Question:
                 "the tokenizer's eos_token"
             )
         question = cls(
-            tuple(parts), tuple(slots), tuple(fixed), end, _label_ids(tokenizer, fixed[-1], answer),
-            answer, max_length, max_prompt_tokens if "prompt" in slots else 0, max_answer_tokens,
-        )  # fmt: skip
+            tuple(parts),
+            tuple(slots),
+            tuple(fixed),
+            end,
+            _label_ids(tokenizer, fixed[-1], answer),
+            answer,
+            max_length,
+            max_prompt_tokens if "prompt" in slots else 0,
+            max_answer_tokens,
+        )
         if question.room < 2 * 16:
             raise ModelError(
                 f"max_length {max_length} leaves {question.room} tokens for two stories after the "
@@ -125,7 +132,7 @@ class Question:
 
     def ask(
         self, tokenizer: Any, prompts: Sequence[str], first: Sequence[str], second: Sequence[str]
-    ) -> Encoded:
+    ) -> EncodedStories:
         """Tokenise questions up to the start of the answer.
 
         In lines of a text that look like a template's delimiters, equals signs are replaced. The
@@ -141,13 +148,14 @@ class Question:
             room = self.room + self.max_prompt_tokens - len(head)
             keep_a, keep_b = share(len(whole["story_a"]), len(whole["story_b"]), room)
             kept = {
-                "prompt": head, "story_a": whole["story_a"][:keep_a],
+                "prompt": head,
+                "story_a": whole["story_a"][:keep_a],
                 "story_b": whole["story_b"][:keep_b],
-            }  # fmt: skip
+            }
             pieces = zip(self.fixed, [*(kept[slot] for slot in self.slots), []], strict=True)
             ids.append([token for fixed, text in pieces for token in (*fixed, *text)])
             cut.append(any(len(kept[slot]) < len(whole[slot]) for slot in self.slots))
-        return Encoded(ids, cut)
+        return EncodedStories(ids, cut)
 
     def read_label(self, logits: Any) -> tuple[np.ndarray, np.ndarray]:
         """Compute label probabilities from the logits at the start of the answer.

@@ -118,15 +118,20 @@ class RewardModel(FolderRater, ScoreRater):
         with (
             torch.inference_mode(),
             ProgressBar(
-                total=len(stories), desc=f"score {self.name}", unit=" stories", leave=False,
+                total=len(stories),
+                desc=f"score {self.name}",
+                unit=" stories",
+                leave=False,
                 disable=None if self.shows_progress else True,
             ) as bar,
-        ):  # fmt: skip
+        ):
             for rows in batches(encoded.ids, self.batch_tokens):
                 batch = collate(
-                    [encoded.ids[row] for row in rows], packed=packed, pooling=pooling,
+                    [encoded.ids[row] for row in rows],
+                    packed=packed,
+                    pooling=pooling,
                     token_types=None if types is None else [types[row] for row in rows],
-                )  # fmt: skip
+                )
                 rewards = rewards_of(self.model, to_device(batch, self.model.device), pooling)
                 # Rewards stay on the device until the end, to avoid synchronising in the loop.
                 pieces.append(rewards[:, self.label])
@@ -193,10 +198,17 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Rew
         default: Form = "pair" if is_encoder(model) else "text"
         form = form or ("chat" if tokenizer.chat_template else default)
     rater = RewardModel(
-        model, tokenizer, name=name, form=form, prompts=loaded.prompts,
-        batch_tokens=given.batch_tokens, training=loaded.training, label=label or 0,
-        reverse=given.reverse, adapter=loaded.adapter,
-    )  # fmt: skip
+        model,
+        tokenizer,
+        name=name,
+        form=form,
+        prompts=loaded.prompts,
+        batch_tokens=given.batch_tokens,
+        training=loaded.training,
+        label=label or 0,
+        reverse=given.reverse,
+        adapter=loaded.adapter,
+    )
     rater.is_foreign = not loaded.is_ours
     rater.gives_probability = given.probability
     rater.reward_quantiles = None if given.reverse else loaded.reward_quantiles

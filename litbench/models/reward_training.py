@@ -155,9 +155,17 @@ def train_reward_model(
         tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
     ]
     trained = train(
-        PackedRewardTrainer, model, tokenizer, options, parts, pairs, folder, "reward",
-        pooling="first" if is_encoder(model) else "last", packed=is_packed(model),
-    )  # fmt: skip
+        PackedRewardTrainer,
+        model,
+        tokenizer,
+        options,
+        parts,
+        pairs,
+        folder,
+        "reward",
+        pooling="first" if is_encoder(model) else "last",
+        packed=is_packed(model),
+    )
     return RewardModel(**trained, name=name) if trained else None
 
 

@@ -37,9 +37,9 @@ from litbench.raters import training_prompts_of
 from litbench.records import connected_prompts
 from litbench.store import (
     as_json,
-    clear_full_disk,
     fingerprint,
     is_whole,
+    translate_disk_full,
     write_atomically,
     write_digest,
 )
@@ -50,16 +50,33 @@ REJECTED = "rejected.jsonl"
 
 # Keys that do not affect the trained model.
 _RUNTIME = (
-    "output_dir", "report_to", "run_name", "project", "disable_tqdm", "log_level", "push_to_hub",
-    "resume_from_checkpoint", "save_steps", "save_total_limit", "use_cpu",
-)  # fmt: skip
+    "output_dir",
+    "report_to",
+    "run_name",
+    "project",
+    "disable_tqdm",
+    "log_level",
+    "push_to_hub",
+    "resume_from_checkpoint",
+    "save_steps",
+    "save_total_limit",
+    "use_cpu",
+)
 _RUNTIME_PREFIXES = ("hub_", "logging_", "dataloader_", "trackio_")
 # Always in the record, even if a config does not set them.
 _MAIN_KEYS = (
-    "model_name_or_path", "max_length", "num_train_epochs", "learning_rate", "lr_scheduler_type",
-    "warmup_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "dtype",
-    "use_peft", "seed",
-)  # fmt: skip
+    "model_name_or_path",
+    "max_length",
+    "num_train_epochs",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "dtype",
+    "use_peft",
+    "seed",
+)
 
 
 # Options --------------------------------------------------------------------------------------
@@ -268,9 +285,13 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         """Show the bar on a terminal."""
         hidden = args.disable_tqdm or not state.is_world_process_zero
         self._bar = tqdm(
-            total=state.max_steps, initial=state.global_step, desc="training", unit=" steps",
-            dynamic_ncols=True, disable=hidden or None,
-        )  # fmt: skip
+            total=state.max_steps,
+            initial=state.global_step,
+            desc="training",
+            unit=" steps",
+            dynamic_ncols=True,
+            disable=hidden or None,
+        )
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """Log before each checkpoint and at the end, so that `on_log` checks what is saved."""
@@ -307,10 +328,14 @@ def load_to_train(pairs: pa.Table, options: Any, head: Head) -> Any:
         raise DataError("there are no pairs to train on: check the filters and the split")
     set_seed(options.seed)
     return load_backbone(
-        options.model_name(), head, trained_head=False, dtype=options.dtype,
-        trust_remote_code=options.trust_remote_code, quantize=options.load_in_4bit,
+        options.model_name(),
+        head,
+        trained_head=False,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+        quantize=options.load_in_4bit,
         attention=options.attn_implementation,
-    )  # fmt: skip
+    )
 
 
 def train(
@@ -396,7 +421,7 @@ def train(
             ) from error
         if trainer.is_fsdp_enabled:
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-        with clear_full_disk(folder):
+        with translate_disk_full(folder):
             trainer.save_model(str(folder / "trained"))
     found = _record(trainer, options, data, validation)
     options.report = _reporter(trainer)
@@ -517,7 +542,7 @@ def train_from_last_checkpoint(trainer: Any, folder: Path, checkpoint: str | Non
     checkpoint = checkpoint or last_whole_checkpoint(folder)
     if checkpoint is not None and is_main_process():
         print(f"training goes on from {checkpoint}", file=sys.stderr)
-    with clear_full_disk(folder):
+    with translate_disk_full(folder):
         trainer.train(resume_from_checkpoint=checkpoint)
 
 

@@ -68,7 +68,7 @@ class Written:
 
 
 @dataclass
-class Judged:
+class ItemRatings:
     """What one judge said about an item: ratings by step of the text, grades, and events."""
 
     ratings: dict[str, Rated] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Protocol:
         """Have the writer write about an item; raises UnfinishedError if it cannot go on."""
         raise NotImplementedError
 
-    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
         """Have one judge rate what was written; raises UnfinishedError if it cannot go on."""
         raise NotImplementedError
 

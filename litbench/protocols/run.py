@@ -46,7 +46,7 @@ from litbench.protocols.protocol import (
     PROTOCOLS,
     Grade,
     Item,
-    Judged,
+    ItemRatings,
     Protocol,
     Written,
     load_protocol,
@@ -62,14 +62,19 @@ from litbench.text import count_words
 _ROWS_AT_ONCE = 500
 _LOGGED_AT_ONCE = 100
 _SCHEMAS = {
-    schema.name: pa.schema({
-        **{name: column.type for name, column in empty_columns(schema, 0).items()}, **extra,
-    })
+    schema.name: pa.schema(
+        {
+            **{name: column.type for name, column in empty_columns(schema, 0).items()},
+            **extra,
+        }
+    )
     for schema, extra in (
-        (TURNS, {}), (STORIES, {"sample": pa.int64(), "step": pa.large_string()}), (RATINGS, {}),
+        (TURNS, {}),
+        (STORIES, {"sample": pa.int64(), "step": pa.large_string()}),
+        (RATINGS, {}),
         (GRADES, {}),
     )
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -109,7 +114,7 @@ class ItemResult:
     """What a session returns: what was written, and what each judge said about it."""
 
     written: Written
-    judged: Mapping[str, Judged]
+    judged: Mapping[str, ItemRatings]
 
     def grades(self) -> list[Grade]:
         """All grades; those that judges share, such as a plan's weights, once."""
@@ -127,34 +132,45 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*_SCHEMAS, "events")}
     rows["turns"] = [
         {
-            **place, "role": turn.role, "step": turn.step, "text": turn.answer.text,
-            "outcome": turn.outcome, "model": turn.answer.model,
+            **place,
+            "role": turn.role,
+            "step": turn.step,
+            "text": turn.answer.text,
+            "outcome": turn.outcome,
+            "model": turn.answer.model,
             "cost_usd": models.cost(session.writer, turn),
             "input_tokens": turn.answer.input_tokens,
-            "output_tokens": turn.answer.output_tokens, "seconds": turn.answer.seconds,
+            "output_tokens": turn.answer.output_tokens,
+            "seconds": turn.answer.seconds,
         }
         for turn in turns
-    ]  # fmt: skip
+    ]
     if session.result is None:
         return rows
     result: ItemResult = session.result
     story = f"{session.writer}/{item.prompt_id}/{session.sample}/"
     rows["stories"] = [
         {
-            "story_id": story + step, "prompt_id": item.prompt_id, "prompt": item.prompt,
-            "text": text, "source": session.writer, "sample": session.sample, "step": step,
+            "story_id": story + step,
+            "prompt_id": item.prompt_id,
+            "prompt": item.prompt,
+            "text": text,
+            "source": session.writer,
+            "sample": session.sample,
+            "step": step,
         }
         for step, text in result.written.texts.items()
-    ]  # fmt: skip
+    ]
     for judge, judged in result.judged.items():
         for step, rated in judged.ratings.items():
             text = result.written.texts.get(step)
             common = {
-                "story_id": story + step, "rater": judge,
+                "story_id": story + step,
+                "rater": judge,
                 "rater_kind": "recorded" if models.roles[judge].is_recorded else "model",
                 "sample": session.sample,
                 "story_digest": None if text is None else story_digest(item.prompt, text),
-            }  # fmt: skip
+            }
             answers = [turn.answer for turn in rated.turns]
             whole = {
                 "rating": rated.grade,
@@ -173,8 +189,15 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     for rater, quantity, grade, given in result.grades():
         own = rater is not None and _is_own_judge(session.writer, rater, models)
         flags = [*given, *["judged by its writer"] * own]
-        rows["grades"].append({**place, "rater": rater, "quantity": quantity, "grade": grade,
-                               "flags": "; ".join(flags) or None})  # fmt: skip
+        rows["grades"].append(
+            {
+                **place,
+                "rater": rater,
+                "quantity": quantity,
+                "grade": grade,
+                "flags": "; ".join(flags) or None,
+            }
+        )
     events = [result.written.events, *(judged.events for judged in result.judged.values())]
     rows["events"] = [{**place, **event} for of_part in events for event in of_part]
     return rows
@@ -223,17 +246,21 @@ class _Tables:
             if len(self._waiting[name]) >= _ROWS_AT_ONCE:
                 self._write(name)
         self.counts["turns"].update(row["outcome"] for row in rows["turns"])
-        self.counts["ratings"].update(row["outcome"] for row in rows["ratings"]
-                                      if row.get("criterion") is not None)  # fmt: skip
+        self.counts["ratings"].update(
+            row["outcome"] for row in rows["ratings"] if row.get("criterion") is not None
+        )
         self.cost += sum(row["cost_usd"] or 0 for row in rows["turns"])
         is_finished = session.result is not None
         self.counts["dialogues"]["finished" if is_finished else "unfinished"] += 1
         number = self.counts["dialogues"].total()
         if not is_finished:
             self.rejected_rows.add(
-                session.writer, number, "dialogue", session.reason or "",
+                session.writer,
+                number,
+                "dialogue",
+                session.reason or "",
                 f"{session.prompt_id}, sample {session.sample}",
-            )  # fmt: skip
+            )
         name = f"{session.writer}, {session.prompt_id}, sample {session.sample}"
         scores = {
             f"{quantity} by {judge}": (grade, "; ".join(flags))
@@ -477,10 +504,14 @@ def _models(config: Run, protocol: Protocol) -> Models:
     if unknown := set(config.roles) - set(protocol.roles):
         name = min(unknown)
         raise ConfigError(f"roles.{name}: no such role: {nearest(name, list(protocol.roles))}")
-    writers = {name: _role(entry, protocol.writer, f"writers.{name}")
-               for name, entry in config.writers.items()}  # fmt: skip
-    judges = {name: _role(entry, protocol.judge, f"judges.{name}")
-              for name, entry in config.judges.items()}  # fmt: skip
+    writers = {
+        name: _role(entry, protocol.writer, f"writers.{name}")
+        for name, entry in config.writers.items()
+    }
+    judges = {
+        name: _role(entry, protocol.judge, f"judges.{name}")
+        for name, entry in config.judges.items()
+    }
     others = {}
     for name, default in protocol.roles.items():
         entry = config.roles.get(name)
@@ -575,16 +606,23 @@ def print_tasks(config: Tasks) -> None:
 
 def _size(name: str) -> tuple[str, str, str]:
     """The number of items, of requests to writer and judge for one, and the files it needs."""
-    needs = [f"--options.{one.name}" for one in fields(load_object(PROTOCOLS[name]).options)
-             if one.default is MISSING and one.default_factory is MISSING]  # fmt: skip
+    needs = [
+        f"--options.{one.name}"
+        for one in fields(load_object(PROTOCOLS[name]).options)
+        if one.default is MISSING and one.default_factory is MISSING
+    ]
     if needs:
         return "", "", f"; needs {' and '.join(needs)}"
     protocol = load_protocol(name, {})
     items = protocol.items()
     entry = {"model": "openai/gpt-4.1"}
     config = Run(
-        protocol=name, out=Path(), writers={"writer": entry}, judges={"judge": entry},
-        roles=dict.fromkeys(protocol.roles, entry), items=[items[0].prompt_id],
-    )  # fmt: skip
+        protocol=name,
+        out=Path(),
+        writers={"writer": entry},
+        judges={"judge": entry},
+        roles=dict.fromkeys(protocol.roles, entry),
+        items=[items[0].prompt_id],
+    )
     estimates = _estimates(config, protocol, _models(config, protocol))
     return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""

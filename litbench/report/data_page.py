@@ -117,9 +117,14 @@ def _split(name: str, table: pa.Table) -> Split:
     voted = (chosen > 0) & np.isfinite(rejected)
     gap = np.floor(100 * (chosen[voted] - rejected[voted]) / chosen[voted])
     return Split(
-        name, difference, longer_wins, np.sort(np.bincount(prompt)), stories,
-        np.sort(np.array(list(words.values()))), np.sort(np.clip(gap, -100, 100)).astype(int),
-    )  # fmt: skip
+        name,
+        difference,
+        longer_wins,
+        np.sort(np.bincount(prompt)),
+        stories,
+        np.sort(np.array(list(words.values()))),
+        np.sort(np.clip(gap, -100, 100)).astype(int),
+    )
 
 
 def read_splits(pairs: Path) -> tuple[list[Split], list[str]]:
@@ -293,13 +298,16 @@ def render_data_report(
         _funnel_section(funnel, made_from, flatten(counts, skip=_SHOWN_ELSEWHERE), made),
         _splits_section(splits),
         _lengths_section([*splits, *([whole] if len(splits) > 1 else [])], wider, buckets),
-        Section("Words, dates and votes",
-                "The stories of each side (the paper's Figure 3). Unknown quantities are left out, "
-                "and only the four largest splits are shown.",
-                figures=_distributions(splits[:_DRAWN_SPLITS]), name="distributions"),
+        Section(
+            "Words, dates and votes",
+            "The stories of each side (the paper's Figure 3). Unknown quantities are left out, "
+            "and only the four largest splits are shown.",
+            figures=_distributions(splits[:_DRAWN_SPLITS]),
+            name="distributions",
+        ),
         *_leakage_sections(counts.get("leakage", {}).get("shared", [])),
         _removed_section(examples),
-    ]  # fmt: skip
+    ]
     warnings = [*few_prompts(whole.longer_wins), *notes, *counts.get("notes", [])]
     sections[0] = replace(sections[0], warnings=warnings)
     facts = f"{label_text(sources).capitalize()}."
@@ -369,16 +377,32 @@ def _lengths_section(splits: Sequence[Split], wider: Mapping[str, Split], bucket
             found, counts = one.longer_wins, one.counts
             is_fixed = stage == "after" and counts["longer"] == counts["shorter"]
             wins = Cell(f"{found.mean:.3f}", ["fixed by pruning"]) if is_fixed else found
-            rows.append([
-                one.name, stage, Cell(scale=None if is_fixed else found), wins,
-                percent(counts["longer"] / found.n), counts["longer"], counts["equal"],
-                counts["shorter"], found.n,
-                f"{found.clusters:,} ({found.effective_clusters:,.0f})",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    one.name,
+                    stage,
+                    Cell(scale=None if is_fixed else found),
+                    wins,
+                    percent(counts["longer"] / found.n),
+                    counts["longer"],
+                    counts["equal"],
+                    counts["shorter"],
+                    found.n,
+                    f"{found.clusters:,} ({found.effective_clusters:,.0f})",
+                ]
+            )
     heading = [
-        "split", "", ENDS, "the longer wins [95 %]", "chosen is longer", "longer", "equal",
-        "shorter", "pairs", "prompts\n(effective)",
-    ]  # fmt: skip
+        "split",
+        "",
+        ENDS,
+        "the longer wins [95 %]",
+        "chosen is longer",
+        "longer",
+        "equal",
+        "shorter",
+        "pairs",
+        "prompts\n(effective)",
+    ]
     note = (
         "The pairs before length symmetry are unknown: there is no pairs_before_symmetry.parquet "
         "in the folder of the pairs."
@@ -401,8 +425,9 @@ def _lengths_section(splits: Sequence[Split], wider: Mapping[str, Split], bucket
 
 
 def _leakage_sections(shared: Sequence[Mapping[str, Any]]) -> list[Section]:
-    rows = [[one["kind"], f"{one['split_a']} and {one['split_b']}", one["shared"]]
-            for one in shared]  # fmt: skip
+    rows = [
+        [one["kind"], f"{one['split_a']} and {one['split_b']}", one["shared"]] for one in shared
+    ]
     table = Table(["kind", "splits", "shared"], rows)
     return [Section("What splits share", table=table, name="leakage")] if rows else []
 
@@ -416,12 +441,19 @@ def _removed_section(
     elif not examples:
         note = "No step removed anything, or the program left no examples."
     parts = [
-        Section(step.replace("_", " "), fold=False, name=f"removed-{place}", cards=[
-            Card([("", one["text"])], facts=" · ".join(filter(None, (one["name"], one["about"]))))
-            for one in items
-        ])
+        Section(
+            step.replace("_", " "),
+            fold=False,
+            name=f"removed-{place}",
+            cards=[
+                Card(
+                    [("", one["text"])], facts=" · ".join(filter(None, (one["name"], one["about"])))
+                )
+                for one in items
+            ],
+        )
         for place, (step, items) in enumerate((examples or {}).items())
-    ]  # fmt: skip
+    ]
     return Section("What the steps removed", note, parts=parts, name="removed")
 
 

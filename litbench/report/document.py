@@ -222,10 +222,14 @@ def funnel_table(steps: Sequence[Mapping[str, Any]]) -> Table:
     # The full width of a unit's bars is its count after the first step.
     most = {step["unit"]: max(step["kept"], 1) for step in reversed(steps)}
     rows = [
-        [Cell(str(step["about"]), is_text=True), f"{step['kept']:,} {step['unit']}",
-         step["removed"] or "–", Cell(bar=(step["kept"] / most[step["unit"]], step["unit"]))]
+        [
+            Cell(str(step["about"]), is_text=True),
+            f"{step['kept']:,} {step['unit']}",
+            step["removed"] or "–",
+            Cell(bar=(step["kept"] / most[step["unit"]], step["unit"])),
+        ]
         for step in steps
-    ]  # fmt: skip
+    ]
     return Table(["step", "kept", "removed", ""], rows)
 
 
@@ -336,9 +340,12 @@ def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, 
     )
     style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
     text = environment.get_template("page.html").render(
-        page=page, manifests=manifests, links=links, ends=ENDS,
+        page=page,
+        manifests=manifests,
+        links=links,
+        ends=ENDS,
         style=markupsafe.Markup(style),  # noqa: S704
-    )  # fmt: skip
+    )
     # JSON may contain lone surrogates, which UTF-8 cannot encode.
     return text.encode("utf-8", "replace").decode("utf-8")
 

@@ -60,17 +60,27 @@ class Drawing:
             warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
             # Without the version of matplotlib, so that the bytes are reproducible.
             self.figure.savefig(
-                path, format="png", dpi=_DOTS_PER_INCH, facecolor="white",
+                path,
+                format="png",
+                dpi=_DOTS_PER_INCH,
+                facecolor="white",
                 metadata={"Software": None},
-            )  # fmt: skip
+            )
 
 
 # Fonts with Chinese, Japanese and Korean glyphs, of which any may be installed.
 _CJK_FONTS = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Micro Hei",
-    "Noto Serif CJK SC", "Noto Serif CJK JP", "PingFang SC", "Hiragino Sans", "Microsoft YaHei",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "Noto Serif CJK SC",
+    "Noto Serif CJK JP",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Microsoft YaHei",
     "SimHei",
-)  # fmt: skip
+)
 
 
 @cache
@@ -230,8 +240,9 @@ def length_buckets(
         inner = slice(half - (shown or half), half + (shown or half))
         edges = np.linspace(-widest, widest, 2 * half + 1)[inner.start : inner.stop + 1]
         if before is not None:
-            axes.stairs(before[inner], edges, fill=True, color=SERIES[1], alpha=0.55,
-                        label="before")  # fmt: skip
+            axes.stairs(
+                before[inner], edges, fill=True, color=SERIES[1], alpha=0.55, label="before"
+            )
         axes.stairs(after[inner], edges, fill=True, color=SERIES[0], alpha=0.85, label="after")
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -316,9 +327,13 @@ def curves(
                 axes.annotate(text, (at, value), (4, 3), textcoords="offset points", fontsize=6.5)
             if line.published:
                 (handles[mark],) = axes.plot(
-                    *zip(*line.published, strict=True), marker="D", color=INK, markersize=5.5,
-                    markerfacecolor="none", linestyle="none",
-                )  # fmt: skip
+                    *zip(*line.published, strict=True),
+                    marker="D",
+                    color=INK,
+                    markersize=5.5,
+                    markerfacecolor="none",
+                    linestyle="none",
+                )
         styles = ("--", "-.", (0, (1, 1.6)), (0, (3, 1.5)))
         for index, (name, value) in enumerate(references):
             style = styles[index % 4]
@@ -379,15 +394,25 @@ def dots(
                 mean, low, high = bounds(cells[number])
                 axes.hlines(at, low[-1], high[-1], color=color, alpha=0.4, linewidth=2.4)
                 axes.plot(mean, np.full_like(mean, at), color=color, linewidth=0.7)
-                axes.plot(mean[:-1], np.full_like(mean[:-1], at), marker=marker, color=color,
-                          markersize=1.9, linestyle="none")  # fmt: skip
+                axes.plot(
+                    mean[:-1],
+                    np.full_like(mean[:-1], at),
+                    marker=marker,
+                    color=color,
+                    markersize=1.9,
+                    linestyle="none",
+                )
                 axes.plot(mean[-1], at, marker=marker, color=color, markersize=4, zorder=3)
         if marked:
             order = [name for name, _ in rows]
             handles += axes.plot(
-                list(marked.values()), [heights[order.index(name)] for name in marked], "D",
-                markerfacecolor="none", markeredgecolor=INK, markersize=5.5,
-            )  # fmt: skip
+                list(marked.values()),
+                [heights[order.index(name)] for name in marked],
+                "D",
+                markerfacecolor="none",
+                markeredgecolor=INK,
+                markersize=5.5,
+            )
         axes.set_yticks(heights, [name for name, _ in rows])
         for text, (_, cells) in zip(axes.get_yticklabels(), rows, strict=True):
             if not cells:
@@ -423,10 +448,21 @@ def policy_curves(
         plots = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for own, (label, training, held_out, people) in zip(plots, panels, strict=True):
             if training:
-                own.plot(*zip(*training, strict=True), color=SERIES[1], linewidth=0.8, alpha=0.7,
-                         label="in training")  # fmt: skip
-            own.plot(*zip(*held_out, strict=True), "o-", color=SERIES[0], markersize=3.5,
-                     linewidth=1.3, label="held-out prompts")  # fmt: skip
+                own.plot(
+                    *zip(*training, strict=True),
+                    color=SERIES[1],
+                    linewidth=0.8,
+                    alpha=0.7,
+                    label="in training",
+                )
+            own.plot(
+                *zip(*held_out, strict=True),
+                "o-",
+                color=SERIES[0],
+                markersize=3.5,
+                linewidth=1.3,
+                label="held-out prompts",
+            )
             if people is not None:
                 own.axhline(people, color=INK, linewidth=0.8, linestyle=":", label="people")
             own.set_ylabel(label)

@@ -99,14 +99,18 @@ def write_human_study(
             "agree with the label counts 0.6 in the first and 1 in the second. A tie counts ½."
         )
     sections = [
-        Section("Figures", [note, _MADE_LABELS] if made_labels else note,
-                _shares_table(everyone, kept), warnings=_warnings(figures, made_labels, versions),
-                remarks=[_times(figures)]),
+        Section(
+            "Figures",
+            [note, _MADE_LABELS] if made_labels else note,
+            _shares_table(everyone, kept),
+            warnings=_warnings(figures, made_labels, versions),
+            remarks=[_times(figures)],
+        ),
         Section("Plot", figures=list(panels.values())),
         *([annotators_section(annotators_json(found))] if found else []),
         _readers_section(readers),
         *([] if made_labels else [_pairs_section(pairs)]),
-    ]  # fmt: skip
+    ]
     out = everyone.readers - figures.readers
     without = f", without {out} readers whom the plan's rules leave out" if out else ""
     facts = (
@@ -181,24 +185,41 @@ def _readers_section(readers: Sequence[Mapping[str, Any]]) -> Section:
         rules = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
         note = f"Left out by the rules of the plan: {rules}."
     heading = [
-        "reader", "choices", "agree with\nthe labels", "median\nseconds", "attention\npassed",
-        "same\nagain", "left out",
-    ]  # fmt: skip
+        "reader",
+        "choices",
+        "agree with\nthe labels",
+        "median\nseconds",
+        "attention\npassed",
+        "same\nagain",
+        "left out",
+    ]
     rows = [
-        [one["reader"], one["choices"], one["agreement"], write_seconds(one["median_seconds"]),
-         one["attention"], one["repeats"], Cell(", ".join(one["excluded"]), is_text=True)]
+        [
+            one["reader"],
+            one["choices"],
+            one["agreement"],
+            write_seconds(one["median_seconds"]),
+            one["attention"],
+            one["repeats"],
+            Cell(", ".join(one["excluded"]), is_text=True),
+        ]
         for one in readers
-    ]  # fmt: skip
+    ]
     table = Table(heading, rows, is_narrow=True)
     return Section("Readers", note, parts=[Section("Every reader", table=table, fold=False)])
 
 
 def _pairs_section(pairs: Sequence[Mapping[str, Any]]) -> Section:
     rows = [
-        [shorten(clean_name(one["pair_id"]), 12), Cell(shorten(one["prompt"], 120), is_text=True),
-         one["choices"], one["share"], Cell(bar=(one["share"], ""))]
+        [
+            shorten(clean_name(one["pair_id"]), 12),
+            Cell(shorten(one["prompt"], 120), is_text=True),
+            one["choices"],
+            one["share"],
+            Cell(bar=(one["share"], "")),
+        ]
         for one in pairs
-    ]  # fmt: skip
+    ]
     table = Table(["pair", "prompt", "choices", "agree", ""], rows, is_narrow=True)
     note = "Share of the choices of each pair that agree with its label."
     return Section("Pairs", note, parts=[Section("Every pair", table=table, fold=False)])

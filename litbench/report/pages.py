@@ -87,12 +87,17 @@ def _examples(
     p = np.nan_to_num(scores.p_chosen, nan=0.5)
     ids = pairs["pair_id"].to_pylist()
     picked = _one_per_prompt(
-        rows.tolist(), pairs["prompt_id"].to_pylist(),
-        lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])), _EXAMPLES,
-    )  # fmt: skip
+        rows.tolist(),
+        pairs["prompt_id"].to_pylist(),
+        lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])),
+        _EXAMPLES,
+    )
     cards = []
-    tags = ("chosen · the rater agrees", "rejected") if hit else (
-        "chosen", "rejected · the rater prefers it")  # fmt: skip
+    tags = (
+        ("chosen · the rater agrees", "rejected")
+        if hit
+        else ("chosen", "rejected · the rater prefers it")
+    )
     for one, row in zip(pairs.take(pa.array(picked, pa.int64())).to_pylist(), picked, strict=True):
         facts = [f"confidence {max(p[row], 1 - p[row]):.2f}"] if p[row] != 0.5 else []
         facts.append(f"{one['chosen_n_words']:,} and {one['rejected_n_words']:,} words")
@@ -213,7 +218,7 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
 
 @dataclass(frozen=True)
 class ReportData:
-    """What the report shows; see `litbench.finished_evaluation.Evaluation`.
+    """What the report shows; see `litbench.evaluation.results.Evaluation`.
 
     Attributes:
         rows: the leaderboard.
@@ -268,10 +273,11 @@ def render_report(
         _changes_section(data.changes),
         *([_judges_section(judges)] if judges else []),
         *([annotators_section(data.annotators)] if data.annotators else []),
-        Section("Where raters agree with the labels", figures=plots, remarks=[missing],
-                name="agreement"),
+        Section(
+            "Where raters agree with the labels", figures=plots, remarks=[missing], name="agreement"
+        ),
         _data_section((data.pairs_manifest or {}).get("counts", {})),
-    ]  # fmt: skip
+    ]
     confident = next((row.rater for row in rows if row.calibration is not None), None)
     if confident is not None:
         one = of_rater[confident]
@@ -332,8 +338,9 @@ def _flagged(rows: Sequence[LeaderboardRow]) -> dict[int, str]:
     return {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
 
 
-def _columns(rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
-             ) -> Table:  # fmt: skip
+def _columns(
+    rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
+) -> Table:
     """A table of functions of each row."""
     return Table(list(columns), [[of(row) for of in columns.values()] for row in rows], **options)
 
@@ -391,11 +398,14 @@ def _leaderboard_section(
     )
     remarks = [coin_note(rows), strata_note(rows[0]), significance_note(rows)]
     if data.before_symmetry is not None and any(row.before_symmetry for row in rows):
-        remarks.insert(0, (
-            f"“Before symmetry” is on {data.before_symmetry.num_rows:,} pairs, of which the length "
-            f"filter kept {data.pairs.num_rows:,}. If better stories really are longer, symmetry "
-            "over-corrects, so both are shown."
-        ))  # fmt: skip
+        remarks.insert(
+            0,
+            (
+                f"“Before symmetry” is on {data.before_symmetry.num_rows:,} pairs, of which the "
+                f"length filter kept {data.pairs.num_rows:,}. If better stories really are longer, "
+                "symmetry over-corrects, so both are shown."
+            ),
+        )
     warnings = few_prompts(first)
     if data.reader_notes is not None and data.reader_notes.low > 0.5:
         warnings.append(
@@ -450,22 +460,29 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
         "same pairs, with 95 % intervals clustered by prompt. p values have Holm's correction for "
         "all rows."
     )
-    table = _columns(changes, {
-        "rater": lambda one: one.rater,
-        "evaluation": lambda one: one.evaluation,
-        f"{first} [95 %]": lambda one: stacked(one.before),
-        "this evaluation [95 %]": lambda one: stacked(one.after),
-        "difference [95 %]": lambda one: stacked(one.difference),
-        "": lambda one: p_value(one.p_holm),
-    }, is_narrow=True)  # fmt: skip
+    table = _columns(
+        changes,
+        {
+            "rater": lambda one: one.rater,
+            "evaluation": lambda one: one.evaluation,
+            f"{first} [95 %]": lambda one: stacked(one.before),
+            "this evaluation [95 %]": lambda one: stacked(one.after),
+            "difference [95 %]": lambda one: stacked(one.difference),
+            "": lambda one: p_value(one.p_holm),
+        },
+        is_narrow=True,
+    )
     return Section("Other evaluations of these pairs", note, table, name="comparison")
 
 
 def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
     any_order = any(row.position_lean for row in judges)
     uncovered = any(row.coverage < 1 for row in judges)
-    whole = {"fully judged\n[95 %]": lambda row: stacked(
-        row.both_orders or (row.agreement if row.coverage == 1 else None))}  # fmt: skip
+    whole = {
+        "fully judged\n[95 %]": lambda row: stacked(
+            row.both_orders or (row.agreement if row.coverage == 1 else None)
+        )
+    }
     parts = []
     if any_order:
         orders: dict[str, Callable[[LeaderboardRow], Any]] = {
@@ -492,8 +509,9 @@ def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         "leaderboard."
     )
     answers: dict[str, Callable[[LeaderboardRow], Any]] = {
-        "judge": _named, "coverage": lambda row: row.coverage,
-    }  # fmt: skip
+        "judge": _named,
+        "coverage": lambda row: row.coverage,
+    }
     if uncovered and not any_order:
         answers |= whole
         note += " Fully judged: agreement on pairs whose verdicts are all judgements."
@@ -557,9 +575,8 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
         agreement = interval(row["agreement"])
         difference, p = interval(row["comparison"]["difference"]), row["comparison"]["p_holm"]
         rows.append(
-            [row["rater"], Cell(scale=agreement), agreement,
-             Cell(signed(difference), [p_value(p)])]
-        )  # fmt: skip
+            [row["rater"], Cell(scale=agreement), agreement, Cell(signed(difference), [p_value(p)])]
+        )
     alpha = as_cell(math.nan if found["alpha"] is None else found["alpha"]).text
     two = write_interval(interval(found["two_annotators"]))
     remark = (
@@ -698,10 +715,14 @@ def write_ablation(
     """
     panels = draw_ablation(study)
     matrices = [
-        (f"{clean_name(rater)}, "
-         + ("all pairs" if natural else f"{study.most_equal:,} pairs") + " of each variant", arms)
+        (
+            f"{clean_name(rater)}, "
+            + ("all pairs" if natural else f"{study.most_equal:,} pairs")
+            + " of each variant",
+            arms,
+        )
         for rater, natural, arms in study.matrices()
-    ]  # fmt: skip
+    ]
     # The reference: the best of several variants would be selected partly by chance.
     arm = next(arm for arm in matrices[0][1] if arm.variant == study.reference)
     cell = study.cell(arm.name, study.headline[0])
@@ -719,39 +740,65 @@ def write_ablation(
         rows: list[list[Any]] = [["the labels", *(stacked(test.longer) for test in study.tests)]]
         for one in arms:
             cells = [study.cell(one.name, name) for name in names]
-            rows.append([one.variant, *(
-                stacked(of.prefers_longer,
-                        " / ".join(as_cell(x.mean).text
-                                   for x in (of.chosen_longer, of.chosen_shorter)))
-                for of in cells
-            )])  # fmt: skip
+            rows.append(
+                [
+                    one.variant,
+                    *(
+                        stacked(
+                            of.prefers_longer,
+                            " / ".join(
+                                as_cell(x.mean).text for x in (of.chosen_longer, of.chosen_shorter)
+                            ),
+                        )
+                        for of in cells
+                    ),
+                ]
+            )
         return Table(["trained on", *names], rows, {0: "paper"})
 
     sections = [
-        Section("Learning curves", figures=list(panels.values()), warnings=few_prompts(
-            cell.agreement), remarks=[
-            "For each seed, the training pairs of a variant are sorted by a hash of their prompt, "
-            "and the first ones are used. The seed is also that of the training. Horizontal lines: "
-            "raters that were not trained here. Dotted: chance."]),
-        Section("Every variant on the test of every variant",
+        Section(
+            "Learning curves",
+            figures=list(panels.values()),
+            warnings=few_prompts(cell.agreement),
+            remarks=[
+                "For each seed, the training pairs of a variant are sorted by a hash of their "
+                "prompt, and the first ones are used. The seed is also that of the training. "
+                "Horizontal lines: raters that were not trained here. Dotted: chance."
+            ],
+        ),
+        Section(
+            "Every variant on the test of every variant",
             "Rows: training variant. Columns: test pairs. Agreement with the labels (correct 1, "
             "tie ½, not judged ½), with 95 % intervals clustered by prompt (jackknife on the logit "
             "scale). A test set that was filtered like the training set favours it, so compare "
             "within a column.",
-            parts=[Section(name, table=matrix(arms), name=f"matrix-{place}")
-                   for place, (name, arms) in enumerate(matrices)]),
-        Section("Preference for length",
+            parts=[
+                Section(name, table=matrix(arms), name=f"matrix-{place}")
+                for place, (name, arms) in enumerate(matrices)
+            ],
+        ),
+        Section(
+            "Preference for length",
             "How often the rater prefers the longer story, and its agreement where the chosen "
             "story is longer / shorter. The first row shows how often the labels choose the longer "
             "story.",
-            parts=[Section(name, table=lengths(arms), name=f"length-{place}")
-                   for place, (name, arms) in enumerate(matrices)]),
+            parts=[
+                Section(name, table=lengths(arms), name=f"length-{place}")
+                for place, (name, arms) in enumerate(matrices)
+            ],
+        ),
         *([_contrasts(study)] if study.contrasts else []),
         _variants(study, variants, training_pairs),
-        Section("From stories to pairs", parts=[
-            Section(name, table=funnel_table(steps), fold=False, name=f"funnel-{place}")
-            for place, (name, steps) in enumerate(funnels.items()) if steps]),
-    ]  # fmt: skip
+        Section(
+            "From stories to pairs",
+            parts=[
+                Section(name, table=funnel_table(steps), fold=False, name=f"funnel-{place}")
+                for place, (name, steps) in enumerate(funnels.items())
+                if steps
+            ],
+        ),
+    ]
     sections = [one for one in sections if one.title != "From stories to pairs" or one.parts]
     number = len(training_pairs)
     facts = (
@@ -799,16 +846,19 @@ def _contrasts(study: AblationStudy) -> Section:
         "the trained models as fixed. The last column is the range over seeds: both raters use the "
         "same prompts for a seed and are trained again."
     )
-    table = _columns(study.contrasts, {
-        "rater": lambda one: one.comparison.rater,
-        "against": lambda one: one.comparison.reference,
-        "test": lambda one: one.test,
-        "difference [95 %]": lambda one: signed(one.comparison.difference),
-        "": lambda one: p_value(one.comparison.p_holm),
-        "range over seeds": lambda one: (
-            f"{signed(min(one.seeds))} to {signed(max(one.seeds))}" if one.seeds else "–"
-        ),
-    })  # fmt: skip
+    table = _columns(
+        study.contrasts,
+        {
+            "rater": lambda one: one.comparison.rater,
+            "against": lambda one: one.comparison.reference,
+            "test": lambda one: one.test,
+            "difference [95 %]": lambda one: signed(one.comparison.difference),
+            "": lambda one: p_value(one.comparison.p_holm),
+            "range over seeds": lambda one: (
+                f"{signed(min(one.seeds))} to {signed(max(one.seeds))}" if one.seeds else "–"
+            ),
+        },
+    )
     return Section("Comparisons", note, table)
 
 
@@ -843,24 +893,52 @@ def write_best_of_n(
 ) -> None:
     """Write best_of_n.html and its plots, with the counts of the artifact."""
     kinds = [
-        ("gain", rater, 0.0, "gain in reward", "Gain for the rater that chooses",
-         "Reward of the best of n minus the mean of its prompt's stories; it never falls with n."),
-        ("second_gain", second, 0.0, "gain in its reward", "Gain for the second rater",
-         "Gain of the same stories in the second rater's rewards. Where it stops rising, n is too "
-         "large."),
-        ("beats_random", second, 0.5, "share preferred", "The best of n against a random story",
-         "How often the second rater prefers the best of n to another story of the prompt."),
-        ("words", rater, 1.0, "length relative to the mean", "Length",
-         "Words of the best of n over the mean of the prompt's stories."),
-    ]  # fmt: skip
+        (
+            "gain",
+            rater,
+            0.0,
+            "gain in reward",
+            "Gain for the rater that chooses",
+            "Reward of the best of n minus the mean of its prompt's stories; it never falls "
+            "with n.",
+        ),
+        (
+            "second_gain",
+            second,
+            0.0,
+            "gain in its reward",
+            "Gain for the second rater",
+            "Gain of the same stories in the second rater's rewards. Where it stops rising, n is "
+            "too large.",
+        ),
+        (
+            "beats_random",
+            second,
+            0.5,
+            "share preferred",
+            "The best of n against a random story",
+            "How often the second rater prefers the best of n to another story of the prompt.",
+        ),
+        (
+            "words",
+            rater,
+            1.0,
+            "length relative to the mean",
+            "Length",
+            "Words of the best of n over the mean of the prompt's stories.",
+        ),
+    ]
     panels = {}
     for key, name, level, y_label, title, caption in kinds:
         known = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key) is not None]
         if name is not None and known:
             drawn = figures.curves(
-                [Line(short_name(name), known)], "n, stories chosen from",
-                y_label=y_label, level=level, tick="{:,.0f}".format,
-            )  # fmt: skip
+                [Line(short_name(name), known)],
+                "n, stories chosen from",
+                y_label=y_label,
+                level=level,
+                tick="{:,.0f}".format,
+            )
             about = f"{caption} Band: 95 % interval, by prompt."
             panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
     counts, first, last = artifact.counts, choices[0], choices[-1]
@@ -893,10 +971,15 @@ def write_best_of_n(
         "The divergence is at most log n − (n − 1)/n."
     )
     sections = [
-        Section("Gain from choosing", figures=list(panels.values()), warnings=warnings,
-                remarks=[about_gain], name="plots"),
+        Section(
+            "Gain from choosing",
+            figures=list(panels.values()),
+            warnings=warnings,
+            remarks=[about_gain],
+            name="plots",
+        ),
         Section("Figures", about_figures, _columns(choices, columns)),
-    ]  # fmt: skip
+    ]
     lead = (
         f"The best of {last.n} by {rater} has a reward {last.gain.mean:.2f} above the mean of its "
         f"prompt and {last.words.mean:.2f} times the mean length"
@@ -943,10 +1026,13 @@ def write_writers(
     name = next(iter(published), None)
     hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
     drawn = figures.dots(
-        [(short_name(row.writer), [[row.grade]]) for row in rows], [quantity],
-        f"{quantity}, mean over prompts", levels=(), hollow=hollow,
+        [(short_name(row.writer), [[row.grade]]) for row in rows],
+        [quantity],
+        f"{quantity}, mean over prompts",
+        levels=(),
+        hollow=hollow,
         mark=f"published: {name}",
-    )  # fmt: skip
+    )
     panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
     about = (
         f"{scale} Grades are the ratings of models unless a table says people. A writer's grade is "
@@ -1018,9 +1104,12 @@ def draw_probes(results: Sequence[ProbeResult]) -> dict[str, Figure]:
             rows.append((probe.replace("_", " "), rates))
         if rows:
             drawn = figures.dots(
-                rows, [short_name(name) for name in raters], "prefers the changed story",
-                levels=[right, 0.5], limits=(-0.03, 1.03),
-            )  # fmt: skip
+                rows,
+                [short_name(name) for name in raters],
+                "prefers the changed story",
+                levels=[right, 0.5],
+                limits=(-0.03, 1.03),
+            )
             panels[f"probes_{effect}"] = Figure(f"Label-{effect} changes", caption, drawn)
     return panels
 
@@ -1043,8 +1132,15 @@ def write_probes(
         "No reader compared a story with its changed copy. That filler or a missing ending spoils "
         "a story, and italics do not, is an assumption."
     )
-    sections = [Section("Who prefers the changed story", assumption, warnings=warnings,
-                        figures=list(panels.values()), name="plots")]  # fmt: skip
+    sections = [
+        Section(
+            "Who prefers the changed story",
+            assumption,
+            warnings=warnings,
+            figures=list(panels.values()),
+            name="plots",
+        )
+    ]
     for effect, right in (("breaking", "0"), ("preserving", "½")):
         own = [row for row in rows if row[0].effect == effect]
         note = (
@@ -1054,10 +1150,13 @@ def write_probes(
             "(Benjamini and Hochberg)."
         )
         heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *raters]
-        table = Table(heading, [
-            _probe_row(row, is_first=place == 0 or own[place - 1][0].probe != row[0].probe)
-            for place, row in enumerate(own)
-        ])  # fmt: skip
+        table = Table(
+            heading,
+            [
+                _probe_row(row, is_first=place == 0 or own[place - 1][0].probe != row[0].probe)
+                for place, row in enumerate(own)
+            ],
+        )
         title = f"Label-{effect} changes"
         sections += [Section(title, note, table, name=effect)] if own else []
     note = "One story for each probe, selected by a hash, from shortly before the first difference."
@@ -1072,10 +1171,13 @@ def _probe_row(row: Sequence[ProbeResult], *, is_first: bool) -> list[Any]:
     first = row[0]
     cells: list[Any] = [
         Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True)
-        if is_first else Cell(is_text=True),
-        f"{first.strength:g}", first.stories, first.not_applicable or "–",
+        if is_first
+        else Cell(is_text=True),
+        f"{first.strength:g}",
+        first.stories,
+        first.not_applicable or "–",
         f"×{first.words_ratio:.2f}",
-    ]  # fmt: skip
+    ]
     for one in row:
         shares = (("ties", one.ties), ("not judged", one.not_judged), ("flip", one.flip_rate))
         more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
@@ -1116,10 +1218,14 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     ends = max(abs(bound) for one in known for bound in (one.low, one.high))
     widest = 1.08 * max(0.16, *(abs(one.mean) for one in known), min(0.4, ends))
     drawn = figures.dots(
-        rows, ["all raters", *map(short_name, by_name)],
-        "agreement with it minus agreement without it", levels=[0], limits=(-widest, widest),
-        hollow={"plot": PUBLISHED_PLOT_GAIN}, mark="published for other judges",
-    )  # fmt: skip
+        rows,
+        ["all raters", *map(short_name, by_name)],
+        "agreement with it minus agreement without it",
+        levels=[0],
+        limits=(-widest, widest),
+        hollow={"plot": PUBLISHED_PLOT_GAIN},
+        mark="published for other judges",
+    )
     caption = (
         "Agreement of verdicts whose explanation has the feature minus that of the others, with "
         "95 % intervals clustered by prompt. The difference over all raters is within raters. The "
@@ -1147,26 +1253,35 @@ def write_explanations(
     )
     missing = "No plot: no feature is present in five verdicts and absent in five."
     sections = [
-        Section("Features and agreement", "" if panel else missing, name="plot",
-                figures=[panel] if panel else [],
-                warnings=[*few_prompts(overall[0].rate), warning]),
+        Section(
+            "Features and agreement",
+            "" if panel else missing,
+            name="plot",
+            figures=[panel] if panel else [],
+            warnings=[*few_prompts(overall[0].rate), warning],
+        ),
         _features_section(study, about),
         *([_by_rater_section(study, about)] if len(study.by_rater) > 1 else []),
-        Section("Raters",
+        Section(
+            "Raters",
             "Agreement here is that of single verdicts with an explanation: correct 1, tie ½. "
             "Verdicts that are not judgements, and judgements without an explanation, are left "
             "out; the last columns count them.",
-            _columns(study.raters, {
-                "rater": lambda one: one.rater,
-                "verdicts": lambda one: one.agreement.n,
-                "prompts": lambda one: one.agreement.clusters,
-                "agreement [95 %]": lambda one: one.agreement,
-                "words per\nexplanation": lambda one: f"{one.words:.0f}",
-                "not judged": lambda one: one.not_judged,
-                "without\nexplanation": lambda one: one.unexplained,
-            })),
+            _columns(
+                study.raters,
+                {
+                    "rater": lambda one: one.rater,
+                    "verdicts": lambda one: one.agreement.n,
+                    "prompts": lambda one: one.agreement.clusters,
+                    "agreement [95 %]": lambda one: one.agreement,
+                    "words per\nexplanation": lambda one: f"{one.words:.0f}",
+                    "not judged": lambda one: one.not_judged,
+                    "without\nexplanation": lambda one: one.unexplained,
+                },
+            ),
+        ),
         _explanation_examples(data, about),
-    ]  # fmt: skip
+    ]
     known = [one for one in overall if one.difference is not None]
     clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
     clear.sort(key=lambda one: -abs(one[1]))
@@ -1193,16 +1308,23 @@ def _features_section(study: ExplanationStudy, about: Mapping[str, str]) -> Sect
 
     groups = {"What explanations talk about": "subject", "How they talk": "manner"}
     parts = [
-        Section(name, table=_columns([one for one in study.overall if one.group == group], {
-            "feature": lambda one: Cell(one.feature.replace("_", " "), [about[one.feature]],
-                                        is_text=True),
-            "rate [95 %]": lambda one: one.rate,
-            "agreement\nwith it / without": both,
-            "difference [95 %]": lambda one: signed(one.difference),
-            "": lambda one: p_value(one.p_holm) if one.difference else "",
-        }))
+        Section(
+            name,
+            table=_columns(
+                [one for one in study.overall if one.group == group],
+                {
+                    "feature": lambda one: Cell(
+                        one.feature.replace("_", " "), [about[one.feature]], is_text=True
+                    ),
+                    "rate [95 %]": lambda one: one.rate,
+                    "agreement\nwith it / without": both,
+                    "difference [95 %]": lambda one: signed(one.difference),
+                    "": lambda one: p_value(one.p_holm) if one.difference else "",
+                },
+            ),
+        )
         for name, group in groups.items()
-    ]  # fmt: skip
+    ]
     note = (
         "Differences are computed within each rater and averaged, so that a better rater which "
         "uses the feature more often does not confound them. Intervals are 95 %, by leaving out "
@@ -1215,13 +1337,19 @@ def _features_section(study: ExplanationStudy, about: Mapping[str, str]) -> Sect
 
 def _by_rater_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
     rows = [
-        [feature.replace("_", " "), *(
-            Cell(signed(of[place].difference), [f"in {percent(of[place].rate.mean)}"],
-                 is_bold=of[place].is_clear)
-            for of in study.by_rater.values()
-        )]
+        [
+            feature.replace("_", " "),
+            *(
+                Cell(
+                    signed(of[place].difference),
+                    [f"in {percent(of[place].rate.mean)}"],
+                    is_bold=of[place].is_clear,
+                )
+                for of in study.by_rater.values()
+            ),
+        ]
         for place, feature in enumerate(about)
-    ]  # fmt: skip
+    ]
     note = (
         "Rate of the feature, and the difference in agreement with and without it. Bold: "
         "significant after Holm's correction for all features of all raters. No difference is "
@@ -1236,15 +1364,22 @@ def _explanation_examples(data: Explanations, about: Mapping[str, str]) -> Secti
     parts = []
     for feature in FEATURES:
         cards = [
-            Card([(f"{clean_name(one['rater'])}: {said[one['outcome']]}", one["text"])],
-                 lost=[0] if one["outcome"] == "rejected" else [])
+            Card(
+                [(f"{clean_name(one['rater'])}: {said[one['outcome']]}", one["text"])],
+                lost=[0] if one["outcome"] == "rejected" else [],
+            )
             for one in examples_of(feature, data)
-        ]  # fmt: skip
+        ]
         if cards:
             parts.append(
-                Section(feature.replace("_", " "), about[feature], cards=cards, fold=False,
-                        name=f"example-{feature}")
-            )  # fmt: skip
+                Section(
+                    feature.replace("_", " "),
+                    about[feature],
+                    cards=cards,
+                    fold=False,
+                    name=f"example-{feature}",
+                )
+            )
     note = (
         "Selected by a hash, regardless of the outcome. Excerpts begin at the sentence with the "
         "feature. They are quoted unchanged and may be wrong."
@@ -1337,32 +1472,55 @@ def write_preferences(
         "differences of the table. The paper reports 0.612 for such units on its own held-out "
         "pairs (3.4.1)."
     )
-    agreement = _columns(study.agreements, {
-        "linear model on": lambda one: one.name,
-        "agreement": lambda one: stacked(one.agreement),
-        ENDS: lambda one: Cell(scale=one.agreement),
-        "chosen longer": lambda one: stacked(one.chosen_longer),
-        "chosen shorter": lambda one: stacked(one.chosen_shorter),
-        "over the longer story": lambda one: Cell(
-            signed(one.over_longer), [p_value(one.p_holm)] if one.over_longer else []),
-    })  # fmt: skip
+    agreement = _columns(
+        study.agreements,
+        {
+            "linear model on": lambda one: one.name,
+            "agreement": lambda one: stacked(one.agreement),
+            ENDS: lambda one: Cell(scale=one.agreement),
+            "chosen longer": lambda one: stacked(one.chosen_longer),
+            "chosen shorter": lambda one: stacked(one.chosen_shorter),
+            "over the longer story": lambda one: Cell(
+                signed(one.over_longer), [p_value(one.p_holm)] if one.over_longer else []
+            ),
+        },
+    )
     silent = study.silent_units
     to_read = [
-        Section(f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
-                _surface_note(row), parts=examples[row.unit], fold=False, name=f"unit-{row.unit}")
+        Section(
+            f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
+            _surface_note(row),
+            parts=examples[row.unit],
+            fold=False,
+            name=f"unit-{row.unit}",
+        )
         for row in units
-    ]  # fmt: skip
+    ]
     first = study.agreements[0].agreement
     sections = [
-        Section("Held-out agreement", method, agreement, remarks=[folds], name="agreement",
-                warnings=[*few_prompts(first), *_embedding_warnings(notes)]),
-        Section("Units", _units_note(by), _units_table(study), [panel] if panel else [],
-                [f"{silent} further units are active on no pair."] if silent else []),
-        Section("Pairs to read",
-                "For every unit, the pairs on which it is strongest, then random pairs on which it "
-                "is active. The story with more of the unit is on the left.", parts=to_read,
-                name="pairs"),
-    ]  # fmt: skip
+        Section(
+            "Held-out agreement",
+            method,
+            agreement,
+            remarks=[folds],
+            name="agreement",
+            warnings=[*few_prompts(first), *_embedding_warnings(notes)],
+        ),
+        Section(
+            "Units",
+            _units_note(by),
+            _units_table(study),
+            [panel] if panel else [],
+            [f"{silent} further units are active on no pair."] if silent else [],
+        ),
+        Section(
+            "Pairs to read",
+            "For every unit, the pairs on which it is strongest, then random pairs on which it "
+            "is active. The story with more of the unit is on the left.",
+            parts=to_read,
+            name="pairs",
+        ),
+    ]
     clear = [row for row in units if row.is_significant]
     lead = (
         f"A linear model on sparse units has a held-out agreement of {write_interval(first)}. "
@@ -1433,14 +1591,17 @@ def _units_table(study: PreferenceStudy) -> Table:
         unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
         return stacked(row.fidelity.agreement, f"{row.fidelity.agreement.n} pairs{unread}")
 
-    return _columns(study.units, {
-        "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),
-        "description" if study.described_by else "what is counted": about,
-        "coefficient": coefficient,
-        "prevalence": lambda row: percent(row.prevalence),
-        "preferred": lambda row: stacked(row.preferred, f"{row.preferred.n:,} pairs"),
-        "fidelity": fidelity,
-    })  # fmt: skip
+    return _columns(
+        study.units,
+        {
+            "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),
+            "description" if study.described_by else "what is counted": about,
+            "coefficient": coefficient,
+            "prevalence": lambda row: percent(row.prevalence),
+            "preferred": lambda row: stacked(row.preferred, f"{row.preferred.n:,} pairs"),
+            "fidelity": fidelity,
+        },
+    )
 
 
 def _surface_note(row: UnitRow) -> str:
@@ -1479,20 +1640,38 @@ def group_worlds(summaries: Sequence[Summary]) -> dict[str, dict[str, World]]:
 
 def table_rows(of: World, reference: str) -> list[list[str]]:
     """The table of one world: a heading, then a row for every variant."""
-    rows = [[
-        "variant", "agreement, equal n", f"minus {reference}", "prefers the longer",
-        f"minus {reference}", "pairs are right", "chosen is longer", "pairs",
-        "agreement, all pairs", f"minus {reference}",
-    ]]  # fmt: skip
+    rows = [
+        [
+            "variant",
+            "agreement, equal n",
+            f"minus {reference}",
+            "prefers the longer",
+            f"minus {reference}",
+            "pairs are right",
+            "chosen is longer",
+            "pairs",
+            "agreement, all pairs",
+            f"minus {reference}",
+        ]
+    ]
     for name in dict.fromkeys(variant for variant, _, _ in of):
         longer, natural = of[name, "equal", "prefers_longer"], of[name, "all", "agreement"]
         equal, size = of[name, "equal", "agreement"], of[name, "all", "pairs"].interval.mean
         right, chosen = (of[name, "all", key].interval for key in ("right", "chosen_longer"))
-        rows.append([
-            name, str(equal.interval), signed(equal.difference), str(longer.interval),
-            signed(longer.difference), f"{right.mean:.3f}", f"{chosen.mean:.3f}", f"{size:,.0f}",
-            str(natural.interval), signed(natural.difference),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                str(equal.interval),
+                signed(equal.difference),
+                str(longer.interval),
+                signed(longer.difference),
+                f"{right.mean:.3f}",
+                f"{chosen.mean:.3f}",
+                f"{size:,.0f}",
+                str(natural.interval),
+                signed(natural.difference),
+            ]
+        )
     return rows
 
 
@@ -1550,15 +1729,24 @@ def write_study(
     for group, worlds in groups.items():
         tables = [(label, table_rows(of, reference)) for label, of in worlds.items()]
         parts = [
-            Section(label.replace("_", " "), table=Table(table[0], table[1:]),
-                    fold=place == len(tables) - 1, name=f"{group}-{place}")
+            Section(
+                label.replace("_", " "),
+                table=Table(table[0], table[1:]),
+                fold=place == len(tables) - 1,
+                name=f"{group}-{place}",
+            )
             for place, (label, table) in enumerate(tables)
-        ]  # fmt: skip
+        ]
         shown = list(drawn[group].values())
         sections.append(
-            Section(group.replace("_", " "), [] if sections else note, figures=shown, parts=parts,
-                    warnings=[] if sections else [warning])
-        )  # fmt: skip
+            Section(
+                group.replace("_", " "),
+                [] if sections else note,
+                figures=shown,
+                parts=parts,
+                warnings=[] if sections else [warning],
+            )
+        )
     lead = (
         "Raters trained on pairs of each variant of the rules, tested on random pairs against true "
         "quality."

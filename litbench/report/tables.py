@@ -30,8 +30,14 @@ _GROUP_OF_KIND = {
     ),
 }
 GROUPS = (
-    "zero-shot judges", "Bradley-Terry", "GenRM", "GenRM-CoT", "panels", "baselines", "others",
-)  # fmt: skip
+    "zero-shot judges",
+    "Bradley-Terry",
+    "GenRM",
+    "GenRM-CoT",
+    "panels",
+    "baselines",
+    "others",
+)
 
 
 def load_published() -> dict[str, Any]:
@@ -133,14 +139,32 @@ def _written(value: Any, form: str) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
-    "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{\char34}",
-    "`": r"{\char96}", "'": r"{'}", "-": "{-}",
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"{\char34}",
+    "`": r"{\char96}",
+    "'": r"{'}",
+    "-": "{-}",
     # After \\ LaTeX would read [ and * as arguments.
-    "[": "{[}", "]": "{]}", "*": "{*}",
-    "–": "--", "“": "``", "”": "''", "…": r"\dots{}",
-}  # fmt: skip
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "–": "--",
+    "“": "``",
+    "”": "''",
+    "…": r"\dots{}",
+}
 
 
 def latex_escape(text: str) -> str:

@@ -76,40 +76,73 @@ def comparison_tables(found: Comparison) -> dict[str, Table]:
         "Range over prompts": [
             ["writer", "lowest", "on", "highest", "on", "below the limit"],
             *(
-                [one.writer, _number(one.low), one.lowest, _number(one.high), one.highest,
-                 "–" if one.collapsed is None else str(one.collapsed)]
+                [
+                    one.writer,
+                    _number(one.low),
+                    one.lowest,
+                    _number(one.high),
+                    one.highest,
+                    "–" if one.collapsed is None else str(one.collapsed),
+                ]
                 for one in found.ranges
             ),
         ],
         "Columns": _by_writer(writers, found.columns, 3),
         "Correlations over writers": [
             ["columns", "writers", "Pearson", "tau-b", "Spearman"],
-            *([f"{one.first}, {one.second}", str(one.writers), *_correlation(one)]
-              for one in found.correlations),
+            *(
+                [f"{one.first}, {one.second}", str(one.writers), *_correlation(one)]
+                for one in found.correlations
+            ),
         ],
         "Raters against judges, on single texts": [
             ["rater", "judge", "agreement", "pairs", "minus the longer", "p (Holm)"],
-            *([one.rater, one.judge, str(one.agreement), f"{one.agreement.n:,}",
-               signed(one.difference), write_p(one.p_holm)] for one in found.text_agreement),
+            *(
+                [
+                    one.rater,
+                    one.judge,
+                    str(one.agreement),
+                    f"{one.agreement.n:,}",
+                    signed(one.difference),
+                    write_p(one.p_holm),
+                ]
+                for one in found.text_agreement
+            ),
         ],
         "Judges against people": [
             ["judge", "quantity", "agreement on pairs", "pairs", "Pearson", "tau-b", "Spearman"],
-            *([one.rater, one.quantity, str(one.agreement), f"{one.agreement.n:,}",
-               *_correlation(one.systems)] for one in found.people_agreement),
+            *(
+                [
+                    one.rater,
+                    one.quantity,
+                    str(one.agreement),
+                    f"{one.agreement.n:,}",
+                    *_correlation(one.systems),
+                ]
+                for one in found.people_agreement
+            ),
         ],
         "Lengths of texts": [
             ["of", "on", "texts", "Pearson", "slope"],
-            *([y, x, f"{one.n:,}", _number(one.pearson, 4), _number(one.slope, 3)]
-              for x, y, one in found.length_correlation),
+            *(
+                [y, x, f"{one.n:,}", _number(one.pearson, 4), _number(one.slope, 3)]
+                for x, y, one in found.length_correlation
+            ),
         ],
         "Negotiation inconsistency": [
             ["planner", "prompts", "delta", "sigma"],
-            *([planner, str(len(of)), _number(float(np.mean([one.delta for one in of])), 3),
-               _number(float(np.mean([one.sigma for one in of])), 3)]
-              for planner, of in found.plan_inconsistency.items()),
+            *(
+                [
+                    planner,
+                    str(len(of)),
+                    _number(float(np.mean([one.delta for one in of])), 3),
+                    _number(float(np.mean([one.sigma for one in of])), 3),
+                ]
+                for planner, of in found.plan_inconsistency.items()
+            ),
         ],
         "Mean grades": _by_writer(writers, found.quantities, 2),
-    }  # fmt: skip
+    }
     if len(found.judges) < 2:
         del tables["Judges' offsets"]
     if not found.utilities:
@@ -147,20 +180,25 @@ def comparison_notes(found: Comparison) -> list[str]:
 
 
 def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
-    raters = list(dict.fromkeys(rater for row in rows for rater in row.beaten))
+    raters = list(dict.fromkeys(rater for row in rows for rater in row.win_rates))
     heading = ["writer", "grade", "95 % interval", "prompts", "grades"]
     heading += [f"difference to {reference}", "p (Holm)"] if reference is not None else []
-    table = [[*heading, *(f"beaten by {rater}" for rater in raters)]]
+    table = [[*heading, *(f"win rate by {rater}" for rater in raters)]]
     for row in rows:
         grade, gap = row.grade, row.difference
-        cells = [row.writer, _number(grade.mean), f"{_number(grade.low)} to {_number(grade.high)}",
-                 str(grade.clusters), str(row.grades)]  # fmt: skip
+        cells = [
+            row.writer,
+            _number(grade.mean),
+            f"{_number(grade.low)} to {_number(grade.high)}",
+            str(grade.clusters),
+            str(row.grades),
+        ]
         if gap is not None:
             bounds = f"[{_number(gap.low)}, {_number(gap.high)}]"
             cells += [f"{gap.mean:+.2f} {bounds}", write_p(row.p_holm)]
         elif reference is not None:
             cells += ["", ""]
-        shares = (row.beaten.get(rater) for rater in raters)
+        shares = (row.win_rates.get(rater) for rater in raters)
         table.append([*cells, *("–" if share is None else str(share) for share in shares)])
     return table
 

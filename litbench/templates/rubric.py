@@ -218,8 +218,10 @@ class Rubric:
 
     def example(self) -> str:
         """A reply of usual length that rates every criterion in the middle of the scale."""
-        middle = {one.name: (one.allowed or [(self.lowest + self.highest) // 2])[0]
-                  for one in self.criteria}  # fmt: skip
+        middle = {
+            one.name: (one.allowed or [(self.lowest + self.highest) // 2])[0]
+            for one in self.criteria
+        }
         lines = {
             "lines": "[Scores]\n" + "\n".join(f"{name}: {n:g}" for name, n in middle.items()),
             "tags": "\n".join(f"<{name}>{n:g}</{name}>" for name, n in middle.items()),

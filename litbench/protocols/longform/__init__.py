@@ -21,7 +21,7 @@ from litbench.judges.store import Sampling
 from litbench.protocols.protocol import (
     Grade,
     Item,
-    Judged,
+    ItemRatings,
     Protocol,
     Written,
     missing_flag,
@@ -168,16 +168,22 @@ class Longform(Protocol):
                 written.flags.append(f"{step} cut")
         return written
 
-    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
         """Rate every chapter and the whole story."""
         plan, profiles = (written.facts.get(f"plan_{n}", "") for n in (PLANS - 1, PLANS))
         questions: dict[str, tuple[Rubric, Mapping[str, str]]] = {
-            step: (self.rubrics["chapter"], {
-                "prompt": item.prompt, "plan": plan, "profiles": profiles, "text": text,
-                "number": step.removeprefix("chapter_"),
-            })
+            step: (
+                self.rubrics["chapter"],
+                {
+                    "prompt": item.prompt,
+                    "plan": plan,
+                    "profiles": profiles,
+                    "text": text,
+                    "number": step.removeprefix("chapter_"),
+                },
+            )
             for step, text in written.texts.items()
-        }  # fmt: skip
+        }
         whole = "\n\n---\n\n".join(
             f"# Chapter {number}\n\n{written.texts.get(f'chapter_{number}', _MISSING)}"
             for number in range(1, self._options.chapters + 1)
@@ -194,7 +200,7 @@ class Longform(Protocol):
         overall = 5 * sum(known) / len(known) if known else None
         missing = missing_flag(list(rated.values()))
         grades.append((judge, "overall", overall, missing + written.flags))
-        return Judged(rated, grades)
+        return ItemRatings(rated, grades)
 
     async def _write(
         self, session: Session, history: Sequence[tuple[str, str]], step: str
@@ -284,11 +290,15 @@ def _published_rubric(
     )
     text = files[f"longform_creative_writing_judging_prompt_{level}.txt"]
     ours = {
-        "writing_prompt": "{prompt}", "final_plan": "{plan}", "character_profiles": "{profiles}",
-        "chapter_text": "{text}", "chapter_number": "{number}", "full_story": "{text}",
+        "writing_prompt": "{prompt}",
+        "final_plan": "{plan}",
+        "character_profiles": "{profiles}",
+        "chapter_text": "{text}",
+        "chapter_number": "{number}",
+        "full_story": "{text}",
         "creative_writing_criteria": "{criteria}",
         # In the order of the file, which is not that of the criteria.
         "lower_is_better_criteria": ", ".join(negative),
-    }  # fmt: skip
+    }
     text = PLACEHOLDER.sub(lambda match: ours.get(match[1], match[0]), text)
     return Rubric(f"longform_{level}", "lines", 0.0, 20.0, text, criteria, is_plain=True)

@@ -31,7 +31,7 @@ from litbench.protocols.narra.reading import read_json
 from litbench.protocols.protocol import (
     Grade,
     Item,
-    Judged,
+    ItemRatings,
     Protocol,
     RoleDefault,
     Written,
@@ -43,9 +43,16 @@ from litbench.templates.rubric import Rating, load_rubric
 
 _STEP = "story"
 _FAILURES = (
-    "sycophancy", "repetition", "missed-resistance", "advice-too-soon", "platitude",
-    "ignored-context", "scene-stagnation", "broken-fact", "tone-mismatch",
-)  # fmt: skip
+    "sycophancy",
+    "repetition",
+    "missed-resistance",
+    "advice-too-soon",
+    "platitude",
+    "ignored-context",
+    "scene-stagnation",
+    "broken-fact",
+    "tone-mismatch",
+)
 # Names of models that do not begin with the name of their family.
 _FAMILIES = {"chatgpt": "gpt", "o": "gpt", "gpt": "gpt"}
 
@@ -143,13 +150,15 @@ class Narra(Protocol):
             written.facts = {"lines": lines, "notes": episode.notes, "end": episode.end}
         return written
 
-    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
         """Rate the whole episode, unless it failed."""
         if not written.texts:
-            return Judged()
+            return ItemRatings()
         # Cleaned before they are joined in lines: a marker in a message stays one at its beginning.
-        lines = [(role, speaker, without_delimiters(text))
-                 for role, speaker, text in written.facts["lines"]]  # fmt: skip
+        lines = [
+            (role, speaker, without_delimiters(text))
+            for role, speaker, text in written.facts["lines"]
+        ]
         notes = "\n".join(f"{n}. {note}" for n, note in enumerate(written.facts["notes"], 1))
         profile = load_profile(self._options.profile, self._options.part)
         texts = {
@@ -171,15 +180,21 @@ class Narra(Protocol):
         reply = read_json(rated.reply.text, dict) or {}
         labels = reply.get("failure_modes")
         named = [label for label in _FAILURES if isinstance(labels, list) and label in labels]
-        return Judged(
+        return ItemRatings(
             {_STEP: rated},
             [
                 *((judge, name, grade, flags) for name, grade in graded.items()),
                 (judge, "failure_modes", float(len(named)), named),
             ],
-            [{"event": "judged", "judge": judge, "failure_modes": named,
-              "breaking_character": _count(reply)}],
-        )  # fmt: skip
+            [
+                {
+                    "event": "judged",
+                    "judge": judge,
+                    "failure_modes": named,
+                    "breaking_character": _count(reply),
+                }
+            ],
+        )
 
 
 def family(name: str, model: str) -> str:

@@ -45,10 +45,30 @@ _INTERACTION_TAGS = {
     "click": ("onclick", "button", "tap", "reveal"),
 }
 _SIGNAL_WORDS = {
-    "letter", "postcard", "paper", "diary", "journal", "map", "compass", "route", "radio", "signal",
-    "dial", "mirror", "photo", "polaroid", "cipher", "lock", "puzzle", "hover", "drag", "typing",
-    "timer", "countdown", "click",
-}  # fmt: skip
+    "letter",
+    "postcard",
+    "paper",
+    "diary",
+    "journal",
+    "map",
+    "compass",
+    "route",
+    "radio",
+    "signal",
+    "dial",
+    "mirror",
+    "photo",
+    "polaroid",
+    "cipher",
+    "lock",
+    "puzzle",
+    "hover",
+    "drag",
+    "typing",
+    "timer",
+    "countdown",
+    "click",
+}
 
 
 @dataclass(frozen=True)
@@ -218,8 +238,11 @@ def accept(
     record = Record(
         element_summary(kept, strict_tags=rule.strict_tags),
         tuple(sorted(element_tags(kept, strict_tags=rule.strict_tags))),
-        round(score, 3), violates, nearest.summary if nearest else None, retry is not None,
-    )  # fmt: skip
+        round(score, 3),
+        violates,
+        nearest.summary if nearest else None,
+        retry is not None,
+    )
     return (*records, record)[-_KEPT_RECORDS:]
 
 

@@ -65,9 +65,11 @@ _DIMENSIONS = {
 }
 
 _MEMORY_PROMPTS = {
-    "dialogue_summary": "summary", "structured_memory": "memory", "journey_summary": "journey",
+    "dialogue_summary": "summary",
+    "structured_memory": "memory",
+    "journey_summary": "journey",
     "state_patch": "memory",
-}  # fmt: skip
+}
 
 End = Literal["turns", "left", "asked", "completed", "truncated", "failed"]
 
@@ -169,9 +171,13 @@ class Episode:
             self.end, self.detail = "failed", str(error)
             self._note_event("stage", name=self.detail, state="failed")
         self._note_event(
-            "end", reason=self.end, turns=self.turns, safe_turns=self.safe_turns,
-            repaired=self.repaired, failed_memory_calls=self._memory.failed_calls,
-        )  # fmt: skip
+            "end",
+            reason=self.end,
+            turns=self.turns,
+            safe_turns=self.safe_turns,
+            repaired=self.repaired,
+            failed_memory_calls=self._memory.failed_calls,
+        )
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Role, speaker and text of all messages."""
@@ -189,8 +195,9 @@ class Episode:
     async def _ask(self, step: str, prompt: str, texts: Mapping[str, str], attempt: int = 0) -> str:
         """The writer's answer; empty if it refused."""
         messages = [
-            ("system", PROMPTS["system"]["writer"].strip()), ("user", _filled(prompt, texts)),
-        ]  # fmt: skip
+            ("system", PROMPTS["system"]["writer"].strip()),
+            ("user", _filled(prompt, texts)),
+        ]
         turn = await self.session.ask(WRITER, messages, step=step, attempt=attempt)
         if turn.outcome == "error":
             raise UnfinishedError(f"{step}: {turn.answer.detail}")
@@ -251,18 +258,23 @@ class Episode:
             listed = ", ".join(map(str, options)) if isinstance(options, list) else ""
             text = text_of(question, "question")
             answer = await self._act_as_reader(
-                f"answer_{number}", "answer", {"question": text, "options": listed},
+                f"answer_{number}",
+                "answer",
+                {"question": text, "options": listed},
                 PROMPTS["reader"]["repaired"]["answer"],
-            )  # fmt: skip
+            )
             lines.append(f"{text} {answer.text}")
         picked = await self._act_as_reader(
-            "keywords", "keywords", {"keywords": ", ".join(words)},
+            "keywords",
+            "keywords",
+            {"keywords": ", ".join(words)},
             PROMPTS["reader"]["repaired"]["keywords"],
-        )  # fmt: skip
+        )
         chosen = [word.strip() for word in picked.text.split(",") if word.strip()]
         lines.append(f"Keywords: {', '.join(chosen[:_MOST_KEYWORDS])}")
-        lines += [f"{name}: {json.dumps(value, ensure_ascii=False)}"
-                  for name, value in profile.items()]  # fmt: skip
+        lines += [
+            f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in profile.items()
+        ]
         self._about = "\n".join(lines)
         self._note_event("stage", name="need", state="done", questions=len(questions))
 
@@ -404,21 +416,32 @@ class Episode:
         if self._carried:
             directive.append(_filled(PROMPTS["carried"], {"change": self._carried}))
         responder = self._responder()
-        voice = [m.text for m in self.history if m.speaker == responder and
-                 len(m.text) >= _VOICE_LETTERS]  # fmt: skip
+        voice = [
+            m.text for m in self.history if m.speaker == responder and len(m.text) >= _VOICE_LETTERS
+        ]
         texts = {
-            "turn": str(turn), "story": _compact(self._story), "act": str(self._act + 1),
-            "location": self._location, "objective": self._objective, "memory": self._memory_text(),
-            "voice": "\n".join(voice[-_VOICE_LINES:]), "recent": self._recent(),
-            "directive": " ".join(directive), "plan": plan, "action": action.text,
-            "protagonist": self._names[self._protagonist], "speaker": responder,
+            "turn": str(turn),
+            "story": _compact(self._story),
+            "act": str(self._act + 1),
+            "location": self._location,
+            "objective": self._objective,
+            "memory": self._memory_text(),
+            "voice": "\n".join(voice[-_VOICE_LINES:]),
+            "recent": self._recent(),
+            "directive": " ".join(directive),
+            "plan": plan,
+            "action": action.text,
+            "protagonist": self._names[self._protagonist],
+            "speaker": responder,
             "cast": ", ".join(name for name in self._names if name != self._protagonist),
-        }  # fmt: skip
+        }
         text = await self._ask(f"turn_{turn}", PROMPTS["turn"]["text"], texts)
         beat = read_beat(
-            text, list(self._names), responder,
+            text,
+            list(self._names),
+            responder,
             choices_from_prose=self._profile.choices_from_prose,
-        )  # fmt: skip
+        )
         is_safe = not beat.text
         if is_safe:
             self.safe_turns += 1
@@ -428,10 +451,11 @@ class Episode:
         if self._is_sweep:
             # Published: these are never empty, so that every turn counts as an escalation.
             beat = replace(
-                beat, tension=beat.tension or PROMPTS["guard"]["tension"],
+                beat,
+                tension=beat.tension or PROMPTS["guard"]["tension"],
                 immediate_stakes=beat.immediate_stakes or PROMPTS["guard"]["immediate_stakes"],
                 advancement=beat.objective or self._objective,
-            )  # fmt: skip
+            )
         beat = self._guarded(beat, turn, count, progress)
         shifted = self._take(beat)
         self._advance_countdown()
@@ -440,17 +464,22 @@ class Episode:
         else:
             self._choices = await self._offer(beat, turn, count, shifted)
         self._note_event(
-            "turn", turn=turn, speaker=beat.speaker, safe=is_safe, shifted=shifted,
+            "turn",
+            turn=turn,
+            speaker=beat.speaker,
+            safe=is_safe,
+            shifted=shifted,
             choices=self._choices,
-        )  # fmt: skip
+        )
         if self._is_sweep:
             self._memory = memory.overwritten(self._memory, beat)
             if memory.needs_patch(self._memory, exchanges(self.history), turn - 1, shifted=shifted):
                 self._due["state_patch"] = len(spoken(self.history))
         entry = {
-            "emotion": beat.emotional_beat, "intensity": 0.7 if self._is_sweep else None,
+            "emotion": beat.emotional_beat,
+            "intensity": 0.7 if self._is_sweep else None,
             "trigger" if action.kind == "message" else "decision": action.text,
-        }  # fmt: skip
+        }
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
         for signal in stagnation_signals(self.history, self._protagonist):
             self._signal(signal)
@@ -462,12 +491,15 @@ class Episode:
             return beat
         following = self._acts[self._act + 1] if self._act + 1 < len(self._acts) else {}
         state = SceneState(
-            location=self._location, objective=self._objective,
+            location=self._location,
+            objective=self._objective,
             progressed=progress.get("has_progressed") is not False,
             suggested_development=text_of(progress, "suggested_development"),
-            reasoning=text_of(progress, "reasoning"), clues=self._memory.active_clues,
-            next_act=following, tensions=self._memory.open_tensions,
-        )  # fmt: skip
+            reasoning=text_of(progress, "reasoning"),
+            clues=self._memory.active_clues,
+            next_act=following,
+            tensions=self._memory.open_tensions,
+        )
         beat, patches = guard(
             beat, state, count, self._profile, PROMPTS["guard"], forced=self._is_forced
         )
@@ -494,9 +526,13 @@ class Episode:
     async def _offer(self, beat: Beat, turn: int, count: int, shifted: bool) -> list[str]:
         """The choices of the next turn."""
         ending = may_end(self._countdown, self.history)
-        kind = "ending" if ending else "shift" if shifted else (
-            "late" if count >= self._profile.change else "normal"
-        )  # fmt: skip
+        kind = (
+            "ending"
+            if ending
+            else "shift"
+            if shifted
+            else ("late" if count >= self._profile.change else "normal")
+        )
         fallback = PROMPTS["fallback_choices"][kind]
         # In the released code the guard's branches never reach the reader.
         is_branched = bool(beat.branches) and self._profile.guard_fills == "first"
@@ -524,8 +560,7 @@ class Episode:
     def _responder(self) -> str:
         """Who answers: the last speaker beside the protagonist, or the first other character."""
         speakers = [m.speaker for m in self.history if m.kind == "text"]
-        others = [name for name in [*reversed(speakers), *self._names]
-                  if name != self._protagonist]  # fmt: skip
+        others = [name for name in [*reversed(speakers), *self._names] if name != self._protagonist]
         return others[0]
 
     # Memory, planner, artifacts ------------------------------------------------------------
@@ -544,10 +579,13 @@ class Episode:
         due, self._due = self._due, {}
         journey = [{k: v for k, v in entry.items() if v} for entry in self._memory.journey]
         texts = {
-            "recent": self._recent(), "memory": self._memory_text(),
+            "recent": self._recent(),
+            "memory": self._memory_text(),
             "summary": self._memory.summaries[-1] if self._memory.summaries else "(none)",
-            "journey": _compact(journey), "count": str(len(self.history)), "need": self._need,
-        }  # fmt: skip
+            "journey": _compact(journey),
+            "count": str(len(self.history)),
+            "need": self._need,
+        }
 
         async def ask(call: memory.Call, number: int) -> str:
             if call == "summary_comparison":
@@ -574,11 +612,15 @@ class Episode:
     def _memory_text(self) -> str:
         kept = self._memory
         shown = {
-            "what_just_happened": kept.what_just_happened, "current_goal": kept.current_goal,
-            "open_tensions": kept.open_tensions, "active_clues": kept.active_clues,
-            "last_turning_point": kept.last_turning_point, "summary": kept.summaries[-1:],
-            "journey": kept.journey_summary, "reader": self._about,
-        }  # fmt: skip
+            "what_just_happened": kept.what_just_happened,
+            "current_goal": kept.current_goal,
+            "open_tensions": kept.open_tensions,
+            "active_clues": kept.active_clues,
+            "last_turning_point": kept.last_turning_point,
+            "summary": kept.summaries[-1:],
+            "journey": kept.journey_summary,
+            "reader": self._about,
+        }
         return _compact({name: value for name, value in shown.items() if value})
 
     def _signal(self, name: str) -> None:
@@ -602,10 +644,14 @@ class Episode:
     async def _plan(self, turn: int, action: str) -> str:
         """What the planner suggests for the beat; makes the artifact that it recommends."""
         texts = {
-            "title": text_of(self._story, "title"), "act": str(self._act + 1),
-            "theme": text_of(self._story, "cinematic_theme"), "objective": self._objective,
-            "count": str(len(spoken(self.history))), "recent": self._recent(), "action": action,
-        }  # fmt: skip
+            "title": text_of(self._story, "title"),
+            "act": str(self._act + 1),
+            "theme": text_of(self._story, "cinematic_theme"),
+            "objective": self._objective,
+            "count": str(len(spoken(self.history))),
+            "recent": self._recent(),
+            "action": action,
+        }
         plan = read_json(await self._ask(f"plan_{turn}", PROMPTS["plan"]["text"], texts), dict)
         strategy = (plan or {}).get("story_advancement_strategy")
         given = strategy.get("plot_suggestions") if isinstance(strategy, dict) else None
@@ -619,9 +665,14 @@ class Episode:
 
     async def _make_artifact(self, turn: int, wanted: Mapping[str, Any]) -> None:
         """Make an element, once more if it is too much like a former one."""
-        described = {name: text_of(wanted, key) for name, key in
-                     (("type", "element_type"), ("description", "description"),
-                      ("purpose", "purpose"))}  # fmt: skip
+        described = {
+            name: text_of(wanted, key)
+            for name, key in (
+                ("type", "element_type"),
+                ("description", "description"),
+                ("purpose", "purpose"),
+            )
+        }
         rule = self.options.novelty
 
         async def make(retry: str, attempt: int) -> artifacts.Element | None:
@@ -637,8 +688,11 @@ class Episode:
             return
         again, score, nearest = artifacts.needs_retry(first, self._records, rule)
         if again and nearest is not None:
-            texts = {"score": f"{score:.2f}", "closest": nearest.summary,
-                     "tags": ", ".join(sorted(artifacts.element_tags(first)))}  # fmt: skip
+            texts = {
+                "score": f"{score:.2f}",
+                "closest": nearest.summary,
+                "tags": ", ".join(sorted(artifacts.element_tags(first))),
+            }
             second = await make(_filled(PROMPTS["artifact"]["retry"], texts), 1)
         self._records = artifacts.accept(first, second, self._records, rule)
         self._note_event("artifact", turn=turn, failed=False, **vars(self._records[-1]))

@@ -25,8 +25,17 @@ _MOST_TENSIONS, _MOST_CLUES = 3, 4
 _OBLIGATIONS = ("need to", "must", "have to", "should", "let's")
 _TENSIONS = ("?", "but", "unless", "danger", "risk", "threat", "secret", "truth", "can't")
 _CLUES = (
-    "clue", "key", "map", "letter", "note", "evidence", "proof", "door", "code", "name",
-)  # fmt: skip
+    "clue",
+    "key",
+    "map",
+    "letter",
+    "note",
+    "evidence",
+    "proof",
+    "door",
+    "code",
+    "name",
+)
 # Our names of text fields, and those in a refinement.
 _TEXT_FIELDS = {
     "what_just_happened": "what_just_happened",
@@ -91,11 +100,13 @@ def observe(
         goal = last[:_SHORT_LETTERS] if obliges else default_goal
     before = said[-2].text[:_SHORT_LETTERS] if len(said) > 1 else memory.last_turning_point
     memory = replace(
-        memory, what_just_happened=last[:_EVENT_LETTERS], current_goal=goal,
+        memory,
+        what_just_happened=last[:_EVENT_LETTERS],
+        current_goal=goal,
         open_tensions=_merged(memory.open_tensions, recent, _TENSIONS, _MOST_TENSIONS),
         active_clues=_merged(memory.active_clues, recent, _CLUES, _MOST_CLUES),
         last_turning_point=before,
-    )  # fmt: skip
+    )
     calls: list[Call] = []
     if len(said) % _SUMMARY_EVERY == 0:
         calls += ["dialogue_summary", "structured_memory"]
@@ -153,10 +164,11 @@ def answered(memory: Memory, call: Call, answer: str) -> Memory:
 def overwritten(memory: Memory, beat: Beat) -> Memory:
     """The state as the released benchmark has it after a turn: what the tags say, one of each."""
     return replace(
-        memory, current_goal=beat.objective or memory.current_goal,
+        memory,
+        current_goal=beat.objective or memory.current_goal,
         open_tensions=(beat.tension,) if beat.tension else memory.open_tensions,
         active_clues=(beat.latest_reveal,) if beat.latest_reveal else memory.active_clues,
-    )  # fmt: skip
+    )
 
 
 def needs_patch(memory: Memory, exchange_count: int, turn: int, *, shifted: bool) -> bool:

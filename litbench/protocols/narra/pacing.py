@@ -16,12 +16,27 @@ ProfileName = Literal["paper", "released"]
 Part = Literal["benchmark", "full"]
 
 _GENERIC_WORDS = (
-    "trust", "follow", "path", "journey", "light", "shadow", "within", "courage",
-)  # fmt: skip
+    "trust",
+    "follow",
+    "path",
+    "journey",
+    "light",
+    "shadow",
+    "within",
+    "courage",
+)
 _ESCALATION_WORDS = (
-    "risk", "danger", "threat", "urgent", "before", "lose", "break", "exposed", "confront",
+    "risk",
+    "danger",
+    "threat",
+    "urgent",
+    "before",
+    "lose",
+    "break",
+    "exposed",
+    "confront",
     "pressure",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -166,11 +181,20 @@ class Patch:
 def has_material_shift(beat: Beat) -> bool:
     """Whether a turn brings anything that moves the story."""
     return bool(
-        beat.scene_shift or beat.next_location or beat.caption or beat.advancement
-        or beat.foreshadowing or beat.easter_egg or beat.latest_reveal or beat.relationship_shift
-        or beat.tension or beat.immediate_stakes or beat.visual_details or beat.motifs
+        beat.scene_shift
+        or beat.next_location
+        or beat.caption
+        or beat.advancement
+        or beat.foreshadowing
+        or beat.easter_egg
+        or beat.latest_reveal
+        or beat.relationship_shift
+        or beat.tension
+        or beat.immediate_stakes
+        or beat.visual_details
+        or beat.motifs
         or beat.replies >= 2
-    )  # fmt: skip
+    )
 
 
 def shift_flags(beat: Beat, state: SceneState) -> dict[str, bool]:

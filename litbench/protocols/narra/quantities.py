@@ -12,13 +12,20 @@ from statistics import fmean
 from litbench.config import read_yaml
 
 STORY_CRITERIA = (
-    "story_relevance", "story_coherence", "story_empathy", "story_surprise", "story_engagement",
-    "story_complexity", "character_shaping",
-)  # fmt: skip
+    "story_relevance",
+    "story_coherence",
+    "story_empathy",
+    "story_surprise",
+    "story_engagement",
+    "story_complexity",
+    "character_shaping",
+)
 UX_CRITERIA = (
-    "ux_story_satisfaction", "ux_perceived_story_quality", "ux_process_engagement",
+    "ux_story_satisfaction",
+    "ux_perceived_story_quality",
+    "ux_process_engagement",
     "ux_use_again_intent",
-)  # fmt: skip
+)
 CRITERIA = STORY_CRITERIA + UX_CRITERIA
 # The published user-experience figures are means of all eleven criteria, not of the four.
 GRADES = {"storyq": STORY_CRITERIA, "ux": UX_CRITERIA, "all11": CRITERIA}
@@ -78,11 +85,17 @@ def repetition(texts: Sequence[str]) -> Repetition:
     }
     phrases = sum(hits.values()) / max(len(tokens), 1)
     index = round(
-        100 * min(1.0, 0.34 * min(4.5 * bigrams, 1) + 0.24 * min(7 * trigrams, 1)
-                  + 0.18 * min(1.8 * frequent, 1) + 0.14 * min(4 * openings, 1)
-                  + 0.10 * min(40 * phrases, 1)),
+        100
+        * min(
+            1.0,
+            0.34 * min(4.5 * bigrams, 1)
+            + 0.24 * min(7 * trigrams, 1)
+            + 0.18 * min(1.8 * frequent, 1)
+            + 0.14 * min(4 * openings, 1)
+            + 0.10 * min(40 * phrases, 1),
+        ),
         2,
-    )  # fmt: skip
+    )
     band = next((name for below, name in _BANDS if index < below), "very high")
     return Repetition(index, band, len(tokens), bigrams, trigrams, frequent, openings, hits)
 

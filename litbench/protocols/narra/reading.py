@@ -28,9 +28,17 @@ _TRAILING_COMMA = re.compile(r",(?=\s{0,200}[}\]])")
 _MARKERS = ("<<CHARACTER_ID>>", "<<RESPONSE>>", "<<CHOICES>>", "<<TAGS>>")
 _FLAG_TAGS = ("scene_shift", "act_advance", "ending_ready")
 _TEXT_TAGS = (
-    "objective", "tension", "immediate_stakes", "latest_reveal", "relationship_shift",
-    "emotional_beat", "location_status", "next_location", "time_progression", "foreshadowing",
-)  # fmt: skip
+    "objective",
+    "tension",
+    "immediate_stakes",
+    "latest_reveal",
+    "relationship_shift",
+    "emotional_beat",
+    "location_status",
+    "next_location",
+    "time_progression",
+    "foreshadowing",
+)
 _STATE_LINE = re.compile(rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS)})[ \t]*:", re.I)
 _BULLET = re.compile(r"^[-*\d.)\s]+")
 _TRUE = {"1", "true", "yes", "y", "on"}

@@ -39,7 +39,7 @@ from litbench.protocols.headings import (
 from litbench.protocols.protocol import (
     Grade,
     Item,
-    Judged,
+    ItemRatings,
     Protocol,
     RoleDefault,
     Written,
@@ -171,8 +171,10 @@ class Tow(Protocol):
         leaves = (*self._content, *_FORMAT_RATED, IMPRESSION)
         self.rubrics = {leaf: self._rubric(leaf) for leaf in leaves}
         self._facts = {
-            "mode": options.mode, "scheme": self._scheme_name, "reference": options.reference,
-        }  # fmt: skip
+            "mode": options.mode,
+            "scheme": self._scheme_name,
+            "reference": options.reference,
+        }
         self._items = self._read_items()
 
     def items(self) -> list[Item]:
@@ -205,15 +207,15 @@ class Tow(Protocol):
         grades: list[Grade] = [(None, *one, flags) for one in measures.items()]
         return Written({"text": text} if text else {}, flags, grades)
 
-    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
         """Have the text planned and rated, and grade it."""
         task: Task = item.content
         if session.writer == self._model:
-            return Judged()
+            return ItemRatings()
         has_reference = task.reference is not None or self._options.reference == "none"
         flags = [*written.flags, *(() if has_reference else ("no reference",))]
         if not written.texts or not has_reference:
-            return Judged(grades=[(judge, "overall", None, flags)])
+            return ItemRatings(grades=[(judge, "overall", None, flags)])
         plan, rated = await at_once(
             self._plan(session, task), self._rate(session, task, written.texts["text"], judge)
         )
@@ -236,10 +238,12 @@ class Tow(Protocol):
         every = [*flags, *tree.flags, *missing]
         grades += [(judge, name, grade, every) for name, grade in found.items()]
         whole = Rated(
-            {leaf: one.ratings[leaf] for leaf, one in rated.items()}, tree.overall,
-            rated[IMPRESSION].reply, [turn for one in rated.values() for turn in one.turns],
-        )  # fmt: skip
-        return Judged({"text": whole}, grades)
+            {leaf: one.ratings[leaf] for leaf, one in rated.items()},
+            tree.overall,
+            rated[IMPRESSION].reply,
+            [turn for one in rated.values() for turn in one.turns],
+        )
+        return ItemRatings({"text": whole}, grades)
 
     def _tree(self, leaves: Mapping[str, float | None], weights: Mapping[str, float]) -> Tree:
         is_normalised = self._scheme_name != "table7"
@@ -332,10 +336,12 @@ class Tow(Protocol):
         if self._options.overlap and task.reference:
             sides = (tokenize(text), tokenize(task.reference))
             measured |= {
-                "bleu1": bleu1(*sides), "unigram precision": ngram_precision(*sides, 1),
-                "rouge1": rouge_n(*sides, 1), "rouge2": rouge_n(*sides, 2),
+                "bleu1": bleu1(*sides),
+                "unigram precision": ngram_precision(*sides, 1),
+                "rouge1": rouge_n(*sides, 1),
+                "rouge2": rouge_n(*sides, 2),
                 "rouge_l": rouge_l(*sides),
-            }  # fmt: skip
+            }
         return {name: number for name, number in measured.items() if math.isfinite(number)}
 
     # Reading -------------------------------------------------------------------------------------
@@ -383,9 +389,12 @@ class Tow(Protocol):
                     "file with it"
                 )
             task = Task(
-                row["task"], genres[genre], row["instruction"], row["information"] or "",
+                row["task"],
+                genres[genre],
+                row["instruction"],
+                row["information"] or "",
                 references.get(name),
-            )  # fmt: skip
+            )
             items.append(Item(name, task.question, task))
         if not items:
             raise ConfigError(

@@ -21,7 +21,7 @@ from litbench.judges.store import Sampling
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.protocol import (
     Item,
-    Judged,
+    ItemRatings,
     Protocol,
     Written,
     missing_flag,
@@ -116,7 +116,7 @@ class Webnovel(Protocol):
             flags.append(f"{without} of {len(steps)} chapters without text")
         return written
 
-    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> Judged:
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
         """Rate the chapters, and place the book."""
         del item
         questions = {step: (self.rubric, {"text": text}) for step, text in written.texts.items()}
@@ -124,7 +124,7 @@ class Webnovel(Protocol):
         rated = await rate_texts(session, judge, questions, as_published=as_published)
         grades, unusual = self.grades(list(rated.values()))
         flags = [*missing_flag(list(rated.values())), *written.flags, *unusual]
-        return Judged(rated, [(judge, name, grade, flags) for name, grade in grades.items()])
+        return ItemRatings(rated, [(judge, name, grade, flags) for name, grade in grades.items()])
 
     def grades(self, rated: Sequence[Rated]) -> tuple[dict[str, float | None], list[str]]:
         """Return a book's grades by quantity, and flags: means by criterion, and its place."""

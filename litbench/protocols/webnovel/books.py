@@ -13,9 +13,11 @@ from litbench.errors import ConfigError, DataError
 
 # The last two ask about a chapter.
 _PUBLISHED = (
-    "generation_system_with_criteria", "generation_system_without_criteria", "extraction_user",
+    "generation_system_with_criteria",
+    "generation_system_without_criteria",
+    "extraction_user",
     "judge_user",
-)  # fmt: skip
+)
 _PARTS = ("主要人物", "主要情节", "重要场景")
 
 

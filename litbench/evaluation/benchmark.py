@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from litbench.config import Runtime, build
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import (
+from litbench.evaluation.loop import (
     Job,
     Result,
     evaluate,
@@ -27,7 +27,8 @@ from litbench.evaluation import (
     print_estimates,
     print_leaderboard,
 )
-from litbench.evaluation_pairs import EvaluationPairs, input_files, read_pairs
+from litbench.evaluation.pairs import EvaluationPairs, input_files, read_pairs
+from litbench.evaluation.selection import Selection, select_templates, subsample
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
@@ -36,7 +37,6 @@ from litbench.metrics.leaderboard import check_reference
 from litbench.metrics.sets import over_sets, set_rows, sets_markdown
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import prompt_keys
-from litbench.selection import Selection, select_templates, subsample
 from litbench.store import Artifact, Cache, write_json
 
 

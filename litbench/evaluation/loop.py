@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.config import as_plain
-from litbench.evaluation_pairs import EvaluationPairs
+from litbench.evaluation.pairs import EvaluationPairs
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.csv_table import write_csv

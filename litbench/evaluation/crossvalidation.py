@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError
-from litbench.evaluation import (
+from litbench.evaluation.loop import (
     Job,
     evaluate,
     finish_evaluation,
     print_leaderboard,
 )
-from litbench.evaluation_pairs import input_files, read_pairs
+from litbench.evaluation.pairs import input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from litbench.config import Input
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Job, evaluate, print_estimates
-from litbench.evaluation_pairs import read_pairs
+from litbench.evaluation.loop import Job, evaluate, print_estimates
+from litbench.evaluation.pairs import read_pairs
 from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.metrics.printing import leaderboard_text
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.errors import DataError
-from litbench.evaluation_pairs import EvaluationPairs, read_pairs
+from litbench.evaluation.pairs import EvaluationPairs, read_pairs
 from litbench.metrics.agreement import has_texts, pair_scores
 from litbench.metrics.comparisons import Change
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
-from litbench.raters import TalkRater, judge_pairs
+from litbench.raters import NotesRater, judge_pairs
 from litbench.records import VERDICTS, connected_prompts
 from litbench.report.pages import ReportData, render_report
 from litbench.store import is_output, read_manifest, source_digest
@@ -52,7 +52,7 @@ def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationFolder:
     """A finished evaluation of one set of pairs, whose pairs file has not changed since.
 
     Attributes:
@@ -68,7 +68,7 @@ class Judged:
     wider_path: Path | None
 
     @classmethod
-    def find(cls, folder: Path) -> "Judged":
+    def find(cls, folder: Path) -> "EvaluationFolder":
         """Open an evaluation.
 
         Raises:
@@ -148,13 +148,13 @@ class Judged:
 class Evaluation:
     """A finished evaluation with its pairs, verdicts and results."""
 
-    judged: Judged
+    judged: EvaluationFolder
     pairs: EvaluationPairs
     verdicts: pa.Table
     rows: list[LeaderboardRow]
 
     @classmethod
-    def read(cls, judged: Judged) -> "Evaluation":
+    def read(cls, judged: EvaluationFolder) -> "Evaluation":
         """Read pairs and verdicts, and compute the leaderboard."""
         pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
         return cls(judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
@@ -190,5 +190,5 @@ def reader_notes(pairs: pa.Table) -> Interval | None:
     """Agreement of a rater that only looks for notes to readers; None if a text is unknown."""
     if not has_texts(pairs).all():
         return None
-    (scores,) = pair_scores(judge_pairs(TalkRater("talk", "talk"), pairs), pairs)
+    (scores,) = pair_scores(judge_pairs(NotesRater("talk", "talk"), pairs), pairs)
     return jackknife_interval(scores.credit, connected_prompts(pairs))

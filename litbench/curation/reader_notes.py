@@ -239,7 +239,7 @@ def is_rule(line: str) -> bool:
     return not has_words(line) and len(line) <= _LONGEST_LINE
 
 
-def cut_reader_talk(texts: pa.Array | pa.ChunkedArray) -> dict[int, tuple[str, str]]:
+def cut_reader_notes(texts: pa.Array | pa.ChunkedArray) -> dict[int, tuple[str, str]]:
     """Remove notes to readers from the start and end of stories.
 
     Args:

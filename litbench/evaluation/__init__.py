@@ -1,0 +1,1 @@
+"""Evaluation: raters judge pairs, and their verdicts become a leaderboard."""
