@@ -26,15 +26,15 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.config import Input, build, nearest, run_program
+from litbench.config import Input, build, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
 from litbench.ingest import RejectedRows, read_foreign
-from litbench.records import GRADES
 from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
     RatingTable,
+    grades_of,
     overall_ratings,
     pair_rated_stories,
     people_means,
@@ -77,29 +77,6 @@ class Config:
     min_gap: float = 0.0
     split: str = "all"
     writer: str | None = None
-
-
-def grades_of(ratings: pa.Table, stories: pa.Table, writer: str) -> pa.Table:
-    """Return every rating as a grade of the story's writer; the whole text is `overall`."""
-    if writer not in stories.column_names:
-        raise DataError(f"stories: no column '{writer}': {nearest(writer, stories.column_names)}")
-    samples: Counter[tuple[str, str]] = Counter()
-    places = {}
-    for row in stories.select(["story_id", "prompt_id", writer]).sort_by("story_id").to_pylist():
-        place = (str(row[writer]), row["prompt_id"])
-        names = ("writer", "prompt_id", "sample")
-        places[row["story_id"]] = dict(zip(names, (*place, samples[place]), strict=True))
-        samples[place] += 1
-    grades = [
-        {
-            **places[row["story_id"]],
-            "rater": row["rater"],
-            "quantity": row["criterion"] or "overall",
-            "grade": row["rating"],
-        }
-        for row in ratings.to_pylist()
-    ]
-    return pa.Table.from_pylist(grades, schema=GRADES.arrow())
 
 
 def main(config: Config) -> None:

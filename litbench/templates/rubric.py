@@ -69,6 +69,7 @@ _OWN = re.compile(r"\b(?:my|overall|final)\b", re.I)
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
 _LONGEST_NAME = 200
+_ANCHORS = re.compile(r"[;,] (?:only )?(?=\d+ = )")
 _Block = list[tuple[str, float | None]]
 # Typical length of the reasoning before the ratings, for estimates.
 _EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
@@ -93,6 +94,13 @@ class Criterion:
     weight: float = 1.0
     power: float = 1.0
     allowed: list[float] | None = None
+
+    @cached_property
+    def parts(self) -> tuple[str, dict[float, str]]:
+        """What `about` asks, and what it says of ratings, as in `... ; 1 = dull; 5 = fine`."""
+        question, *anchors = _ANCHORS.split(self.about)
+        pieces = (one.partition(" = ") for one in anchors)
+        return question, {float(number): text for number, _, text in pieces}
 
 
 class Rating(NamedTuple):
@@ -193,6 +201,11 @@ class Rubric:
             }
         missing = {one.name: Rating(None, "unparsed") for one in self.criteria}
         return missing | stated
+
+    def options(self, criterion: Criterion) -> list[float]:
+        """The ratings that a person can give: those allowed, else whole numbers of the scale."""
+        numbers = range(math.ceil(self.lowest), math.floor(self.highest) + 1)
+        return criterion.allowed or [float(number) for number in numbers]
 
     def unread(self, outcome: str) -> dict[str, Rating]:
         """The ratings of a reply that cannot be read, such as a refusal."""
