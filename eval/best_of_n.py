@@ -27,11 +27,11 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.config import Runtime, run_program
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
 from litbench.scoring import score_stories
@@ -69,7 +69,6 @@ def read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
     if len(entry) != 1:
         raise ConfigError(f"{key} names {len(entry)} raters: give exactly one")
     (spec,) = parse_raters(entry)
-    check_options(spec, "raters")
     return spec
 
 
