@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairScores, pair_scores
-from litbench.metrics.best_of_n import Choice
 from litbench.metrics.comparisons import Change, compare_all
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import FEATURES, excerpt
@@ -52,6 +51,7 @@ from litbench.report.document import (
     shorten,
     signed,
     stacked,
+    table_of,
     write_interval,
     write_page,
     write_seconds,
@@ -338,13 +338,6 @@ def _flagged(rows: Sequence[LeaderboardRow]) -> dict[int, str]:
     return {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
 
 
-def _columns(
-    rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
-) -> Table:
-    """A table of functions of each row."""
-    return Table(list(columns), [[of(row) for of in columns.values()] for row in rows], **options)
-
-
 def _leaderboard_section(
     data: ReportData, reference: str, credits: Mapping[str, np.ndarray]
 ) -> Section:
@@ -413,7 +406,7 @@ def _leaderboard_section(
             f"labels in {write_interval(data.reader_notes)} of the pairs, so raters may follow "
             "these notes rather than the stories. Cut them (cut_vote_talk) and compare."
         )
-    table = _columns(rows, columns, marks=_flagged(rows))
+    table = table_of(rows, columns, marks=_flagged(rows))
     return Section("Leaderboard", note, table, warnings=warnings, remarks=remarks)
 
 
@@ -460,7 +453,7 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
         "same pairs, with 95 % intervals clustered by prompt. p values have Holm's correction for "
         "all rows."
     )
-    table = _columns(
+    table = table_of(
         changes,
         {
             "rater": lambda one: one.rater,
@@ -503,7 +496,7 @@ def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         if uncovered:
             orders |= whole
             note += " Fully judged: agreement on the pairs judged in every order."
-        parts.append(Section("Orders", note, _columns(judges, orders, marks=_flagged(judges))))
+        parts.append(Section("Orders", note, table_of(judges, orders, marks=_flagged(judges))))
     note = (
         "Coverage: the share of verdicts that are judgements; other verdicts count ½ in the "
         "leaderboard."
@@ -535,7 +528,7 @@ def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         )
     answers["seconds"] = lambda row: write_seconds(row.seconds)
     note += " Tokens, dollars and seconds are for these pairs."
-    parts.append(Section("Answers", note, _columns(judges, answers, marks=_flagged(judges))))
+    parts.append(Section("Answers", note, table_of(judges, answers, marks=_flagged(judges))))
     note = "Raters that read both stories together, or write answers."
     return Section("Judges", note, parts=parts)
 
@@ -846,7 +839,7 @@ def _contrasts(study: AblationStudy) -> Section:
         "the trained models as fixed. The last column is the range over seeds: both raters use the "
         "same prompts for a seed and are trained again."
     )
-    table = _columns(
+    table = table_of(
         study.contrasts,
         {
             "rater": lambda one: one.comparison.rater,
@@ -883,116 +876,6 @@ def _variants(
     marks = dict.fromkeys(range(len(variants), len(rows)), "paper")
     heading = ["variant", "differs in", "training pairs", "test pairs judged", "of prompts"]
     return Section("The variants", table=Table(heading, rows, marks))
-
-
-# Best of n ------------------------------------------------------------------------------------
-
-
-def write_best_of_n(
-    artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None
-) -> None:
-    """Write best_of_n.html and its plots, with the counts of the artifact."""
-    kinds = [
-        (
-            "gain",
-            rater,
-            0.0,
-            "gain in reward",
-            "Gain for the rater that chooses",
-            "Reward of the best of n minus the mean of its prompt's stories; it never falls "
-            "with n.",
-        ),
-        (
-            "second_gain",
-            second,
-            0.0,
-            "gain in its reward",
-            "Gain for the second rater",
-            "Gain of the same stories in the second rater's rewards. Where it stops rising, n is "
-            "too large.",
-        ),
-        (
-            "beats_random",
-            second,
-            0.5,
-            "share preferred",
-            "The best of n against a random story",
-            "How often the second rater prefers the best of n to another story of the prompt.",
-        ),
-        (
-            "words",
-            rater,
-            1.0,
-            "length relative to the mean",
-            "Length",
-            "Words of the best of n over the mean of the prompt's stories.",
-        ),
-    ]
-    panels = {}
-    for key, name, level, y_label, title, caption in kinds:
-        known = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key) is not None]
-        if name is not None and known:
-            drawn = figures.curves(
-                [Line(short_name(name), known)],
-                "n, stories chosen from",
-                y_label=y_label,
-                level=level,
-                tick="{:,.0f}".format,
-            )
-            about = f"{caption} Band: 95 % interval, by prompt."
-            panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
-    counts, first, last = artifact.counts, choices[0], choices[-1]
-    warnings = few_prompts(first.gain)
-    for key, name in (("rater", rater), ("second", second)):
-        if seen := counts["trained_on"].get(key):
-            warnings.append(
-                f"{name} was trained on {seen:,} of these prompts, so it may have seen which "
-                "stories readers preferred."
-            )
-    columns: dict[str, Callable[[Choice], Any]] = {
-        "n": lambda one: one.n,
-        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
-        "gain in reward": lambda one: one.gain,
-        "length": lambda one: one.words,
-    }
-    if first.second_gain is not None:
-        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
-    if second is not None:
-        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
-    about_gain = (
-        "Rewards are comparable only within a prompt, so a gain is relative to the mean of the "
-        "prompt's stories, and then averaged over prompts. Every n uses all stories of a prompt: "
-        "the story with the i-th lowest of N rewards is the best of C(i − 1, n − 1) of the C(N, n) "
-        "sets of n. No readers judged these stories; to ask them, pairs.parquet has the best and "
-        "the worst story of each prompt."
-    )
-    about_figures = (
-        f"Intervals are 95 %, clustered by prompt (jackknife); {first.gain.clusters:,} prompts. "
-        "The divergence is at most log n − (n − 1)/n."
-    )
-    sections = [
-        Section(
-            "Gain from choosing",
-            figures=list(panels.values()),
-            warnings=warnings,
-            remarks=[about_gain],
-            name="plots",
-        ),
-        Section("Figures", about_figures, _columns(choices, columns)),
-    ]
-    lead = (
-        f"The best of {last.n} by {rater} has a reward {last.gain.mean:.2f} above the mean of its "
-        f"prompt and {last.words.mean:.2f} times the mean length"
-    )
-    if second is not None and last.beats_random:
-        lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f}% of the others"
-    fewest, most = counts["fewest_of_a_prompt"], counts["most_of_a_prompt"]
-    facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"
-    facts += f"{'' if fewest == most else f' to {most:,}'} stories each"
-    if counts["prompts_with_too_few"]:
-        facts += f"; {counts['prompts_with_too_few']:,} prompts with too few stories left out"
-    page = Page("LitBench: best of n", f"{lead}.", f"{facts}. {written_now()}", sections)
-    write_page(artifact, "best_of_n", page, panels)
 
 
 # Writers --------------------------------------------------------------------------------------
@@ -1267,7 +1150,7 @@ def write_explanations(
             "Agreement here is that of single verdicts with an explanation: correct 1, tie ½. "
             "Verdicts that are not judgements, and judgements without an explanation, are left "
             "out; the last columns count them.",
-            _columns(
+            table_of(
                 study.raters,
                 {
                     "rater": lambda one: one.rater,
@@ -1310,7 +1193,7 @@ def _features_section(study: ExplanationStudy, about: Mapping[str, str]) -> Sect
     parts = [
         Section(
             name,
-            table=_columns(
+            table=table_of(
                 [one for one in study.overall if one.group == group],
                 {
                     "feature": lambda one: Cell(
@@ -1472,7 +1355,7 @@ def write_preferences(
         "differences of the table. The paper reports 0.612 for such units on its own held-out "
         "pairs (3.4.1)."
     )
-    agreement = _columns(
+    agreement = table_of(
         study.agreements,
         {
             "linear model on": lambda one: one.name,
@@ -1591,7 +1474,7 @@ def _units_table(study: PreferenceStudy) -> Table:
         unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
         return stacked(row.fidelity.agreement, f"{row.fidelity.agreement.n} pairs{unread}")
 
-    return _columns(
+    return table_of(
         study.units,
         {
             "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),
