@@ -105,7 +105,9 @@ def _measured(config: PowerConfig, judged: EvaluationFolder) -> tuple[dict[str, 
     credits = {score.rater: score.credit for score in pair_scores(judged.read_verdicts(), pairs)}
     reference = config.reference or judged.reference
     if reference not in credits:
-        raise ConfigError(f"reference '{reference}' has no verdicts: {nearest(reference, credits)}")
+        raise ConfigError(
+            f"reference '{reference}' has no verdicts: {nearest(reference, list(credits))}"
+        )
     return measure(credits, reference, connected_prompts(pairs)), len(credits) - 1
 
 

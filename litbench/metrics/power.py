@@ -49,7 +49,7 @@ class Case:
     """
 
     agreement: Share
-    pairs: int
+    pairs: float
     prompts: Annotated[float, Field(ge=2)]
     reference: Share | None = None
     disagreement: Share | None = None
@@ -172,10 +172,8 @@ def needed(
 
     def lacking(logarithm: float) -> float:
         number = math.exp(logarithm)
-        changes = {"prompts": number, "pairs": number * each}
-        return (
-            power(replace(case, **changes if what == "prompts" else {what: number}), alpha) - wanted
-        )
+        prompts, pairs = (number, number * each) if what == "prompts" else (case.prompts, number)
+        return power(replace(case, prompts=prompts, pairs=pairs), alpha) - wanted
 
     # On a logarithmic scale the root is found in fewer steps.
     ends = math.log(least), math.log(_MOST)
