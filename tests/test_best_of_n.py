@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from litbench import scoring
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.best_of_n import (
+from litbench.experiments.best_of_n import (
     PromptStories,
     best_of_n,
     choice_weights,
