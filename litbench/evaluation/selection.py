@@ -39,6 +39,8 @@ class Selection:
 
 def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, list[RaterSpec]]:
     """Return, for every judge without a template, an entry per template, "judge@template"."""
+    if select.split.strip().casefold() == "test":
+        raise ConfigError("select.split is test: choose templates on train or validation pairs")
     templates = select.templates or family_names()
     if len(set(templates)) < max(2, len(templates)):
         raise ConfigError(f"select.templates is {templates}: give two or more, each once")
@@ -59,9 +61,7 @@ def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, 
 
 
 def check_validation(select: Selection, pairs: pa.Table, judged_prompts: Collection[str]) -> None:
-    """Raise an error for a test split, prompts of the pairs to judge, or fewer than two prompts."""
-    if select.split.strip().casefold() == "test":
-        raise ConfigError("select.split is test: choose templates on train or validation pairs")
+    """Raise a DataError for prompts of the pairs to judge, or fewer than two prompts."""
     where = f"{select.pairs}, split {select.split}"
     prompts = set(prompt_keys(pairs))
     if shared := prompts & set(judged_prompts):
