@@ -12,12 +12,14 @@ as many answers (self-consistency). Every call of `judge` writes one log for `in
 FOLDER`.
 
 In a session, `rate` asks the model of a role. A reply without all ratings is asked for again, up
-to twice; of several replies the one with the most ratings counts.
+to twice; of several replies the one with the most ratings counts. Repeated judgements of a text are
+the attempts from 3, from 6, and so on, so that each gets another answer.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from pydantic import PositiveInt
@@ -76,6 +78,27 @@ class Rated:
         return [name for name, rating in self.ratings.items() if rating.rating is None]
 
 
+def mean_rated(repeats: Sequence[Rated]) -> Rated:
+    """The mean ratings and grade of repeated judgements of a text, with all their turns."""
+    first = repeats[0]
+    ratings = {}
+    for name, rating in first.ratings.items():
+        mean = mean_of_known(one.ratings[name].rating for one in repeats)
+        ratings[name] = rating if mean is None else Rating(mean)
+    return Rated(
+        ratings,
+        mean_of_known(one.grade for one in repeats),
+        first.reply,
+        [turn for one in repeats for turn in one.turns],
+    )
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are not None; None without any."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 def read_reply(rubric: Rubric, reply: Turn, *, as_published: bool = False) -> dict[str, Rating]:
     """Read the rating of every criterion from a reply.
 
@@ -98,10 +121,11 @@ async def rate(
 ) -> Rated:
     """Ask the model of a role to rate a text; `texts` fill the rubric."""
     question = rubric.render(texts)
+    first = session.judge_sample * ATTEMPTS
     turns: list[Turn] = []
     read: list[Rated] = []
     # Published programs ask once, whatever the reply lacks.
-    for attempt in range(1 if as_published else ATTEMPTS):
+    for attempt in range(first, first + (1 if as_published else ATTEMPTS)):
         turns.append(await session.ask(role, question, step=step, attempt=attempt))
         ratings = read_reply(rubric, turns[-1], as_published=as_published)
         read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))

@@ -5,14 +5,15 @@ tables; `litbench.tasks` makes it a task of inspect-ai.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from statistics import stdev
 from typing import Any, ClassVar
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.rubric import Rated, rate
+from litbench.judges.rubric import Rated, mean_of_known, mean_rated, rate
 from litbench.judges.session import (
     Mock,
     Models,
@@ -26,6 +27,8 @@ from litbench.judges.store import Sampling
 from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
 
+# So that attempts stay within the numbers of one sample of a session.
+MOST_JUDGE_SAMPLES = 30
 # The class of each protocol, imported on first use.
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
@@ -155,6 +158,41 @@ def _mock_texts() -> dict[str, dict[str, Any]]:
 def mock_of(name: str, protocol: Protocol) -> Mock:
     """The answers of a dry run of a protocol."""
     return Mock(_mock_texts()[name], protocol.rubrics)
+
+
+async def judge_repeatedly(
+    protocol: Protocol, session: Session, item: Item, written: Written, judge: str, samples: int
+) -> ItemRatings:
+    """Have a judge rate what was written `samples` times.
+
+    Returns:
+        The means of its ratings and grades. With several samples, the grades have a quantity
+        "HEADLINE spread", the standard deviation of the headline over the samples.
+    """
+    repeats: list[ItemRatings] = await at_once(
+        *(
+            protocol.rate(replace(session, judge_sample=number), item, written, judge)
+            for number in range(samples)
+        )
+    )
+    first = repeats[0]
+    if samples == 1:
+        return first
+    ratings = {step: mean_rated([one.ratings[step] for one in repeats]) for step in first.ratings}
+    grades: list[Grade] = []
+    for place, (rater, quantity, grade, flags) in enumerate(first.grades):
+        if rater != judge:
+            # Such as a plan, which is asked for once.
+            grades.append((rater, quantity, grade, flags))
+            continue
+        same = [one.grades[place] for one in repeats]
+        every = list(dict.fromkeys(flag for _, _, _, flags in same for flag in flags))
+        known = [value for _, _, value, _ in same if value is not None]
+        grades.append((judge, quantity, mean_of_known(known), every))
+        if quantity == protocol.headline:
+            spread = stdev(known) if len(known) > 1 else None
+            grades.append((judge, f"{quantity} spread", spread, every))
+    return ItemRatings(ratings, grades, [event for one in repeats for event in one.events])
 
 
 async def rate_texts(
