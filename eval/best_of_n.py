@@ -2,8 +2,8 @@
 
     python eval/best_of_n.py --config configs/eval/sample_best_of_n.yaml
 
-Reads stories tables with several stories per prompt, such as those of eval/generate.py, and scores
-the stories with a rater. Writes into `out`:
+Reads stories tables with several stories per prompt, such as those of `litbench run stories`, and
+scores the stories with a rater. Writes into `out`:
 
 - `stories.parquet`: the stories with `reward`, `rank` within the prompt (1 is the best) and, with a
   second rater, `second_reward`;
@@ -157,7 +157,7 @@ def main(config: Config) -> None:
     if not groups:
         raise DataError(
             f"stories: no prompt has {config.least_stories} stories: generate more with "
-            "eval/generate.py, or lower least_stories"
+            "`litbench run stories`, or lower least_stories"
         )
     n_words, second = stories["n_words"].to_numpy(), rewards.get("second")
     prompts = [

@@ -210,6 +210,12 @@ def narra(judge_samples: int = 1, **options: Any) -> Task:
     return _benchmark("narra", judge_samples, options)
 
 
+@task  # type: ignore[untyped-decorator]
+def stories(judge_samples: int = 1, **options: Any) -> Task:
+    """Short stories for prompts; options: `StoriesOptions`."""
+    return _benchmark("stories", judge_samples, options)
+
+
 # Preferences -----------------------------------------------------------------------------------
 
 

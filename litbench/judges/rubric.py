@@ -78,6 +78,17 @@ class Rated:
         return [name for name, rating in self.ratings.items() if rating.rating is None]
 
 
+def load_story_rubric(name: str, where: str) -> Rubric:
+    """Load a rubric for a story and its prompt; raises a ConfigError if it needs other texts."""
+    rubric = load_rubric(name)
+    if needed := rubric.placeholders - {"text", "prompt"}:
+        raise ConfigError(
+            f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a story does "
+            "not have: use a rubric of {prompt} and {text}"
+        )
+    return rubric
+
+
 def mean_rated(repeats: Sequence[Rated]) -> Rated:
     """The mean ratings and grade of repeated judgements of a text, with all their turns."""
     first = repeats[0]
@@ -176,15 +187,9 @@ class RubricRater(ModelRater):
             {_JUDGE: Role(options.model, options.sampling, options.traffic)},
             load_prices(options.prices),
         )
-        self._rubrics = [load_rubric(rubric) for rubric in options.rubrics()]
+        self._rubrics = [load_story_rubric(rubric, where) for rubric in options.rubrics()]
         if not self._rubrics:
             raise ConfigError(f"{where}: rubric is empty: name at least one")
-        for rubric in self._rubrics:
-            if needed := rubric.placeholders - {"text", "prompt"}:
-                raise ConfigError(
-                    f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a "
-                    "pair of stories does not have: use a rubric of {prompt} and {text}"
-                )
         self._counts: Counter[str] = Counter()
 
     def notes(self) -> dict[str, Any]:

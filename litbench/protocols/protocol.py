@@ -33,6 +33,7 @@ MOST_JUDGE_SAMPLES = 30
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
     "narra": "litbench.protocols.narra:Narra",
+    "stories": "litbench.protocols.stories:Stories",
     "tow": "litbench.protocols.tow:Tow",
     "webnovel": "litbench.protocols.webnovel:Webnovel",
 }
@@ -103,6 +104,7 @@ class Protocol:
         judge: default sampling of judges.
         roles: roles besides the writer and the judges.
         rubrics: the judges' rubrics, by kind of step.
+        examples: answers of a dry run, see `Mock.texts`, that are not those of dry_run.yaml.
     """
 
     options: ClassVar[type]
@@ -112,6 +114,7 @@ class Protocol:
     judge: ClassVar[Sampling]
     roles: ClassVar[Mapping[str, RoleDefault]] = {}
     rubrics: Mapping[str, Rubric]
+    examples: Mapping[str, Mapping[str, Any]] | None = None
     _options: Any
 
     def items(self) -> list[Item]:
@@ -129,7 +132,7 @@ class Protocol:
         """Have one judge rate what was written; raises UnfinishedError if it cannot go on."""
         raise NotImplementedError
 
-    def files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path | str]:
         """Files and folders of the user that results depend on: options that are paths."""
         options = vars(self._options)
         return {
@@ -157,7 +160,7 @@ def _mock_texts() -> dict[str, dict[str, Any]]:
 
 def mock_of(name: str, protocol: Protocol) -> Mock:
     """The answers of a dry run of a protocol."""
-    return Mock(_mock_texts()[name], protocol.rubrics)
+    return Mock(protocol.examples or _mock_texts()[name], protocol.rubrics)
 
 
 async def judge_repeatedly(

@@ -519,6 +519,13 @@ def _models(config: Run, protocol: Protocol) -> Models:
         name: _role(entry, protocol.writer, f"writers.{name}")
         for name, entry in config.writers.items()
     }
+    for name, role in writers.items():
+        same = role.sampling.temperature == 0 or role.sampling.seed is not None
+        if config.samples > 1 and same and not role.is_recorded:
+            raise ConfigError(
+                f"writers.{name}: samples is {config.samples}, but with temperature 0 or a seed "
+                "all samples are the same: change its sampling, or set samples to 1"
+            )
     judges = {
         name: _role(entry, protocol.judge, f"judges.{name}")
         for name, entry in config.judges.items()
