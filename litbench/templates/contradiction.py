@@ -67,7 +67,7 @@ _INTERJECTION = re.compile(
 )
 _RECONSIDERS = re.compile(
     r"\b(?:on (?:\w+ )?(?:thoughts?|reflection|(?:re-?)?reading)|then again|no longer)\b"
-    r"|looking back|\bnot\W*$|^\W*(?:not (?:really|so|quite)|no|nope|wait|hold on|hmm+)\b(?! contest)"
+    r"|looking back|\bnot\W*$|^\W*(?:not (?:really|so|quite)|no|nope|wait|hold on)\b(?! contest)"
     r"|\b(?:edit|correction|update|typo|erratum)\s*:",
     re.I,
 )
