@@ -24,7 +24,6 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
@@ -172,6 +171,10 @@ class RubricOptions(ModelOptions):
             files |= {name + str(number or ""): path for name, path in rubric_files(rubric).items()}
         return files
 
+    def load(self, name: str) -> "RubricRater":
+        """Make the rater; no request is sent."""
+        return RubricRater(name, self)
+
 
 class RubricRater(ModelRater):
     """A rubric judge as a rater; see the module. Each story is rated in a session of its own."""
@@ -179,7 +182,7 @@ class RubricRater(ModelRater):
     kind = "rubric"
     options: RubricOptions
 
-    def __init__(self, name: str, options: RubricOptions, where: str) -> None:
+    def __init__(self, name: str, options: RubricOptions) -> None:
         self.name = name
         self.options = options
         self._models = Models(
@@ -187,9 +190,9 @@ class RubricRater(ModelRater):
             {_JUDGE: Role(options.model, options.sampling, options.traffic)},
             load_prices(options.prices),
         )
-        self._rubrics = [load_story_rubric(rubric, where) for rubric in options.rubrics()]
+        self._rubrics = [load_story_rubric(rubric, f"rater {name}") for rubric in options.rubrics()]
         if not self._rubrics:
-            raise ConfigError(f"{where}: rubric is empty: name at least one")
+            raise ConfigError(f"rater {name}: rubric is empty: name at least one")
         self._counts: Counter[str] = Counter()
 
     def notes(self) -> dict[str, Any]:
@@ -314,8 +317,3 @@ class RubricRater(ModelRater):
             cost_usd=dollars_of(answers, self.options.price()),
             seconds=seconds / self.options.traffic.connections,
         )
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RubricRater:
-    """Build a rater of the kind `rubric` from its config."""
-    return RubricRater(name, build(RubricOptions, options, where), where)
