@@ -18,7 +18,7 @@ from litbench.experiments.best_of_n import (
     choice_weights,
     sizes,
 )
-from litbench.raters import LengthRater
+from litbench.models.baselines import LengthRater
 from litbench.records import PAIRS, STORIES
 from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
@@ -207,7 +207,7 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
     ("keys", "error", "says"),
     [
         ({"rater": {}}, ConfigError, "names 0 raters"),
-        ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give exactly one"),
+        ({"rater": {**LONGER, "b": {"kind": "notes"}}}, ConfigError, "give exactly one"),
         ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),

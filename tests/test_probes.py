@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
 from litbench.experiments.probes import probe_results, probes_text
+from litbench.models.baselines import LengthRater, RandomRater
 from litbench.probes import (
     PROBES,
     Original,
@@ -33,7 +34,7 @@ from litbench.probes import (
     select_probes,
     split_sentences,
 )
-from litbench.raters import Judgement, LengthRater, RandomRater, Rater, ScoreRater, judge_pairs
+from litbench.raters import Judgement, Rater, ScoreRater, judge_pairs
 from litbench.records import PAIRS, VERDICTS
 from litbench.tables import write_table
 from litbench.text import count_words
@@ -98,6 +99,7 @@ def test_repeated_paragraphs_stand_beside_their_originals():
     assert changed("repetition", CHINESE, 1.0).split("\n\n") == [
         paragraph for paragraph in paragraphs for _ in range(2)
     ]
+    assert len(changed("repetition", CHINESE, 0.25).split("\n\n")) in (5, 6)
 
 
 def prose(invented, seed, words):
@@ -192,7 +194,7 @@ def test_strength_is_the_size_of_the_edit(invented, seed, words, name):
             if found is not None:
                 sizes.append(edit_size(name, text, found))
         assert sizes == sorted(sizes)
-        if name in {"padding", "repetition", "cut_ending"} and len(sizes) == 4:
+        if name in {"padding", "cut_ending"} and len(sizes) == 4:
             assert sizes[0] < sizes[-1] or len(sentences(text)) < 3
 
 

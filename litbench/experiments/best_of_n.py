@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.config import Runtime
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report import figures
 from litbench.report.document import (
@@ -190,7 +190,6 @@ def _read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
     if len(entry) != 1:
         raise ConfigError(f"{key} names {len(entry)} raters: give exactly one")
     (spec,) = parse_raters(entry)
-    check_options(spec, "raters")
     return spec
 
 

@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.config import Input, Runtime
+from litbench.entries import files_of, parse_raters
 from litbench.evaluation.loop import Job, evaluate, print_errors, print_estimates
-from litbench.evaluation.pairs import read_pairs
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.probes import PROBES, check_strengths, draw_originals, probe_pairs, select_probes
-from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import connected_prompts
 from litbench.report import figures
 from litbench.report.document import (
@@ -41,6 +40,7 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache
 from litbench.tables import write_table
 from litbench.text import aligned, clean_name, digest
@@ -53,7 +53,7 @@ class ProbesConfig:
     Attributes:
         pairs: pairs file to draw stories from.
         out: output folder.
-        raters: named entries, see litbench.raters.
+        raters: named entries, see litbench.entries.
         split: only pairs of this split; null for all.
         side: draw chosen stories, rejected stories or both.
         per_prompt: maximum number of stories per prompt.
@@ -207,8 +207,6 @@ def run_probes(config: ProbesConfig, program: str) -> None:
     """Change the stories, judge the pairs, and write the results."""
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
-    for spec in specs:
-        check_options(spec, "raters")
     artifact = Artifact(config.out, program=program, config=config, models=files_of(specs))
     page_path = (config.out / "probes.html").resolve()
     if not (config.errors_again or config.dry_run) and artifact.is_current():
