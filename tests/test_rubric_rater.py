@@ -138,14 +138,15 @@ def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
     monkeypatch, benchmark, program, tmp_path
 ):
     program(
-        "data_prep/import_pairs.py",
-        "--config",
-        "configs/data/storyer_pairs.yaml",
+        "data_prep/import.py",
+        "storyer",
+        "--from",
+        os.environ["STORYER"],
         "--out",
         tmp_path / "data",
     )
     (tmp_path / "words.yaml").write_text(json.dumps(RUBRIC))
-    pairs = read_table(tmp_path / "data/pairs.parquet", PAIRS)
+    pairs = read_table(tmp_path / "data/pairs/pairs.parquet", PAIRS)
     with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]") as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -230,7 +231,7 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
 def test_wrong_options(tmp_path):
     (tmp_path / "plan.yaml").write_text(json.dumps({**RUBRIC, "text": "{text} {plan}"}))
     cases = {
-        "needs plan, which a pair": {"rubric": str(tmp_path / "plan.yaml")},
+        "needs plan, which a story": {"rubric": str(tmp_path / "plan.yaml")},
         "did you mean 'story'": {"rubric": "storry"},
         "has no price": {"traffic": {"max_cost_usd": 1}},
         "unknown key 'rubrik'": {"rubrik": "story"},
