@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 
 from litbench.config import Input, Runtime, run_program
+from litbench.entries import files_of, parse_raters
 from litbench.evaluation.loop import Job, evaluate, print_errors, print_estimates
-from litbench.evaluation.pairs import read_pairs
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.probes import probe_results, probes_text
 from litbench.probes import check_strengths, draw_originals, probe_pairs, select_probes
-from litbench.raters import check_options, files_of, parse_raters
 from litbench.report.pages import write_probes
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache
 from litbench.tables import write_table
 from litbench.text import digest
@@ -38,7 +38,7 @@ class Config:
     Attributes:
         pairs: pairs file to draw stories from.
         out: output folder.
-        raters: named entries, see litbench.raters.
+        raters: named entries, see litbench.entries.
         split: only pairs of this split; null for all.
         side: draw chosen stories, rejected stories or both.
         per_prompt: maximum number of stories per prompt.
@@ -71,8 +71,6 @@ def main(config: Config) -> None:
     """Change the stories, judge the pairs, and write the results."""
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
-    for spec in specs:
-        check_options(spec, "raters")
     artifact = Artifact(
         config.out,
         program=__file__,

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.probes import by_rater, probe_results, probes_text
+from litbench.models.baselines import LengthRater, RandomRater
 from litbench.probes import (
     PROBES,
     Original,
@@ -32,7 +33,7 @@ from litbench.probes import (
     select_probes,
     split_sentences,
 )
-from litbench.raters import Judgement, LengthRater, RandomRater, Rater, ScoreRater, judge_pairs
+from litbench.raters import Judgement, Rater, ScoreRater, judge_pairs
 from litbench.records import PAIRS, VERDICTS
 from litbench.tables import write_table
 from litbench.text import count_words
