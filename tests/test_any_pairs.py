@@ -9,7 +9,8 @@ import pytest
 
 from litbench.errors import DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
-from litbench.raters import LengthRater, judge_pairs
+from litbench.models.baselines import LengthRater
+from litbench.raters import judge_pairs
 from litbench.records import connected_prompts
 from litbench.sources.pairs import read_any_pairs
 
