@@ -1,11 +1,10 @@
 """The pages of all programs except the data report: their plots, examples and template values."""
 
-import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,9 +22,7 @@ from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import coin_note, significance_note, strata_note, write_dollars
-from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.metrics.writers import WriterRow
-from litbench.probes import PROBES
 from litbench.records import OUTCOMES, connected_prompts
 from litbench.report import figures
 from litbench.report.document import (
@@ -942,128 +939,6 @@ def write_writers(
     facts = f"{len(rows)} writers. {written_now()}"
     page = Page("LitBench: writers", lead, facts, sections)
     write_page(artifact, "writers", page, {"writers": panel})
-
-
-# Probes ---------------------------------------------------------------------------------------
-
-_AROUND, _MOST_SHOWN = 160, 900
-
-
-def _probe_examples(pairs: pa.Table) -> list[Section]:
-    """Excerpts of one story of every probe and of its changed copy, selected by a hash."""
-    rows = pairs.select(["probe", "strength", "chosen", "rejected", "pair_id"]).to_pylist()
-    found = []
-    for probe in dict.fromkeys(row["probe"] for row in rows):
-        strengths = sorted({row["strength"] for row in rows if row["probe"] == probe})
-        middle = strengths[len(strengths) // 2]
-        of_probe = (row for row in rows if (row["probe"], row["strength"]) == (probe, middle))
-        one = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
-        texts = one["chosen"], one["rejected"]
-        letters = enumerate(itertools.zip_longest(*texts))
-        start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
-        pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
-        card = Card(list(zip(("story", "changed"), pieces, strict=True)), lost=[1])
-        title = f"{probe.replace('_', ' ')}, strength {middle:g}"
-        found.append(Section(title, PROBES[probe].about, cards=[card], fold=False))
-    return found
-
-
-def draw_probes(results: Sequence[ProbeResult]) -> dict[str, Figure]:
-    """The plots `probes_EFFECT`, for effects with probes."""
-    raters, panels = by_rater(results), {}
-    caption = (
-        "Share of pairs in which the rater prefers the changed story; a tie counts one half. Large "
-        "markers: highest strength, with its 95 % interval by prompt; small: lower strengths."
-    )
-    for effect, right in (("breaking", 0.0), ("preserving", 0.5)):
-        rows = []
-        for probe in dict.fromkeys(one.probe for one in results if one.effect == effect):
-            rates = [
-                [one.prefers_changed for one in of if one.probe == probe and one.prefers_changed]
-                for of in raters.values()
-            ]
-            rows.append((probe.replace("_", " "), rates))
-        if rows:
-            drawn = figures.dots(
-                rows,
-                [short_name(name) for name in raters],
-                "prefers the changed story",
-                levels=[right, 0.5],
-                limits=(-0.03, 1.03),
-            )
-            panels[f"probes_{effect}"] = Figure(f"Label-{effect} changes", caption, drawn)
-    return panels
-
-
-def write_probes(
-    artifact: Artifact,
-    results: Sequence[ProbeResult],
-    pairs: pa.Table,
-    trained_on: Mapping[str, int],
-) -> None:
-    """Write probes.html and its plots."""
-    raters, panels = by_rater(results), draw_probes(results)
-    # A row for every probe and strength, with the results of all raters.
-    rows = list(zip(*raters.values(), strict=True))
-    first = rows[0][0].prefers_changed
-    seen = sorted(name for name, prompts in trained_on.items() if prompts)
-    warnings = [] if first is None else few_prompts(first)
-    warnings += [f"Trained on prompts of these stories: {', '.join(seen)}."] if seen else []
-    assumption = (
-        "No reader compared a story with its changed copy. That filler or a missing ending spoils "
-        "a story, and italics do not, is an assumption."
-    )
-    sections = [
-        Section(
-            "Who prefers the changed story",
-            assumption,
-            warnings=warnings,
-            figures=list(panels.values()),
-            name="plots",
-        )
-    ]
-    for effect, right in (("breaking", "0"), ("preserving", "½")):
-        own = [row for row in rows if row[0].effect == effect]
-        note = (
-            f"How often the rater prefers the changed story; {right} is right. A tie counts ½; "
-            "pairs that were not judged in both orders are left out, and their share is shown. "
-            "Intervals are 95 %, clustered by prompt; bold: significantly different from ½ "
-            "(Benjamini and Hochberg)."
-        )
-        heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *raters]
-        table = Table(
-            heading,
-            [
-                _probe_row(row, is_first=place == 0 or own[place - 1][0].probe != row[0].probe)
-                for place, row in enumerate(own)
-            ],
-        )
-        title = f"Label-{effect} changes"
-        sections += [Section(title, note, table, name=effect)] if own else []
-    note = "One story for each probe, selected by a hash, from shortly before the first difference."
-    sections.append(Section("Examples", note, parts=_probe_examples(pairs)))
-    stories = len(set(pairs["chosen_story_id"].to_pylist()))
-    facts = f"{stories:,} stories, each compared with changed copies of itself. {written_now()}"
-    page = Page("LitBench: probes", fooled_text(results), facts, sections)
-    write_page(artifact, "probes", page, panels)
-
-
-def _probe_row(row: Sequence[ProbeResult], *, is_first: bool) -> list[Any]:
-    first = row[0]
-    cells: list[Any] = [
-        Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True)
-        if is_first
-        else Cell(is_text=True),
-        f"{first.strength:g}",
-        first.stories,
-        first.not_applicable or "–",
-        f"×{first.words_ratio:.2f}",
-    ]
-    for one in row:
-        shares = (("ties", one.ties), ("not judged", one.not_judged), ("flip", one.flip_rate))
-        more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
-        cells.append(replace(stacked(one.prefers_changed, *more), is_bold=one.is_clear))
-    return cells
 
 
 # Preferences ----------------------------------------------------------------------------------
