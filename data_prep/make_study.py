@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 
 from litbench.config import Input, as_plain, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.pairs import read_pairs
 from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
 from litbench.human_study.ratings import (
     RatingStudy,
@@ -34,6 +33,7 @@ from litbench.human_study.ratings import (
 )
 from litbench.metrics.agreement import has_texts
 from litbench.records import STORIES
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.tables import read_table, write_table
 from litbench.templates.rubric import load_rubric

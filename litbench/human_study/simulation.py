@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import unescape
 from http.cookiejar import CookieJar
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -45,17 +45,16 @@ class SimulatedReaders:
     careless reader chooses at random, at once. A careful rating is the middle of the scale plus an
     effect of the story, one of the reader and noise, as shares of the scale; some readers go back
     and rate a story anew before they submit a group.
-    """
 
-    ABOUT: ClassVar[dict[str, str]] = {
-        "agreement": "share of choices of careful readers that agree with the labels",
-        "pair_sd": "standard deviation of the agreement between pairs, of ratings between stories",
-        "reader_sd": "standard deviation of the agreement or the ratings between readers",
-        "noise_sd": "standard deviation of a reader's ratings of equally good stories",
-        "careless": "share of readers who choose at random",
-        "dropout": "share of readers who leave before the end",
-        "seed": "seed of all readers",
-    }
+    Attributes:
+        agreement: share of choices of careful readers that agree with the labels.
+        pair_sd: standard deviation of the agreement between pairs, or of ratings between stories.
+        reader_sd: standard deviation of the agreement, or of ratings, between readers.
+        noise_sd: standard deviation of a reader's ratings of equally good stories.
+        careless: share of readers who choose at random.
+        dropout: share of readers who leave before the end.
+        seed: seed of all readers.
+    """
 
     agreement: Share = 0.564
     pair_sd: Share = 0.2
