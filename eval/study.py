@@ -25,7 +25,6 @@ import pyarrow as pa
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import compare_annotators
-from litbench.evaluation.pairs import input_files, read_pairs
 from litbench.evaluation.results import EvaluationFolder
 from litbench.human_study.plan import Study
 from litbench.metrics.agreement import length_differences, pair_scores
@@ -48,6 +47,7 @@ from litbench.metrics.human_study import (
 from litbench.metrics.leaderboard import plain
 from litbench.records import VERDICTS, empty_columns
 from litbench.report.human_study_page import write_human_study
+from litbench.sources.evaluation_pairs import input_files, read_pairs
 from litbench.sources.ratings import RATINGS, ROUNDING
 from litbench.store import Artifact, write_json
 from litbench.tables import read_table, write_table

@@ -19,12 +19,12 @@ from litbench.curation.funnel import Funnel
 from litbench.curation.pair_making import PairMaking, make_pairs
 from litbench.curation.rules import Buckets, PairRules
 from litbench.curation.story_making import StoryMaking, make_stories
+from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
 from litbench.evaluation.results import Evaluation, EvaluationFolder
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
-from litbench.raters import RaterSpec, check_options, files_of
 from litbench.records import PAIRS, connected_prompts
 from litbench.report.data_page import PairsFolder
 from litbench.sources.columns import GUESS, find_columns, first_rows
@@ -129,9 +129,7 @@ def fit(config: Fit) -> None:
             f"{next(iter(config.training))} is a key of training a reward model: give "
             "--model_name_or_path too"
         )
-    specs = _raters(config, n_pairs=0)
-    for spec in specs:
-        check_options(spec)
+    _raters(config, n_pairs=0)
     with only_writer(config.out):
         _fit(config)
 
@@ -293,7 +291,7 @@ def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path)
     artifact = Artifact(
         config.out,
         program=_PROGRAM,
-        config={"seed": config.seed, **{spec.name: spec.options for spec in specs}},
+        config={"seed": config.seed, **{spec.name: spec.given for spec in specs}},
         inputs={"pairs": file},
         models=files_of(specs),
     )
@@ -324,7 +322,7 @@ def _evaluate(
     folds = config.folds or min(max(prompts // 15, 3), 5)
     repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
     raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "bag_of_words", "random")}
-    trained = {spec.name: {"kind": spec.kind, **spec.options} for spec in specs}
+    trained = {spec.name: spec.plain() for spec in specs}
     before = pairs / "pairs_before_symmetry.parquet" if config.symmetry_buckets else None
     files: Any = {"pairs": pairs / "pairs.parquet", "before_symmetry": before}
     shared: Any = {**files, "folds": folds, "seed": config.seed}

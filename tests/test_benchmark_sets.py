@@ -68,7 +68,7 @@ def asked(monkeypatch):
 
 
 def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
-    found = benchmark({"talk": {"kind": "talk"}})
+    found = benchmark({"notes": {"kind": "notes"}})
     assert len(found["rows"]) == 6
     one, two = (row_of(found, name, "longer") for name in ("one", "two"))
     assert (one["agreement"], one["pairs"], one["prompts"], one["labels"]) == (0.75, 12, 5, "votes")
@@ -77,7 +77,7 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
         longer, shorter = (row_of(found, name, rater) for rater in ("longer", "shorter"))
         assert longer["agreement"] + shorter["agreement"] == pytest.approx(1)
         assert longer["low"] < longer["agreement"] < longer["high"]
-        assert row_of(found, name, "talk")["agreement"] == 0.5
+        assert row_of(found, name, "notes")["agreement"] == 0.5
     means = {row["rater"]: row for row in found["over_sets"]["raters"]}
     assert means["longer"]["mean"] == 0.5, "a mean over sets, whatever their sizes"
     assert means["longer"]["sd"] == pytest.approx(0.353553, abs=1e-5)
@@ -195,7 +195,7 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
         ({"pairs": {"../up": "/nowhere.parquet"}}, ConfigError, "cannot be a folder"),
         ({"pairs": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"split": "test"}, ConfigError, "split: with several sets"),
-        ({"reference": "talk"}, ConfigError, "not a rater"),
+        ({"reference": "notes"}, ConfigError, "not a rater"),
         ({"most_pairs": 1}, ConfigError, "2 or more"),
     ],
 )

@@ -15,8 +15,8 @@ from fake_openai import FAULTS, FakeOpenAI
 from fake_reddit import Killer, drawn_faults
 from scripted import Scripted, results_of
 
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
-from litbench.judges.rubric import rater_from_options
 from litbench.judges.session import Models, Role, UnfinishedError
 from litbench.judges.store import Answer, AnswerStore
 from litbench.protocols.narra import Narra, NarraOptions, family
@@ -422,7 +422,7 @@ def test_story_criteria_rate_any_pair(tmp_path, monkeypatch):
     with FakeOpenAI(longer) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
-        rater = rater_from_options("r", {"model": server.model, "rubric": "narra_story"}, "r")
+        rater = RaterSpec("r", "rubric", {"model": server.model, "rubric": "narra_story"}).load()
         rater.work_in(tmp_path)
         (judged,) = rater.judge([BlindPair("A lamp", "two words", "these are four words")])
     assert (judged[0].prefers, judged[0].reward_first, judged[0].reward_second) == ("second", 2, 4)

@@ -11,7 +11,7 @@ from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import EvaluationFolder
 from litbench.ingest import RejectedRows
-from litbench.judges.recorded import RecordedRater
+from litbench.judges.recorded import RecordedOptions
 from litbench.metrics.agreement import pair_scores
 from litbench.raters import judge_pairs
 from litbench.records import PAIRS, RATINGS, VERDICTS
@@ -226,8 +226,7 @@ def judged(pair_table):
 def recorded(judged, tmp_path):
     """The judge as a rater."""
     write_table(judged[1], tmp_path / "ratings.parquet")
-    options = {"path": str(tmp_path / "ratings.parquet"), "judge": "judge"}
-    return RecordedRater.from_options("gpt", options, "raters.gpt")
+    return RecordedOptions(tmp_path / "ratings.parquet", "judge").load("gpt")
 
 
 @pytest.mark.parametrize("with_texts", [True, False])

@@ -22,7 +22,7 @@ from test_longform import write_texts
 from test_session import messages_of
 
 from litbench.cli import main
-from litbench.judges.recorded import RecordedRater
+from litbench.judges.recorded import RecordedOptions
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact
@@ -211,9 +211,7 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
         expected = table.select(kept).sort_by(order)
         assert again[name].select(kept).sort_by(order).equals(expected), f"recorded {name}"
     assert {row["rater_kind"] for row in rows_of(tmp_path / "other", "ratings")} == {"recorded"}
-    rater = RecordedRater.from_options(
-        JUDGE, {"path": str(tmp_path / "out/ratings.parquet"), "judge": JUDGE}, ""
-    )
+    rater = RecordedOptions(tmp_path / "out/ratings.parquet").load(JUDGE)
     assert rater.notes() == {"stories": 6, "without_rating": 0}
     assert len(rater.by_text) == 4, "chapters"
 

@@ -19,17 +19,18 @@ from chinese_writers import (
 )
 from fake_openai import FakeOpenAI
 
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
-from litbench.evaluation.pairs import read_pairs
-from litbench.judges.rubric import rater_from_options
 from litbench.metrics.writers import correlate, win_rates
 from litbench.metrics.writing import length_correlation, negotiation_inconsistency
+from litbench.models.baselines import LengthRater
 from litbench.protocols.protocol import load_protocol
 from litbench.protocols.run import Run, run
 from litbench.protocols.tow import TASKS, Tow, TowOptions
 from litbench.protocols.tow.plans import broken_rule, final_plan, published_plan, stated_weights
 from litbench.protocols.tow.tree import CONTENT, PUBLISHED_WEIGHTS, grade_tree, leaf_score
-from litbench.raters import LengthRater, judge_pairs
+from litbench.raters import judge_pairs
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.tables import write_table
 from litbench.templates.rubric import load_rubric
 
@@ -501,7 +502,7 @@ def test_rating_by_length_is_the_longer_story(rubric, tmp_path, monkeypatch, pai
     pairs = read_pairs(path, None, None).headline
     options = {"model": FakeOpenAI.model, "rubric": rubric, "samples": 2}
     with served(monkeypatch, rate_by_length) as server:
-        rater = rater_from_options("rubric", options, "raters.rubric")
+        rater = RaterSpec("rubric", "rubric", options).load()
         rater.work_in(tmp_path)
         found = judge_pairs(rater, pairs)
     # Five distinct stories, twice each.

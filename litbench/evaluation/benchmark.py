@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 
 from litbench.config import Runtime, build
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import (
     Job,
@@ -27,7 +28,6 @@ from litbench.evaluation.loop import (
     print_estimates,
     print_leaderboard,
 )
-from litbench.evaluation.pairs import EvaluationPairs, input_files, read_pairs
 from litbench.evaluation.selection import Selection, select_templates, subsample
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
@@ -35,8 +35,8 @@ from litbench.metrics.agreement import has_texts
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
 from litbench.metrics.sets import over_sets, set_rows, sets_markdown
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import prompt_keys
+from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.store import Artifact, Cache, write_json
 
 
@@ -68,7 +68,7 @@ class Benchmark:
     Attributes:
         pairs: pairs file; or several sets by name, each a file or the keys of `Set`.
         out: output folder.
-        raters: named entries, see litbench.raters.
+        raters: named entries, see litbench.entries.
         before_symmetry: see `Set`; only for a single set.
         ratings: see `Set`; only for a single set.
         split: see `Set`; only for a single set.
@@ -196,7 +196,7 @@ def judge_sets(config: Benchmark, program: str, evaluations: list[OpenedSet], pa
     for evaluation in evaluations:
         source = evaluation.source
         files = input_files(source.pairs, source.before_symmetry, source.ratings)
-        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in evaluation.specs}
+        raters = {spec.name: spec.plain() for spec in evaluation.specs}
         artifacts[evaluation.name] = artifact = Artifact(
             config.out / evaluation.name,
             program=program,
@@ -271,8 +271,8 @@ def run_benchmark(config: Benchmark, program: str) -> None:
 
     `program` is the name or path of the program, for the manifests.
     """
-    for spec in parse_raters(config.raters) if config.raters or config.ratings is None else []:
-        check_options(spec, "raters")
+    if config.raters or config.ratings is None:
+        parse_raters(config.raters)
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
     evaluations, notes, broken = find_sets(config)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.curation.splits import assign_folds
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError
 from litbench.evaluation.loop import (
     Job,
@@ -21,11 +22,10 @@ from litbench.evaluation.loop import (
     finish_evaluation,
     print_leaderboard,
 )
-from litbench.evaluation.pairs import input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import connected_prompts
+from litbench.sources.evaluation_pairs import input_files, read_pairs
 from litbench.store import Artifact, Cache
 from litbench.text import digest
 
@@ -40,7 +40,7 @@ class CrossValidation:
     Attributes:
         pairs: pairs file.
         out: output folder.
-        raters: named entries, see litbench.raters; a trainable rater takes its training options
+        raters: named entries, see litbench.entries; a trainable rater takes its training options
             here, and may override `repeats`; with `share`, it is trained on that share of the
             training prompts, drawn by a hash.
         before_symmetry: pairs file before the last filter; also judged and reported.
@@ -69,16 +69,16 @@ def _list_raters(config: CrossValidation) -> list[tuple[RaterSpec, int, float]]:
     """Return the raters, with their repeats, 0 if not trained, and shares of training prompts."""
     raters: list[tuple[RaterSpec, int, float]] = []
     recorded = [] if config.ratings is None else recorded_specs(config.ratings)
-    for spec in [*parse_raters(config.raters), *recorded]:
-        repeats = spec.options.pop("repeats", config.repeats)
+    named = parse_raters(config.raters, may_train=True, extra=("repeats", "share"))
+    for spec in [*named, *recorded]:
+        repeats = spec.extra.get("repeats", config.repeats)
         if not isinstance(repeats, int) or repeats < 1:
             raise ConfigError(
                 f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
             )
-        share = spec.options.pop("share", 1)
+        share = spec.extra.get("share", 1)
         if not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(f"{spec.where}: share is {share!r}: give a number above 0, up to 1")
-        check_options(spec)
         raters.append((spec, repeats if spec.is_trained else 0, float(share)))
     return raters
 

@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.errors import DataError
-from litbench.evaluation.pairs import EvaluationPairs, read_pairs
 from litbench.metrics.agreement import has_texts, pair_scores
 from litbench.metrics.comparisons import Change
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
-from litbench.raters import NotesRater, judge_pairs
+from litbench.models.baselines import NotesRater
+from litbench.raters import judge_pairs
 from litbench.records import VERDICTS, connected_prompts
 from litbench.report.pages import ReportData, render_report
+from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import is_output, read_manifest, source_digest
 from litbench.tables import read_table
 
@@ -190,5 +191,5 @@ def reader_notes(pairs: pa.Table) -> Interval | None:
     """Agreement of a rater that only looks for notes to readers; None if a text is unknown."""
     if not has_texts(pairs).all():
         return None
-    (scores,) = pair_scores(judge_pairs(NotesRater("talk", "talk"), pairs), pairs)
+    (scores,) = pair_scores(judge_pairs(NotesRater(), pairs), pairs)
     return jackknife_interval(scores.credit, connected_prompts(pairs))

@@ -1,7 +1,7 @@
 """Select a judge's template on validation pairs (paper, A.3)."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.config import Input
+from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import Job, evaluate, print_estimates
-from litbench.evaluation.pairs import read_pairs
 from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.metrics.printing import leaderboard_text
-from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object
 from litbench.records import prompt_keys
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache, write_json
 from litbench.tables import write_table
 from litbench.templates import family_names
@@ -65,15 +65,12 @@ def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, 
         raise ConfigError(f"select.templates is {templates}: give two or more, each once")
     candidates: dict[str, list[RaterSpec]] = {}
     for spec in specs:
-        options = {option.name for option in fields(load_object(kinds()[spec.kind].options))}
-        if "template" not in options or "template" in spec.options:
+        if not hasattr(spec.options, "template") or "template" in spec.given:
             continue
         candidates[spec.name] = [
-            replace(spec, name=f"{spec.name}@{name}", options={**spec.options, "template": name})
+            replace(spec, name=f"{spec.name}@{name}", given={**spec.given, "template": name})
             for name in templates
         ]
-        for candidate in candidates[spec.name]:
-            check_options(candidate, "raters")
     if not candidates:
         raise ConfigError(
             "select: every rater has a template, or its kind takes none: remove `template` from "
@@ -147,7 +144,7 @@ def select_templates(
         best_name = leaderboard(own, validation, names[0])[0].rater
         rows = leaderboard(own, validation, best_name)
         best = of_judge[names.index(best_name)]
-        template = best.options["template"]
+        template = best.given["template"]
         print(f"{leaderboard_text(rows)}\n\n{clean_name(judge)}: template {template}\n")
         content.append({"rater": judge, "template": template, "templates": plain(rows)})
         chosen[judge] = replace(best, name=judge)

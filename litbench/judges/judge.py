@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.judges.client import (
     Budget,
@@ -111,6 +110,10 @@ class JudgeOptions(ModelOptions):
     def files(self) -> dict[str, str]:
         """The template, and the files of other raters."""
         return template_files(self.template) | super().files()
+
+    def load(self, name: str) -> "Judge":
+        """Make the rater; no request is sent."""
+        return Judge(name, self)
 
 
 class ModelRater(Rater):
@@ -291,8 +294,3 @@ class Judge(ModelRater):
 
     def _keys(self, questions: Sequence[str]) -> list[str]:
         return keys_of(self.options.model, questions, self.options.sampling)
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Judge:
-    """Build a rater of the kind `judge` from its config."""
-    return Judge(name, build(JudgeOptions, options, where))

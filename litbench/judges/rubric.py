@@ -22,7 +22,6 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
@@ -137,6 +136,10 @@ class RubricOptions(ModelOptions):
             files |= {name + str(number or ""): path for name, path in rubric_files(rubric).items()}
         return files
 
+    def load(self, name: str) -> "RubricRater":
+        """Make the rater; no request is sent."""
+        return RubricRater(name, self)
+
 
 class RubricRater(ModelRater):
     """A rubric judge as a rater; see the module. Each story is rated in a session of its own."""
@@ -144,7 +147,7 @@ class RubricRater(ModelRater):
     kind = "rubric"
     options: RubricOptions
 
-    def __init__(self, name: str, options: RubricOptions, where: str) -> None:
+    def __init__(self, name: str, options: RubricOptions) -> None:
         self.name = name
         self.options = options
         self._models = Models(
@@ -154,12 +157,12 @@ class RubricRater(ModelRater):
         )
         self._rubrics = [load_rubric(rubric) for rubric in options.rubrics()]
         if not self._rubrics:
-            raise ConfigError(f"{where}: rubric is empty: name at least one")
+            raise ConfigError(f"rater {name}: rubric is empty: name at least one")
         for rubric in self._rubrics:
             if needed := rubric.placeholders - {"text", "prompt"}:
                 raise ConfigError(
-                    f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a "
-                    "pair of stories does not have: use a rubric of {prompt} and {text}"
+                    f"rater {name}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which "
+                    "a pair of stories does not have: use a rubric of {prompt} and {text}"
                 )
         self._counts: Counter[str] = Counter()
 
@@ -285,8 +288,3 @@ class RubricRater(ModelRater):
             cost_usd=dollars_of(answers, self.options.price()),
             seconds=seconds / self.options.traffic.connections,
         )
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RubricRater:
-    """Build a rater of the kind `rubric` from its config."""
-    return RubricRater(name, build(RubricOptions, options, where), where)

@@ -10,7 +10,7 @@ in both orders.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,9 @@ class GenerativeModel(FolderRater):
             name: the rater's name.
             options: see `GenerativeRaterOptions`.
         """
-        return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
+        return build(
+            GenerativeRaterOptions, {"path": str(path), **options}, "GenerativeModel.load"
+        ).load(name)
 
     def stored(self) -> dict[str, Any]:
         """The question."""
@@ -302,39 +304,37 @@ class GenerativeRaterOptions(ModelOptions):
         """Model and custom template, by key."""
         return {**super().files(), **template_files(self.template)}
 
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
-    """Make a rater of kind `generative` from its config."""
-    given = build(GenerativeRaterOptions, options, where)
-    loaded = load_folder(given, "language", "generative")
-    model, tokenizer = loaded.model, loaded.tokenizer
-    require_packing(model, given.path)
-    if loaded.question is None:
-        family = "minimal" if given.answer else "verdict_label"
-        question = make_question(
-            tokenizer,
-            model,
-            load_template(given.template or family, given.answer),
-            given.max_length or _DEFAULT_MAX_LENGTH,
-            max_answer_tokens=given.max_answer_tokens,
-        )
-    else:
-        own = ("template", "answer", "max_length", "max_answer_tokens")
-        named = [key for key in own if getattr(given, key) is not None]
-        if named:
-            raise ConfigError(
-                f"rater {name}: {given.path} uses the question that it was trained on: remove "
-                + ", ".join(named)
+    def load(self, name: str) -> GenerativeModel:
+        """Load the model."""
+        loaded = load_folder(self, "language", "generative")
+        model, tokenizer = loaded.model, loaded.tokenizer
+        require_packing(model, self.path)
+        if loaded.question is None:
+            family = "minimal" if self.answer else "verdict_label"
+            question = make_question(
+                tokenizer,
+                model,
+                load_template(self.template or family, self.answer),
+                self.max_length or _DEFAULT_MAX_LENGTH,
+                max_answer_tokens=self.max_answer_tokens,
             )
-        question = Question.make(tokenizer, model, **vars(loaded.question))
-    return GenerativeModel(
-        model,
-        tokenizer,
-        question,
-        name=name,
-        prompts=loaded.prompts,
-        batch_tokens=given.batch_tokens,
-        least_label_mass=given.least_label_mass,
-        training=loaded.training,
-        adapter=loaded.adapter,
-    )
+        else:
+            own = ("template", "answer", "max_length", "max_answer_tokens")
+            named = [key for key in own if getattr(self, key) is not None]
+            if named:
+                raise ConfigError(
+                    f"rater {name}: {self.path} uses the question that it was trained on: remove "
+                    + ", ".join(named)
+                )
+            question = Question.make(tokenizer, model, **vars(loaded.question))
+        return GenerativeModel(
+            model,
+            tokenizer,
+            question,
+            name=name,
+            prompts=loaded.prompts,
+            batch_tokens=self.batch_tokens,
+            least_label_mass=self.least_label_mass,
+            training=loaded.training,
+            adapter=loaded.adapter,
+        )

@@ -6,14 +6,12 @@ decides which story is A, exactly balanced, unless a rationale fixes the order.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 from trl import SFTConfig, SFTTrainer
 
-from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.models.generative import GenerativeModel, make_question, require_packing
 from litbench.models.question import VERDICT, Question, tokenize
@@ -58,6 +56,10 @@ class GenerativeTraining(TrainingOptions, SFTConfig):  # type: ignore[misc]
     def files(self) -> dict[str, str]:
         """Model and custom template, by key."""
         return {**super().files(), **template_files(self.template)}
+
+    def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> Any:
+        """Train a rater inside cross-validation; see `train_inside`."""
+        return train_inside(train_generative_model, self, name, pairs, folder, seed)
 
 
 class PackedSFTTrainer(PairTrainer, SFTTrainer):  # type: ignore[misc]
@@ -142,7 +144,3 @@ def train_generative_model(
     ]
     trained = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
     return GenerativeModel(question=question, **trained, name=name) if trained else None
-
-
-options_of = partial(build, GenerativeTraining)
-train_rater = partial(train_inside, train_generative_model, GenerativeTraining)

@@ -28,7 +28,6 @@ from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from litbench.config import build
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
@@ -459,16 +458,16 @@ def train(
 
 def train_inside(
     train_model: Callable[..., Any],
-    cls: type[Any],
+    options: TrainingOptions,
     name: str,
-    options: Mapping[str, Any],
     pairs: pa.Table,
     folder: Path,
     seed: int,
-    where: str,
 ) -> Any:
     """Train a rater inside cross-validation, with the fold's seed unless `options` sets one."""
-    ready = build(cls, {"seed": seed, **options}, where)
+    ready: Any = copy.copy(options)
+    if "seed" not in options.given:
+        ready.seed = seed
     made = train_model(pairs, ready, folder, name)
     ready.report({})
     return made

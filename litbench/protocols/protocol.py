@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from litbench.config import build, nearest, read_yaml
@@ -23,7 +24,6 @@ from litbench.judges.session import (
     without_reasoning,
 )
 from litbench.judges.store import Sampling
-from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
 
 # The class of each protocol, imported on first use.
@@ -142,7 +142,7 @@ def load_protocol(name: str, options: Mapping[str, Any]) -> Protocol:
     """Load a protocol with its options."""
     if name not in PROTOCOLS:
         raise ConfigError(f"unknown protocol '{name}': {nearest(name, list(PROTOCOLS))}")
-    cls = load_object(PROTOCOLS[name])
+    cls = resolve_name(PROTOCOLS[name])
     loaded: Protocol = cls(build(cls.options, options, f"{name}: options"))
     return loaded
 

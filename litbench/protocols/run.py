@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import numpy as np
@@ -52,7 +53,7 @@ from litbench.protocols.protocol import (
     load_protocol,
     mock_of,
 )
-from litbench.raters import Estimate, estimates_text, load_object
+from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
@@ -568,7 +569,7 @@ class RunCommand(Run):
     def explain(cls, arguments: Sequence[str]) -> Iterator[str]:
         """The options of the protocol that is named among the arguments, for `--help`."""
         for name in PROTOCOLS.keys() & set(arguments):
-            yield from describe(load_object(PROTOCOLS[name]).options, "options.")
+            yield from describe(resolve_name(PROTOCOLS[name]).options, "options.")
 
 
 def command(config: RunCommand) -> None:
@@ -596,7 +597,7 @@ def print_tasks(config: Tasks) -> None:
     del config
     print(f"{'benchmark':<10}{'items':>6}{'calls per item':>16}  measures")
     for name, place in sorted(PROTOCOLS.items()):
-        cls = load_object(place)
+        cls = resolve_name(place)
         about = (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
         items, calls, needs = _size(name)
         print(f"{name:<10}{items:>6}{calls:>16}  {about.partition(': ')[2]}")
@@ -608,7 +609,7 @@ def _size(name: str) -> tuple[str, str, str]:
     """The number of items, of requests to writer and judge for one, and the files it needs."""
     needs = [
         f"--options.{one.name}"
-        for one in fields(load_object(PROTOCOLS[name]).options)
+        for one in fields(resolve_name(PROTOCOLS[name]).options)
         if one.default is MISSING and one.default_factory is MISSING
     ]
     if needs:
