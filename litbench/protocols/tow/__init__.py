@@ -67,7 +67,7 @@ from litbench.protocols.tow.tree import (
 from litbench.records import TURNS, Column, Schema
 from litbench.tables import read_table
 from litbench.templates.delimiters import without_delimiters
-from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
+from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric, rubric_files
 
 PLANNER = "planner"
 TaskName = Literal["completion", "guide", "open"]
@@ -200,10 +200,10 @@ class Tow(Protocol):
         """The instructions."""
         return self._items
 
-    def files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path | str]:
         """Files of the user, also those of baselines."""
-        paths = {name: Path(name) for name in self._options.baselines if Path(name).suffix}
-        return super().files() | {f"options.baselines.{name}": path for name, path in paths.items()}
+        rubrics = [name for name in self._options.baselines if rubric_files(name)]
+        return super().files() | {f"options.baselines.{name}": Path(name) for name in rubrics}
 
     def record(self) -> dict[str, Any]:
         """Rules, weights and reference, the texts' digests, and what is not as published."""
