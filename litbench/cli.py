@@ -2,7 +2,7 @@
 
     litbench fit posts.jsonl --out runs/mine
     litbench data make_pairs --config configs/data/sample_pairs.yaml
-    accelerate launch -m litbench train bradley_terry --config configs/train/bradley_terry.yaml
+    accelerate launch -m litbench train bradley_terry --config configs/paper/bradley_terry.yaml
 
 `litbench` alone lists the commands, `litbench COMMAND --help` the keys of one. The commands of the
 groups data, train and eval are the programs of these folders: `litbench eval benchmark` and
