@@ -7,11 +7,10 @@ from collections import Counter, defaultdict
 
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, rating_folder, serving
+from study_folder import TEXTS, command, rating_folder, serving
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.human_study.command import command
 from litbench.human_study.plan import Plan
 from litbench.human_study.ratings import CHECK, RatingStore, estimate_ratings, right_number
 from litbench.human_study.simulation import SimulatedReaders, visit_study
