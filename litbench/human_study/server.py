@@ -430,7 +430,8 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         # What is stored binds, if two tabs sent something.
         deliver = partial(play.deliver, step, store.turns(shown)[step])
         asyncio.run_coroutine_threadsafe(called(deliver), loops[0]).result()
-        return go_on()
+        # To the newest part of the story.
+        return RedirectResponse("/read#now", 303)
 
     @route("POST", "/retry")
     def retry(request: Request, form: Form) -> Response:
