@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from litbench.templates.rubric import canonical, json_objects
+from litbench.templates.json_replies import find_json
+from litbench.templates.rubric import canonical
 
 # Weights with two decimals each miss a sum of 1 by rounding.
 _ROUNDING = 0.02 + 1e-9
@@ -38,7 +39,7 @@ def stated_weights(reply: str, leaves: Sequence[str]) -> list[float] | None:
         Any numbers, also NaN, in the order of the leaves; None if there are none.
     """
     found = None
-    for content in json_objects(reply):
+    for content in (one.content for one in find_json(reply) if not one.is_broken):
         stated = content.get("weights", content)
         if isinstance(stated, Mapping):
             by_name = {canonical(str(name)): number for name, number in stated.items()}
