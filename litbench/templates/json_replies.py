@@ -59,6 +59,11 @@ def find_json(text: str, opens: re.Pattern[str] = OBJECT) -> Iterator[Found]:
         match = opens.search(text, end)
 
 
+def json_objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the outermost objects that can be decoded, in order."""
+    return (found.content for found in find_json(text) if not found.is_broken)
+
+
 def decoded(text: str) -> Any:
     """The JSON that a text begins with, without lone surrogates; None if it cannot be decoded."""
     try:
