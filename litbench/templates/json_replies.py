@@ -59,7 +59,7 @@ def find_json(text: str, opens: re.Pattern[str] = OBJECT) -> Iterator[Found]:
         match = opens.search(text, end)
 
 
-def json_objects(text: str) -> Iterator[dict[str, Any]]:
+def json_objects(text: str) -> Iterator[Any]:
     """Yield the outermost objects that can be decoded, in order."""
     return (found.content for found in find_json(text) if not found.is_broken)
 
