@@ -47,6 +47,10 @@ _COMMANDS = {
     "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
+    "audit": (
+        "litbench.experiments.audit:audit",
+        "Find out what a set of preferences, and a rater on it, measures.",
+    ),
     "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
     "tasks": ("litbench.protocols.run:print_tasks", "List the writing benchmarks."),
 }
