@@ -246,6 +246,8 @@ def every_eval_ever(passport: Passport) -> dict[str, Any]:
             "name": passport.rater,
             "id": str(passport.options.get("model", passport.rater)),
             "additional_details": {
+                "deployment_type": "unknown",
+                "model_availability": "unknown",
                 "kind": passport.kind,
                 "options": json.dumps(passport.options, sort_keys=True),
             },
