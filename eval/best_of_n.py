@@ -2,8 +2,8 @@
 
     python eval/best_of_n.py --config configs/eval/sample_best_of_n.yaml
 
-Reads stories tables with several stories per prompt, such as those of eval/generate.py, and scores
-the stories with a rater. Writes into `out`:
+Reads stories tables with several stories per prompt, such as those of `litbench run stories`, and
+scores the stories with a rater. Writes into `out`:
 
 - `stories.parquet`: the stories with `reward`, `rank` within the prompt (1 is the best) and, with a
   second rater, `second_reward`;

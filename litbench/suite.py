@@ -20,11 +20,11 @@ from litbench.config import Positional, Runtime
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import compare_annotators
-from litbench.evaluation.results import find_input
+from litbench.evaluation.results import Evaluation, find_input
 from litbench.judges.recorded import recorded_specs
 from litbench.judges.store import Sampling, file_name
 from litbench.metrics.annotators import AnnotatorAgreement
-from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, plain
+from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models import model_entry
 from litbench.passport import (
@@ -38,12 +38,11 @@ from litbench.passport import (
     set_rows_of,
     write_passport,
 )
-from litbench.records import VERDICTS, prompt_keys
+from litbench.records import prompt_keys
 from litbench.report.suite import Entry, write_site
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.sources.registry import Dataset, find_dataset, list_sets, read_registry
 from litbench.store import fingerprint, read_manifest, write_atomically, write_json
-from litbench.tables import read_table
 
 REFERENCE = "longer"
 # Raters that do not read what a story says.
@@ -205,26 +204,24 @@ def _evaluate_recorded(config: Suite, datasets: Mapping[str, Dataset]) -> None:
 
 @dataclass(frozen=True)
 class JudgedSet:
-    """A set that was evaluated, with its figures computed from the verdicts."""
+    """A set that was evaluated: its pairs, with all pairs within a prompt if it has annotators."""
 
     dataset: Dataset
-    manifest: dict[str, Any]
+    evaluation: Evaluation
     pairs: EvaluationPairs
-    rows: Sequence[LeaderboardRow]
     annotators: AnnotatorAgreement | None
 
 
 def _read_judged(folder: Path, dataset: Dataset) -> JudgedSet:
-    manifest = read_manifest(folder)
-    config, inputs = manifest["config"], manifest["inputs"]
-    ratings = find_input(folder, manifest, "ratings") if "ratings" in inputs else None
-    verdicts = read_table(folder / "verdicts.parquet", VERDICTS)
-    pairs = read_pairs(find_input(folder, manifest, "pairs"), None, config["split"], ratings)
-    pairs = pairs.select(verdicts["pair_id"].unique())
-    trained_on = manifest["counts"]["trained_on"]
-    rows = leaderboard(verdicts, pairs.headline, config["reference"], trained_on=trained_on)
-    people = None if ratings is None else compare_annotators(verdicts, ratings, pairs.all)
-    return JudgedSet(dataset, manifest, pairs, rows, people)
+    evaluation = Evaluation.find(folder)
+    if "ratings" not in evaluation.manifest["inputs"]:
+        return JudgedSet(dataset, evaluation, evaluation.pairs, None)
+    ratings = find_input(folder, evaluation.manifest, "ratings")
+    split = evaluation.manifest["config"]["split"]
+    pairs = read_pairs(evaluation.pairs_path, None, split, ratings)
+    pairs = pairs.select(evaluation.verdicts["pair_id"].unique())
+    people = compare_annotators(evaluation.verdicts, ratings, pairs.all)
+    return JudgedSet(dataset, evaluation, pairs, people)
 
 
 def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passport]:
@@ -243,7 +240,7 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
         if (folder / name / "manifest.json").is_file()
     }
     groups = linked_sets({name: set(prompt_keys(one.pairs.all)) for name, one in judged.items()})
-    raters = dict.fromkeys(row.rater for one in judged.values() for row in one.rows)
+    raters = dict.fromkeys(row.rater for one in judged.values() for row in one.evaluation.rows)
     passports = {rater: _passport(rater, judged, groups) for rater in raters}
     for rater, passport in passports.items():
         if len(passport.sets) > 1 and passport.reference in passports:
@@ -260,10 +257,13 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
 def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, str]) -> Passport:
     """The passport of a rater, without means over sets."""
     own = {
-        name: (one, row) for name, one in judged.items() for row in one.rows if row.rater == rater
+        name: (one, row)
+        for name, one in judged.items()
+        for row in one.evaluation.rows
+        if row.rater == rater
     }
     one, row = next(iter(own.values()))
-    config, inputs = one.manifest["config"], one.manifest["inputs"]
+    config, inputs = one.evaluation.manifest["config"], one.evaluation.manifest["inputs"]
     start = f"raters.{rater}."
     files = {
         key.removeprefix(start): value["sha256"]
@@ -284,8 +284,8 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         cost_usd=round(sum(costs), 6) if costs else None,
         input_tokens=_total([row.input_tokens for _, row in own.values()]),
         output_tokens=_total([row.output_tokens for _, row in own.values()]),
-        versions=one.manifest["versions"],
-        date=max(one.manifest["finished_utc"] for one, _ in own.values()),
+        versions=one.evaluation.manifest["versions"],
+        date=max(one.evaluation.manifest["finished_utc"] for one, _ in own.values()),
     )
 
 
@@ -323,7 +323,7 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
         trained_on_prompts=row.trained_on,
         beside={
             other.rater: estimate(other.agreement)
-            for other in one.rows
+            for other in one.evaluation.rows
             if other.rater in BASELINES and other.rater != row.rater
         },
         people=_people_figures(one.annotators, row.rater, estimate),

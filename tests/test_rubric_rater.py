@@ -231,7 +231,7 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
 def test_wrong_options(tmp_path):
     (tmp_path / "plan.yaml").write_text(json.dumps({**RUBRIC, "text": "{text} {plan}"}))
     cases = {
-        "needs plan, which a pair": {"rubric": str(tmp_path / "plan.yaml")},
+        "needs plan, which a story": {"rubric": str(tmp_path / "plan.yaml")},
         "did you mean 'story'": {"rubric": "storry"},
         "has no price": {"traffic": {"max_cost_usd": 1}},
         "unknown key 'rubrik'": {"rubrik": "story"},

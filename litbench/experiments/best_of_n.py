@@ -273,7 +273,7 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     if not groups:
         raise DataError(
             f"stories: no prompt has {config.least_stories} stories: generate more with "
-            "eval/generate.py, or lower least_stories"
+            "`litbench run stories`, or lower least_stories"
         )
     n_words = stories["n_words"].to_numpy()
     prompts = [
