@@ -53,7 +53,7 @@ _LIBRARIES = (
     ),
     *("flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas"),
     *("peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers"),
-    *("torch", "transformers", "trl", "jieba", "nltk", "wordfreq"),
+    *("torch", "transformers", "trl", "jieba", "nltk"),
 )
 
 
