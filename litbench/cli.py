@@ -2,7 +2,7 @@
 
     litbench fit posts.jsonl --out runs/mine
     litbench data make_pairs --config configs/data/sample_pairs.yaml
-    accelerate launch -m litbench train bradley_terry --config configs/train/bradley_terry.yaml
+    accelerate launch -m litbench train bradley_terry --config configs/paper/bradley_terry.yaml
 
 `litbench` alone lists the commands, `litbench COMMAND --help` the keys of one. The commands of the
 groups data, train and eval are the programs of these folders: `litbench eval benchmark` and
@@ -43,7 +43,7 @@ from litbench.scoring import (
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 # Commands: the function, whose argument is the config, and what it does.
 _COMMANDS = {
-    "fit": ("litbench.fit:fit", "Train and evaluate on your own stories."),
+    "fit": ("litbench.fitting:fit", "Train and evaluate on your own stories."),
     "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),

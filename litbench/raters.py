@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
@@ -99,12 +100,14 @@ class Rater:
         shard: number of pairs passed to `judge` per call; None for all pairs.
         needs_texts: whether pairs without texts are an error. If false, `judge` gets the
             `story_id` in place of a missing text.
+        reads_prompt: whether verdicts need the prompt, so that a pair without one is an error.
     """
 
     name: str
     kind: str
     shard: int | None = None
     needs_texts = True
+    reads_prompt = False
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""
@@ -260,6 +263,15 @@ def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
     return frozenset(prompt_keys(pairs))
 
 
+def check_prompts(pairs: pa.Table, reads_prompt: bool, reader: str) -> None:
+    """Raise a DataError if a reader of the prompts gets pairs without them."""
+    if reads_prompt and (missing := pc.sum(pc.equal(pairs["prompt"], "")).as_py()):
+        raise DataError(
+            f"{reader} reads the prompt, and {missing:,} of {pairs.num_rows:,} pairs have none: "
+            "use form: story, or a template without {prompt}"
+        )
+
+
 def check_training_prompts(rater: Rater, table: pa.Table, when: str) -> int:
     """Count the prompts that a rater was trained on; with "refuse", any is a ConfigError."""
     trained = rater.training_prompts()
@@ -305,6 +317,7 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
             f"rater {rater.name}: some pairs have no texts: leave them out (`where` of "
             "data_prep/import_ratings.py), or use recorded judges only"
         )
+    check_prompts(pairs, rater.reads_prompt, f"rater {rater.name}")
     schema = pa.schema({name: column.type for name, column in empty_columns(VERDICTS, 0).items()})
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]

@@ -170,6 +170,7 @@ class Judge(ModelRater):
         self.options = options
         self.shard = SHARD if options.batch is None else None
         self.template = load_template(options.template, options.answer)
+        self.reads_prompt = "prompt" in self.template.slots
         self._price = options.price()
         self._budget = Budget(options.traffic, self._price)
         self._models: set[str] = set()

@@ -82,6 +82,8 @@ def write_trained_model(
         **{key: manifest[key] for key in ("program", "finished_utc", "versions")},
         "kind": model.kind,
         "adapter": model.adapter is not None,
+        "reads_prompt": model.reads_prompt,
+        **({"answer": model.question.answer} if model.kind == "generative" else {}),
         "config": without_folders(manifest["config"]),
         "inputs": without_folders(manifest["inputs"]),
         "label_source": dict(Counter(pairs["label_source"].to_pylist())),

@@ -26,7 +26,7 @@ from litbench.models.backbone import (
     to_device,
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
-from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
+from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of, shows_prompt
 from litbench.progress import ProgressBar
 from litbench.raters import ScoreRater
 
@@ -60,6 +60,7 @@ class RewardModel(FolderRater, ScoreRater):
     ) -> None:
         super().__init__(model, tokenizer, name=name, **stored)
         self.form = form
+        self.reads_prompt = form != "story" and (form != "chat" or shows_prompt(tokenizer))
         self.stories_cut = 0
         self.shows_progress = True
         self.is_foreign = False

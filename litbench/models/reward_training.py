@@ -151,7 +151,7 @@ def train_reward_model(
     Returns:
         The trained model, not yet saved. None on every process but rank 0.
     """
-    model, tokenizer = load_to_train(pairs, options, "reward")
+    model, tokenizer = load_to_train(pairs, options, "reward", reads_prompt=options.form == "chat")
     prepare_tokenizer(tokenizer, model, options.max_length, options.form)
     parts = [
         tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)

@@ -100,12 +100,16 @@ def name_pairs(texts: pa.Table) -> pa.Table:
     """Fill in missing ids of prompts, stories and pairs; call it before cleaning.
 
     Missing ids are digests of the uncleaned texts, so a story has the same id in all sources.
+    Without a prompt, the missing `prompt_id` is a digest of both stories.
     """
     columns: dict[str, Any] = {name: texts[name] for name in texts.column_names}
-    keys = pa.chunked_array([pa.array(prompt_keys(texts), pa.large_string())])
-    columns["prompt_id"] = pc.coalesce(texts["prompt_id"], keys)
+    keys = pc.coalesce(texts["prompt_id"], pa.array(prompt_keys(texts), pa.large_string()))
+    sides = zip(*(texts[side].to_pylist() for side in SIDES), strict=True)
+    of_pair = pa.array(map(pair_id, *zip(*sides, strict=True)), pa.large_string())
+    own = pc.if_else(pc.equal(texts["prompt"], ""), of_pair, keys)
+    columns["prompt_id"] = pc.coalesce(texts["prompt_id"], own)
     for side in SIDES:
-        names = [columns["prompt_id"], texts[side], texts[f"{side}_story_id"]]
+        names = [keys, texts[side], texts[f"{side}_story_id"]]
         ids = [
             row["2"] or digest("story", row["0"], row["1"])
             for batch in pa.table(names, ["0", "1", "2"]).to_batches(max_chunksize=1_000)
@@ -154,10 +158,11 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
 def read_any_pairs(source: str | Path) -> pa.Table:
     """Read a pairs table of LitBench, or pairs from elsewhere.
 
-    Pairs from elsewhere need a chosen and a rejected text, and a prompt; as in trl, both texts may
-    be conversations, and without a prompt it is what both texts start with. What they lack is
-    filled in: ids by hash, split "all", label source "people", numbers of words. Rows that cannot
-    be used are counted on stderr.
+    Pairs from elsewhere need a chosen and a rejected text; as in trl, both texts may be
+    conversations, and without a column of prompts the prompt is what both texts start with. Either
+    every pair has a prompt or none has, which is said on stderr. What the pairs lack is filled in:
+    ids by hash, split "all", label source "people", numbers of words. Rows that cannot be used are
+    counted on stderr.
 
     Args:
         source: Parquet, JSONL, CSV, TSV, a folder saved by `datasets`, or a name on the Hub.
@@ -181,21 +186,25 @@ def read_any_pairs(source: str | Path) -> pa.Table:
     is_implicit = "prompt" not in origins
     if _is_conversation(rows[origins["chosen"]]):
         origins = conversation_columns(origins)
-    elif is_implicit:
-        origins["prompt"] = "''"
+    else:
+        quoted = origins.get("prompt", "").replace('"', '""')
+        origins["prompt"] = "''" if is_implicit else f"""coalesce("{quoted}", '')"""
     texts = read_foreign(
         source, two_texts(*SIDES), columns=origins, rejected_rows=rejected_rows, numbered=True
     )
     if origins["prompt"] == "''":
         texts = _with_implicit_prompts(texts)
-    same = pc.equal(*(texts[side] for side in SIDES))
+    same, no_prompt = pc.equal(*(texts[s] for s in SIDES)), pc.equal(texts["prompt"], "")
+    if pc.all(no_prompt).as_py():
+        print(f"{source}: the pairs have no prompts", file=sys.stderr)
+        no_prompt = pc.is_null(no_prompt)
     for column, reason, broken in (
-        ("prompt", "no text", pc.equal(texts["prompt"], "")),
+        ("prompt", "no text", no_prompt),
         ("rejected", "the same text on both sides", same),
     ):
         for row in texts[ROW].filter(broken).to_pylist():
             rejected_rows.add(str(source), row, column, reason)
-    texts = texts.filter(pc.invert(pc.or_(pc.equal(texts["prompt"], ""), same)))
+    texts = texts.filter(pc.invert(pc.or_(no_prompt, same)))
     pairs = name_pairs(texts)
     check_prompt_ids(pairs, str(source))
     pairs = drop_repeats(pairs, str(source), rejected_rows)

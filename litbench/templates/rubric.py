@@ -22,7 +22,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -69,6 +69,7 @@ _OWN = re.compile(r"\b(?:my|overall|final)\b", re.I)
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
 _LONGEST_NAME = 200
+_ANCHORS = re.compile(r"[;,] (?:only )?(?=\d+ = )")
 _Block = list[tuple[str, float | None]]
 # Typical length of the reasoning before the ratings, for estimates.
 _EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
@@ -93,6 +94,13 @@ class Criterion:
     weight: float = 1.0
     power: float = 1.0
     allowed: list[float] | None = None
+
+    @cached_property
+    def parts(self) -> tuple[str, dict[float, str]]:
+        """What `about` asks, and what it says of ratings, as in `... ; 1 = dull; 5 = fine`."""
+        question, *anchors = _ANCHORS.split(self.about)
+        pieces = (one.partition(" = ") for one in anchors)
+        return question, {float(number): text for number, _, text in pieces}
 
 
 class Rating(NamedTuple):
@@ -193,6 +201,11 @@ class Rubric:
             }
         missing = {one.name: Rating(None, "unparsed") for one in self.criteria}
         return missing | stated
+
+    def options(self, criterion: Criterion) -> list[float]:
+        """The ratings that a person can give: those allowed, else whole numbers of the scale."""
+        numbers = range(math.ceil(self.lowest), math.floor(self.highest) + 1)
+        return criterion.allowed or [float(number) for number in numbers]
 
     def unread(self, outcome: str) -> dict[str, Rating]:
         """The ratings of a reply that cannot be read, such as a refusal."""
@@ -389,9 +402,35 @@ def json_objects(reply: str) -> Iterator[Any]:
         start = reply.find("{", end)
 
 
+@cache
+def _packaged() -> dict[str, dict[str, Any]]:
+    """The keys of the packaged rubrics, by name.
+
+    A file with `rubrics` has several rubrics of one criterion, which share its other keys: `logic`
+    in `tow.yaml` is `tow_logic`.
+    """
+    found = {}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        shared = {**read_yaml(path), "name": path.stem, "path": path}
+        rubrics = shared.pop("rubrics", None)
+        if rubrics is None:
+            found[path.stem] = shared
+            continue
+        for criterion, own in rubrics.items():
+            name = f"{path.stem}_{criterion}"
+            found[name] = {
+                **shared,
+                "name": name,
+                "highest": own.get("highest", shared["highest"]),
+                "text": shared["text"].replace("{scale}", own["scale"]),
+                "criteria": [{"name": criterion, "about": own["about"]}],
+            }
+    return found
+
+
 def packaged_rubrics() -> list[str]:
     """Sorted names of the packaged rubrics."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return sorted(_packaged())
 
 
 def rubric_files(name: str) -> dict[str, str]:
@@ -401,22 +440,23 @@ def rubric_files(name: str) -> dict[str, str]:
 
 def load_rubric(name: str | Path) -> Rubric:
     """Load a packaged rubric or a YAML file."""
-    known = packaged_rubrics()
-    is_packaged = str(name) in known
-    path = _FOLDER / f"{name}.yaml" if is_packaged else Path(name)
-    if not is_packaged and path.suffix not in (".yaml", ".yml"):
+    known, path = packaged_rubrics(), Path(name)
+    if str(name) in known:
+        content = dict(_packaged()[str(name)])
+    elif path.suffix in (".yaml", ".yml"):
+        content = {**read_yaml(path), "name": path.stem, "path": path}
+    else:
         raise ConfigError(
             f"unknown rubric '{name}' ({nearest(str(name), known)}): use a packaged rubric or the "
             "path of a .yaml file"
         )
-    where = f"rubric {path}"
-    content = read_yaml(path)
+    where = f"rubric {content['path']}"
     if isinstance(criteria := content.get("criteria"), list):
         content["criteria"] = tuple(
             build(Criterion, {"name": one} if isinstance(one, str) else one, f"{where}: criteria")
             for one in criteria
         )
-    rubric = build(Rubric, {**content, "name": path.stem, "path": path}, where)
+    rubric = build(Rubric, content, where)
     return replace(rubric, text=rubric.text.strip())
 
 
