@@ -61,6 +61,7 @@ class Set:
         recorded: whether the recorded judges of `ratings` become raters. If not, only pairs whose
             texts are known are judged, since other raters need them.
         about: a short description.
+        columns: columns of the prompt, chosen and rejected, as {chosen: NAME}; others are guessed.
     """
 
     pairs: Path
@@ -69,6 +70,7 @@ class Set:
     ratings: Path | None = None
     recorded: bool = True
     about: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Benchmark:
         before_symmetry: see `Set`; only for a single set.
         ratings: see `Set`; only for a single set.
         split: see `Set`; only for a single set.
+        columns: see `Set`; only for a single set.
         reference: the rater that all others are compared with; choose it before seeing results.
         on_training_prompts: refuse raters that were trained on prompts of these pairs, or flag
             their rows; with several sets, always flag.
@@ -101,6 +104,7 @@ class Benchmark:
     before_symmetry: Path | None = None
     ratings: Path | None = None
     split: str | None = None
+    columns: dict[str, str] = field(default_factory=dict)
     reference: str = "longer"
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     most_pairs: int | None = None
@@ -123,9 +127,10 @@ class OpenedSet:
 def list_sets(config: Benchmark) -> dict[str, Set]:
     """Return the sets by name; a single set is named ""."""
     if not isinstance(config.pairs, Mapping):
-        return {"": Set(config.pairs, config.split, config.before_symmetry, config.ratings)}
-    for key in ("split", "before_symmetry", "ratings"):
-        if getattr(config, key) is not None:
+        keys = ("pairs", "split", "before_symmetry", "ratings", "columns")
+        return {"": Set(**{key: getattr(config, key) for key in keys})}
+    for key in ("split", "before_symmetry", "ratings", "columns"):
+        if getattr(config, key):
             raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
     sets = {}
     for name, given in config.pairs.items():
@@ -148,7 +153,9 @@ def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, s
     Raises:
         DataError: the set cannot be used.
     """
-    read = read_pairs(source.pairs, source.before_symmetry, source.split, source.ratings)
+    read = read_pairs(
+        source.pairs, source.before_symmetry, source.split, source.ratings, source.columns
+    )
     # Other supersets are judged in full: recorded judges need no texts.
     if read.all is read.headline or not source.recorded:
         pairs = read.all.filter(pa.array(has_texts(read.all)))
@@ -228,7 +235,7 @@ def judge_sets(
             models=files_of(one.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on = [data, source.split, config.most_pairs]
+        depends_on = [data, source.split, source.columns, config.most_pairs]
         pairs, work = partial(getattr, one.pairs, "all"), one.pairs.all.num_rows
         for spec in one.specs:
             label = f"{spec.name}@{one.name}" if one.name else spec.name
