@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from litbench.config import Input, as_plain, run_program
 from litbench.errors import DataError
-from litbench.evaluation.pairs import read_pairs
 from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
 from litbench.metrics.agreement import has_texts
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 

@@ -46,6 +46,7 @@ from litbench.config import Input, Runtime, as_plain, build, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
 from litbench.curation.rules import PairRules
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import Job, evaluate
 from litbench.metrics.ablation import (
@@ -58,7 +59,6 @@ from litbench.metrics.ablation import (
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import plain
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, prompt_keys
 from litbench.report.pages import write_ablation
 from litbench.sources.pairs import as_pairs, read_any_pairs
@@ -83,7 +83,7 @@ class Config(PairRules):
         stories: Parquet, JSONL, CSV or `datasets` with the schema STORIES; null if every variant
             is a pairs file.
         test_pairs: name -> pairs file; additional test sets, used in full.
-        raters: named entries, see litbench.raters; a trainable rater takes its training options
+        raters: named entries, see litbench.entries; a trainable rater takes its training options
             here. Each may have a `family` (raters that differ only in size) and `parameters`
             (number of weights, if the rater does not report it).
         train_split: train on pairs of this split; null for all pairs.
@@ -157,12 +157,10 @@ def read_variants(config: Config) -> dict[str, PairRules | Path]:
 def read_raters(config: Config) -> list[tuple[RaterSpec, Arm]]:
     """Return each rater, and an arm with its family and size."""
     raters = []
-    for spec in parse_raters(config.raters):
-        own = {key: spec.options.pop(key, None) for key in ("family", "parameters")}
-        check_options(spec)
-        if spec.is_trained and "seed" in spec.options:
+    for spec in parse_raters(config.raters, may_train=True, extra=("family", "parameters")):
+        if spec.is_trained and "seed" in spec.given:
             raise ConfigError(f"{spec.where}.seed: leave it out; the key seeds sets it")
-        raters.append((spec, Arm(spec.name, spec.name, **own)))
+        raters.append((spec, Arm(spec.name, spec.name, **spec.extra)))
     if not any(spec.is_trained for spec, _ in raters):
         raise ConfigError("raters: none can be trained: add one, such as f: {kind: features}")
     return raters

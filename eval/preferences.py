@@ -31,7 +31,6 @@ import pyarrow.parquet as pq
 from litbench.config import Input, Runtime, run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.pairs import read_pairs
 from litbench.judges.client import Budget, Traffic, ask, check_limit
 from litbench.judges.interpreting import (
     InterpretingOptions,
@@ -68,6 +67,7 @@ from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.progress import ProgressBar
 from litbench.records import connected_prompts, pair_weights
 from litbench.report.pages import pairs_to_read, write_preferences
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.text import digest
 

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
 from litbench.config import Input, Runtime, nearest, run_program
+from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
@@ -56,7 +57,6 @@ from litbench.metrics.writers import (
     win_rates,
     writer_rows,
 )
-from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
@@ -75,7 +75,7 @@ class Config:
         out: output folder.
         quantity: the quantity to compare; the protocol's headline when null.
         reference: the writer that all others are compared with; choose it before seeing results.
-        raters: raters with rewards, which score the runs' stories; see litbench.raters.
+        raters: raters with rewards, which score the runs' stories; see litbench.entries.
         slop: folder of the slop lists; adds the text statistics of `litbench.metrics.prose`.
         published: published results by name: a number for each writer, for comparison.
         utility_prior: strength of a Gaussian prior of the Plackett-Luce utilities, for writers that
@@ -212,8 +212,6 @@ def main(config: Config) -> None:
     """Read the runs, compare the writers, and write the results."""
     folders = config.runs if isinstance(config.runs, list) else [config.runs]
     specs = parse_raters(config.raters) if config.raters else []
-    for spec in specs:
-        check_options(spec, "raters")
     inputs = {f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)}
     artifact = Artifact(
         config.out,

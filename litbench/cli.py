@@ -2,7 +2,7 @@
 
     litbench fit posts.jsonl --out runs/mine
     litbench data make_pairs --config configs/data/sample_pairs.yaml
-    accelerate launch -m litbench train bradley_terry --config configs/train/bradley_terry.yaml
+    accelerate launch -m litbench train bradley_terry --config configs/paper/bradley_terry.yaml
 
 `litbench` alone lists the commands, `litbench COMMAND --help` the keys of one. The commands of the
 groups data, train and eval are the programs of these folders: `litbench eval benchmark` and
@@ -22,15 +22,16 @@ import sys
 import typing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 from litbench import __version__
 from litbench.config import Positional, nearest, report_errors, run_program
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.judges.store import Sampling
 from litbench.models import model_entry
-from litbench.raters import RaterSpec, load_object
 from litbench.scoring import (
     ScoringJob,
     finite_rewards,
@@ -42,22 +43,27 @@ from litbench.scoring import (
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 # Commands: the function, whose argument is the config, and what it does.
 _COMMANDS = {
-    "fit": ("litbench.fit:fit", "Train and evaluate on your own stories."),
+    "fit": ("litbench.fitting:fit", "Train and evaluate on your own stories."),
     "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
     "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
     "tasks": ("litbench.protocols.run:print_tasks", "List the writing benchmarks."),
 }
-# Commands that read their own arguments.
-_WITH_ARGUMENTS = {
-    "study": ("litbench.human_study.command:command", "Run a study with human readers."),
+_STUDY = {
+    "serve": "Show the study to readers.",
+    "status": "Print the progress of readers and pairs.",
+    "export": "Write the choices, and the pairs with readers as annotators.",
+    "close": "Accept no more readers and answers.",
+    "remove": "Remove a reader with all answers.",
+    "simulate": "Answer the running server by simulated readers.",
 }
-# Groups of programs: the package of their folder, and what they do.
+# Groups of commands: what they do, and the package with the programs of the group.
 _GROUPS = {
-    "data": ("litbench.programs.data_prep", "Make, import and check data"),
-    "train": ("litbench.programs.train", "Train raters and policies"),
-    "eval": ("litbench.programs.eval", "Evaluate raters, writers and filters"),
+    "data": ("Make, import and check data", "litbench.programs.data_prep"),
+    "train": ("Train raters and policies", "litbench.programs.train"),
+    "eval": ("Evaluate raters, writers and filters", "litbench.programs.eval"),
+    "study": ("Run a study with human readers", None),
 }
 
 
@@ -304,9 +310,12 @@ def serve(config: Serve) -> None:
 # Finding commands ----------------------------------------------------------------------------
 
 
-def programs_of(group: str) -> dict[str, str]:
-    """The programs of a group, by name, with the first line of their docstrings."""
-    folder = importlib.resources.files(_GROUPS[group][0])
+def commands_of(group: str) -> dict[str, str]:
+    """The commands of a group, by name, with what they do."""
+    package = _GROUPS[group][1]
+    if package is None:
+        return _STUDY
+    folder = importlib.resources.files(package)
     return {
         file.name.removesuffix(".py"): _first_line(file.read_text(encoding="utf-8"))
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
@@ -321,9 +330,9 @@ def _first_line(source: str) -> str:
 def overview() -> str:
     """All commands in groups, one line each."""
     lines = ["usage: litbench COMMAND [KEYS]; litbench COMMAND --help lists the keys", ""]
-    lines += _table({name: about for name, (_, about) in (_COMMANDS | _WITH_ARGUMENTS).items()})
-    for group, (_, about) in _GROUPS.items():
-        lines += ["", f"{about}: litbench {group} ...", "", *_table(programs_of(group))]
+    lines += _table({name: about for name, (_, about) in _COMMANDS.items()})
+    for group, (about, _) in _GROUPS.items():
+        lines += ["", f"{about}: litbench {group} ...", "", *_table(commands_of(group))]
     return "\n".join(lines)
 
 
@@ -331,26 +340,30 @@ def _table(rows: dict[str, str]) -> list[str]:
     return [f"  {name:<18} {about}" for name, about in rows.items()]
 
 
-def _run_command(name: str) -> None:
-    """Run a command of `_COMMANDS`, with its keys in `sys.argv`."""
-    main = load_object(_COMMANDS[name][0])
+def _run_function(place: str) -> None:
+    """Run the function of a command, with its keys in `sys.argv`."""
+    main = resolve_name(place)
     (cls, *_) = typing.get_type_hints(main).values()
     run_program(main, cls, inspect.getdoc(cls).partition("Attributes:")[0])  # type: ignore[union-attr]
 
 
-def _run_program(group: str, words: list[str]) -> None:
-    """Run a program of a group as its file would run."""
-    package, about = _GROUPS[group]
-    programs = programs_of(group)
+def _run_member(group: str, words: list[str]) -> None:
+    """Run a command of a group; a program runs as its file would."""
+    about, package = _GROUPS[group]
+    commands = commands_of(group)
     if not words or words[0] in ("-h", "--help"):
-        print("\n".join([f"{about}: litbench {group} PROGRAM [KEYS]", "", *_table(programs)]))
+        print("\n".join([f"{about}: litbench {group} COMMAND [KEYS]", "", *_table(commands)]))
         return
-    if words[0] not in programs:
+    name, *rest = words
+    if name not in commands:
         raise ConfigError(
-            f"unknown command 'litbench {group} {words[0]}': {nearest(words[0], list(programs))}"
+            f"unknown command 'litbench {group} {name}': {nearest(name, list(commands))}"
         )
-    sys.argv = [f"litbench {group} {words[0]}", *words[1:]]
-    runpy.run_module(f"{package}.{words[0]}", run_name="__main__")
+    sys.argv = [f"litbench {group} {name}", *rest]
+    if package is None:
+        _run_function(f"litbench.human_study.command:{name}")
+    else:
+        runpy.run_module(f"{package}.{name}", run_name="__main__")
 
 
 def _extra_of(library: str, preferred: str = "train") -> str | None:
@@ -374,14 +387,12 @@ def _dispatch(name: str, rest: list[str]) -> None:
     elif name in ("-h", "--help"):
         print(overview())
     elif name in _GROUPS:
-        _run_program(name, rest)
+        _run_member(name, rest)
     elif name in _COMMANDS:
         sys.argv = [f"litbench {name}", *rest]
-        _run_command(name)
-    elif name in _WITH_ARGUMENTS:
-        load_object(_WITH_ARGUMENTS[name][0])(rest)
+        _run_function(_COMMANDS[name][0])
     else:
-        known = [*_COMMANDS, *_WITH_ARGUMENTS, *_GROUPS]
+        known = [*_COMMANDS, *_GROUPS]
         raise ConfigError(f"unknown command 'litbench {name}': {nearest(name, known)}")
 
 

@@ -15,6 +15,7 @@ import difflib
 import errno
 import importlib
 import inspect
+import keyword
 import math
 import os
 import re
@@ -133,7 +134,8 @@ def build(
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: holds {values!r:.80}: write key: value lines")
     hint: Any = cls
-    filled = dict(values)
+    # Python's keywords cannot name a field: `from` is `from_`.
+    filled = {f"{key}_" if keyword.iskeyword(str(key)) else key: values[key] for key in values}
     for field in _fields(hint):
         inner, factory = values.get(field.name), field.default_factory
         # The outer dataclass may override the defaults of a nested one.
@@ -344,7 +346,8 @@ def _steps(cls: Any, key: str) -> tuple[list[str], Any]:
     path: list[str] = []
     hint = cls
     for step in key.split("."):
-        name = step.replace("-", "_")
+        # Python's keywords cannot name a field: `from` is `from_`.
+        name = step.replace("-", "_") + "_" * keyword.iskeyword(step)
         is_field = any(field.name == name for part in _parts(hint) for field in _fields(part))
         path.append(name if is_field else step)
         hint = None if hint is None else _type_at(hint, path[-1])
@@ -393,7 +396,7 @@ def describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
         value = f" = {as_plain(default)!r}" if not _fields(default) else ""
         if default is dataclasses.MISSING:
             value = " (required)"
-        yield f"  {prefix}{field.name}: {kind}{value}"
+        yield f"  {prefix}{field.name.rstrip('_')}: {kind}{value}"
         # trl and transformers keep the meaning in the field's metadata.
         if meaning := meanings.get(field.name) or field.metadata.get("help"):
             yield re.sub(r"\n +", "\n      ", f"      {meaning}")

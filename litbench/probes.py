@@ -1,13 +1,13 @@
-"""Probes: changes of a story that either preserve its quality or spoil it.
+"""Probes: changes of a story that spoil it.
 
-A rater should be indifferent to a label-preserving change (italics) and prefer the original story
-to a label-breaking change (filler, a missing ending, shuffled sentences, a fake verdict). Which
-changes spoil a story is an assumption; no annotator compared these stories.
+A rater should prefer the original story to its changed copy (filler, a missing ending, shuffled
+sentences, a fake verdict). That the changes spoil a story is an assumption; no annotator compared
+these stories.
 
 A change depends only on seed, probe and story (`other_story` also on the other stories). A higher
 strength changes everything that a lower strength changes, and more. A probe that finds nothing to
-change in a story is not applicable, which is counted. Filler and notes are Chinese if most of the
-story is written without spaces, else English (`litbench.probe_texts`).
+change in a story is not applicable, which is counted. Filler and verdicts (probe_texts.yaml) are
+Chinese if most of the story is written without spaces, else English.
 """
 
 import functools
@@ -15,21 +15,21 @@ import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from litbench.config import nearest
+from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError, DataError
-from litbench.probe_texts import BOASTS, FAKE_VERDICTS, FILLER, Language
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, empty_columns, pair_id
 from litbench.text import count_words, digest, prompt_key
 
-Effect = Literal["breaking", "preserving"]
+Language = Literal["en", "zh"]
+_TEXTS = read_yaml(Path(__file__).with_name("probe_texts.yaml"))
 
 _UNSPACED = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff70\U00020000-\U0003ffff]"
@@ -45,7 +45,6 @@ _SENTENCE_END = re.compile(
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|vs|No)|(?:^|\s)[A-Z])\.$")
 # The largest share of sentences that `cut_ending` removes.
 _MOST_CUT = 3 / 4
-_NOTES = 4
 # The most paragraphs that `drop_paragraphs` removes.
 _MOST_DROPPED = 3
 # Number of stories of other prompts drawn, of which the one closest in length is used.
@@ -106,7 +105,8 @@ def _count(texts: Sequence[str]) -> list[int]:
 
 @functools.cache
 def _filler_words(language: Language) -> dict[str, int]:
-    return dict(zip(FILLER[language], _count(FILLER[language]), strict=True))
+    filler = _TEXTS["filler"][language]
+    return dict(zip(filler, _count(filler), strict=True))
 
 
 def _paragraphs(text: str) -> list[tuple[int, int]]:
@@ -179,17 +179,6 @@ def _replace(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
     for start, end, new in sorted(changes, reverse=True):
         text = text[:start] + new + text[end:]
     return text
-
-
-def _markdown(subject: Subject, strength: float) -> str:
-    changes = [
-        (start, end, f"*{subject.text[start:end]}*")
-        for start, end in _paragraphs(subject.text)
-        # Skip paragraphs that already use markdown.
-        if not set(subject.text[start:end]) & set("*_`") and subject.text[start] not in "#>-+="
-    ]
-    ranking = subject.ranking("markdown", len(changes))
-    return _replace(subject.text, [changes[k] for k in ranking[: _part(len(changes), strength)]])
 
 
 def _padding(subject: Subject, strength: float) -> str | None:
@@ -276,73 +265,53 @@ def _other_story(subject: Subject, strength: float) -> str | None:
     return "\n\n".join(filter(None, [join_sentences(beginning).rstrip(), ending.strip()]))
 
 
-Change = Callable[[Subject, float], str | None]
+def _fake_verdict(subject: Subject, strength: float) -> str | None:
+    lines = _TEXTS["fake_verdicts"][subject.language]
+    drawn = subject.rng("fake verdict").sample(lines, len(lines))
+    return "\n\n".join([subject.text.rstrip(), *drawn[: _part(len(lines), strength)]])
 
 
-def _with_notes(purpose: str, notes: Mapping[Language, Sequence[str]]) -> Change:
-    def change(subject: Subject, strength: float) -> str | None:
-        order = subject.rng(purpose).sample(notes[subject.language], _NOTES)
-        return "\n\n".join([subject.text.rstrip(), *order[: _part(_NOTES, strength)]])
-
-    return change
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A named change, its effect on quality, and a description that defines strength 1."""
+class Probe(NamedTuple):
+    """A named change, and a description that defines strength 1."""
 
     name: str
-    effect: Effect
-    change: Change
+    change: Callable[[Subject, float], str | None]
     about: str
 
 
 PROBES = {
     probe.name: probe
     for probe in (
-        Probe("markdown", "preserving", _markdown, "paragraphs are in italics; at 1 all of them"),
         Probe(
             "padding",
-            "breaking",
             _padding,
             "filler sentences throughout the story; at 1 as many words as the story has",
         ),
         Probe(
             "repetition",
-            "breaking",
             _repetition,
             "paragraphs (of a single-paragraph story, sentences) are repeated; at 1 all of them",
         ),
         Probe(
             "drop_paragraphs",
-            "breaking",
             _drop_paragraphs,
             "random paragraphs (of fewer than four, sentences) are missing; at 1 three of them",
         ),
         Probe(
             "cut_ending",
-            "breaking",
             _cut_ending,
             "the last sentences are missing; at 1 three quarters of them",
         ),
-        Probe("shuffle", "breaking", _shuffle, "sentences are reordered; at 1 all of them"),
+        Probe("shuffle", _shuffle, "sentences are reordered; at 1 all of them"),
         Probe(
             "other_story",
-            "breaking",
             _other_story,
             "the end is replaced by that of a similarly long story for another prompt; at 1 the "
             "whole story",
         ),
         Probe(
-            "bragging",
-            "breaking",
-            _with_notes("bragging", BOASTS),
-            "notes about upvotes and awards after the story; at 1 four notes",
-        ),
-        Probe(
             "fake_verdict",
-            "breaking",
-            _with_notes("fake verdict", FAKE_VERDICTS),
+            _fake_verdict,
             "lines after the story that look like a judge's verdict for it; at 1 four lines",
         ),
     )
@@ -358,8 +327,7 @@ def change(probe: Probe, subject: Subject, strength: float) -> str | None:
 # Tables ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Original:
+class Original(NamedTuple):
     """A story to be changed."""
 
     story_id: str
@@ -438,8 +406,8 @@ def probe_pairs(
     """Pair every story with its changed copies.
 
     Returns:
-        pairs: a table with the schema PAIRS and the columns `probe`, `effect` and `strength`.
-            `chosen` is the original story and `rejected` its changed copy, whatever the effect.
+        pairs: a table with the schema PAIRS and the columns `probe` and `strength`. `chosen` is
+            the original story and `rejected` its changed copy.
         missing: by probe and strength, the number of stories to which the probe is not applicable,
             if any.
 
@@ -469,7 +437,6 @@ def probe_pairs(
                     "chosen_story_id": original.story_id,
                     "rejected_story_id": name,
                     "probe": probe.name,
-                    "effect": probe.effect,
                     "strength": strength,
                 }
             )
@@ -479,7 +446,7 @@ def probe_pairs(
             "longer stories or more probes"
         )
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
-    types |= {"probe": pa.large_string(), "effect": pa.large_string(), "strength": pa.float64()}
+    types |= {"probe": pa.large_string(), "strength": pa.float64()}
     columns = {name: pa.array([row.get(name) for row in rows], of) for name, of in types.items()}
     for side in ("chosen", "rejected"):
         columns[f"{side}_n_words"] = count_words(columns[side])

@@ -1,41 +1,27 @@
-"""Raters: the interface, their entries in a config, and blind judging of pairs.
+"""Raters: the interface, and blind judging of pairs.
 
 A rater gets a prompt and two texts in an order that does not depend on the label. It never sees
 which text was chosen, nor votes or times. `judge_pairs` hides the labels, runs the rater and
-returns verdicts.
-
-In a config, a rater is a named entry with a `kind` and the options of that kind:
-
-    raters:
-      longer: {kind: longer}
-      verifier: {kind: reward, path: runs/verifier}
-
-`KINDS` lists the built-in kinds. An installed package adds a kind with an entry point in the group
-`litbench.kinds` that loads a `Kind`.
+returns verdicts. `litbench.entries` reads the entries of raters in configs.
 """
 
-import importlib.metadata
-import pkgutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from litbench.config import build, nearest
-from litbench.curation.reader_notes import cut_reader_notes
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.printing import text_table, write_dollars
 from litbench.progress import ProgressBar
 from litbench.records import VERDICTS, empty_columns, prompt_keys
-from litbench.text import count_words, digest, prompt_key
+from litbench.text import digest, prompt_key
 
-# Shard size of the baselines, so that memory does not grow with the number of pairs.
-_PAIRS_AT_ONCE = 1_000
 _SIDES = ("chosen", "rejected")
 # Scoring more training stories takes longer and places a reward hardly better.
 _STORIES_FOR_QUANTILES = 200
@@ -114,12 +100,14 @@ class Rater:
         shard: number of pairs passed to `judge` per call; None for all pairs.
         needs_texts: whether pairs without texts are an error. If false, `judge` gets the
             `story_id` in place of a missing text.
+        reads_prompt: whether verdicts need the prompt, so that a pair without one is an error.
     """
 
     name: str
     kind: str
     shard: int | None = None
     needs_texts = True
+    reads_prompt = False
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""
@@ -248,227 +236,6 @@ def quantiles_of(rewards: np.ndarray) -> list[float]:
     return quantiles
 
 
-@dataclass
-class LengthRater(ScoreRater):
-    """Prefers the longer story (`sign` 1) or the shorter one (-1), in words."""
-
-    name: str
-    kind: str
-    sign: int
-    shard = _PAIRS_AT_ONCE
-
-    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Return signed word counts."""
-        del prompts
-        words = count_words(pa.array(stories, pa.large_string()))
-        rewards: np.ndarray = self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
-        return rewards
-
-
-@dataclass
-class NotesRater(ScoreRater):
-    """Prefers the story with notes to readers, which often give the label away."""
-
-    name: str
-    kind: str
-    shard = _PAIRS_AT_ONCE
-
-    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Return 1 for stories with notes that `litbench.curation` would cut, else 0."""
-        del prompts
-        rewards = np.zeros(len(stories))
-        rewards[list(cut_reader_notes(pa.array(stories, pa.large_string())))] = 1
-        return rewards
-
-
-@dataclass
-class RandomRater(Rater):
-    """Prefers either story with probability 1/2, determined by the seed and the texts."""
-
-    name: str = "random"
-    kind: str = "random"
-    seed: int = 0
-    shard = _PAIRS_AT_ONCE
-
-    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Prefer the first story if the pair's hash is even."""
-        hashes = [digest(self.seed, pair.prompt, pair.first, pair.second) for pair in pairs]
-        return [
-            [Judgement("second" if int(value, 16) % 2 else "first", p_first=0.5)]
-            for value in hashes
-        ]
-
-
-@dataclass
-class NoOptions:
-    """Empty options."""
-
-
-@dataclass
-class RandomOptions:
-    """Options of the kind `random`; see RandomRater."""
-
-    seed: int = 0
-
-
-# Entries in a config -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of rater. Code is given as "module:attribute" and imported on first use.
-
-    Attributes:
-        load: function (name, options, where) that returns a `Rater` ready to judge.
-        options: dataclass of the options of `load`, checked before any rater runs. If verdicts
-            depend on files or models, define a method `files()` that returns them by option name.
-            By default, every option of type `Path` counts as a file.
-        train: function (name, options, pairs, folder, seed, where) that trains a rater on a pairs
-            table and writes its files into `folder`; None if the kind cannot be trained.
-        training: dataclass of the options of `train`, or a function (options, where) that returns
-            the options.
-        version: increase it when a change of code or template changes verdicts for the same
-            options and data. Stored verdicts of this kind are then discarded.
-    """
-
-    load: str | Callable[..., Rater]
-    options: str | type = NoOptions
-    train: str | Callable[..., Rater] | None = None
-    training: str | Callable[..., Any] | None = None
-    version: int = 1
-
-
-KINDS: dict[str, Kind] = {
-    "longer": Kind(lambda name, *_: LengthRater(name, "longer", 1)),
-    "shorter": Kind(lambda name, *_: LengthRater(name, "shorter", -1)),
-    "talk": Kind(lambda name, *_: NotesRater(name, "talk")),
-    "random": Kind(lambda name, options, _: RandomRater(name, **options), RandomOptions),
-    "features": Kind(
-        "litbench.models.features:rater_from_options",
-        "litbench.models.features:PathOptions",
-        "litbench.models.features:train_rater",
-        "litbench.models.features:FeatureOptions",
-    ),
-    "bag_of_words": Kind(
-        "litbench.models.bag_of_words:rater_from_options",
-        "litbench.models.bag_of_words:PairsOptions",
-        "litbench.models.bag_of_words:train_rater",
-        "litbench.models.bag_of_words:BagOfWordsOptions",
-    ),
-    "reward": Kind(
-        "litbench.models.reward:rater_from_options",
-        "litbench.models.reward:RewardRaterOptions",
-        "litbench.models.reward_training:train_rater",
-        "litbench.models.reward_training:options_of",
-        version=2,
-    ),
-    "generative": Kind(
-        "litbench.models.generative:rater_from_options",
-        "litbench.models.generative:GenerativeRaterOptions",
-        "litbench.models.generative_training:train_rater",
-        "litbench.models.generative_training:options_of",
-        version=2,
-    ),
-    "judge": Kind(
-        "litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions", version=2
-    ),
-    "rubric": Kind(
-        "litbench.judges.rubric:rater_from_options", "litbench.judges.rubric:RubricOptions"
-    ),
-    "recorded": Kind(
-        "litbench.judges.recorded:RecordedRater.from_options",
-        "litbench.judges.recorded:RecordedOptions",
-    ),
-    "panel": Kind("litbench.judges.panel:rater_from_options", "litbench.judges.panel:PanelOptions"),
-}
-
-
-def kinds() -> dict[str, Kind]:
-    """Return all kinds by name: `KINDS` and those of installed packages."""
-    plugins = importlib.metadata.entry_points(group="litbench.kinds")
-    return {point.name: point.load() for point in plugins} | KINDS
-
-
-def load_object(name: Any) -> Any:
-    """Import "module:attribute"; anything but a string is returned unchanged."""
-    return pkgutil.resolve_name(name) if isinstance(name, str) else name
-
-
-@dataclass
-class RaterSpec:
-    """One entry under `raters:`; its key is the rater's name in every table."""
-
-    name: str
-    kind: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def where(self) -> str:
-        """The entry's key, for error messages."""
-        return f"raters.{self.name}"
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the rater must be trained: its kind is trainable and no `path` is given."""
-        return kinds()[self.kind].train is not None and "path" not in self.options
-
-    def train(self, pairs: pa.Table, folder: Path, seed: int, name: str | None = None) -> Rater:
-        """Train the rater on a pairs table; its files are written into `folder`."""
-        trainer = load_object(kinds()[self.kind].train)
-        trained: Rater = trainer(name or self.name, self.options, pairs, folder, seed, self.where)
-        return trained
-
-
-def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
-    """Read the `raters:` part of a config."""
-    if not raters:
-        raise ConfigError("raters is empty: name at least one, such as longer: {kind: longer}")
-    known = kinds()
-    specs = []
-    for name, entry in raters.items():
-        if not isinstance(entry, Mapping) or "kind" not in entry:
-            raise ConfigError(f"raters.{name}: needs a kind: one of {', '.join(sorted(known))}")
-        kind = str(entry["kind"])
-        if kind not in known:
-            raise ConfigError(f"raters.{name}: unknown kind '{kind}': {nearest(kind, list(known))}")
-        options = {key: value for key, value in entry.items() if key != "kind"}
-        specs.append(RaterSpec(str(name), kind, options))
-    return specs
-
-
-def check_options(spec: RaterSpec, group: Literal["raters", "trainers"] | None = None) -> Any:
-    """Check an entry's options and return them as the kind's dataclass.
-
-    Call it before any rater runs, since the last rater may start hours later. `group` selects the
-    options of judging ("raters") or training ("trainers"); by default, whichever the entry needs.
-    """
-    kind = kinds()[spec.kind]
-    is_trained = spec.is_trained if group is None else group == "trainers"
-    options = load_object(kind.training if is_trained else kind.options)
-    if not isinstance(options, type):
-        return options(spec.options, spec.where)
-    return build(options, spec.options, spec.where)
-
-
-def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
-    """Return the files, folders and models that verdicts depend on, by "raters.NAME.OPTION"."""
-    files: dict[str, str] = {}
-    for spec in specs:
-        options = check_options(spec)
-        paths = {name: value for name, value in vars(options).items() if isinstance(value, Path)}
-        if hasattr(options, "files"):
-            paths = options.files()
-        files |= {f"{spec.where}.{option}": str(path) for option, path in paths.items()}
-    return files
-
-
-def load_rater(spec: RaterSpec) -> Rater:
-    """Load a rater that is ready to judge."""
-    check_options(spec, "raters")
-    rater: Rater = load_object(kinds()[spec.kind].load)(spec.name, spec.options, spec.where)
-    return rater
-
-
 # Judging pairs -------------------------------------------------------------------------------
 
 
@@ -494,6 +261,15 @@ def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
 def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
     """Return the distinct `prompt_key`s of a pairs table."""
     return frozenset(prompt_keys(pairs))
+
+
+def check_prompts(pairs: pa.Table, reads_prompt: bool, reader: str) -> None:
+    """Raise a DataError if a reader of the prompts gets pairs without them."""
+    if reads_prompt and (missing := pc.sum(pc.equal(pairs["prompt"], "")).as_py()):
+        raise DataError(
+            f"{reader} reads the prompt, and {missing:,} of {pairs.num_rows:,} pairs have none: "
+            "use form: story, or a template without {prompt}"
+        )
 
 
 def check_training_prompts(rater: Rater, table: pa.Table, when: str) -> int:
@@ -541,6 +317,7 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
             f"rater {rater.name}: some pairs have no texts: leave them out (`where` of "
             "data_prep/import_ratings.py), or use recorded judges only"
         )
+    check_prompts(pairs, rater.reads_prompt, f"rater {rater.name}")
     schema = pa.schema({name: column.type for name, column in empty_columns(VERDICTS, 0).items()})
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]

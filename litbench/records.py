@@ -226,8 +226,9 @@ def pair_id(story_a: str, story_b: str) -> str:
 
 
 def prompt_keys(table: pa.Table) -> list[str]:
-    """Return the `litbench.text.prompt_key` of every row."""
-    prompts = table["prompt"].to_pylist()
+    """Return the `litbench.text.prompt_key` of every row; without a prompt, that of its id."""
+    columns = (table[name].to_pylist() for name in ("prompt", "prompt_id"))
+    prompts = [prompt or f"prompt_id {name}" for prompt, name in zip(*columns, strict=True)]
     keys = {prompt: prompt_key(prompt) for prompt in set(prompts)}
     return [keys[prompt] for prompt in prompts]
 

@@ -28,18 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from litbench.config import as_plain
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows, StreamingTable
 from litbench.progress import ProgressBar
-from litbench.raters import (
-    RaterSpec,
-    ScoreRater,
-    check_options,
-    check_training_prompts,
-    files_of,
-    load_rater,
-    parse_raters,
-)
+from litbench.raters import ScoreRater, check_training_prompts
 from litbench.records import Column, Schema
 from litbench.store import (
     Cache,
@@ -125,16 +118,15 @@ class ScoringJob:
 
 
 def scorer_spec(entry: Any) -> RaterSpec:
-    """Check a rater's config entry and parse it; see `litbench.raters`."""
+    """Check a rater's config entry and parse it; see `litbench.entries`."""
     kind = entry.get("kind", "rater") if isinstance(entry, Mapping) else "rater"
     (spec,) = parse_raters({str(kind): entry})
-    check_options(spec, "raters")
     return spec
 
 
 def load_scorer(spec: RaterSpec) -> ScoreRater:
     """Load a rater that gives rewards; ConfigError if it only judges pairs."""
-    rater = load_rater(spec)
+    rater = spec.load()
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
             f"a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: use one with "
@@ -159,7 +151,7 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     """Everything that rewards depend on except the texts, as plain values."""
     models = files_of([spec])
     return {
-        "rater": as_plain(spec),
+        "rater": as_plain(spec.plain()),
         "models": {key: source_digest(path, is_model=True) for key, path in models.items()},
         "version": VERSION,
     }
@@ -171,7 +163,7 @@ def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.
     Returns:
         The rewards, float64, shape (n,), and the number of prompts that the rater was trained on.
     """
-    rater = load_rater(spec)
+    rater = spec.load()
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
             f"{spec.where} compares stories and gives no rewards: name a rater that gives rewards, "
@@ -344,7 +336,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         manifest = {
             "command": "litbench score",
             "fingerprint": job_fingerprint,
-            "job": as_plain(job),
+            "job": as_plain(vars(job) | {"rater": job.rater.plain()}),
             "models": depends_on["models"],
             "input": {"path": job.input, "sha256": sha256},
             "output": {"path": str(job.out), "sha256": file_digest(job.out)},

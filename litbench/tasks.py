@@ -1,16 +1,16 @@
 """The benchmarks as tasks of inspect-ai, which sends the requests, logs, limits and retries.
 
     inspect eval litbench/longform --model openai/gpt-4.1 --model-role judge=openai/o3 --limit 2
-    inspect score logs/LOG.eval --scorer litbench/grade --model-role judge=openai/gpt-5
+    inspect score logs/LOG.eval --model-role judge=openai/gpt-5
     inspect eval litbench/preference -T pairs=pairs.parquet --model openai/gpt-4.1
 
-Arguments of a benchmark are the options of its protocol, such as `-T chapters=2`. `litbench run`,
-in contrast, stores every answer and limits the cost.
+Arguments of a benchmark are `judge_samples` and the options of its protocol, such as
+`-T chapters=2`. `litbench run`, in contrast, stores every answer and limits the cost.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -23,9 +23,16 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from litbench.config import as_plain
 from litbench.judges.client import Traffic, chat_messages, read_output
+from litbench.judges.rubric import mean_of_known
 from litbench.judges.session import WRITER, Models, Request, Role, Session, at_once
 from litbench.judges.store import Answer, Sampling
-from litbench.protocols.protocol import Item, Protocol, Written, load_protocol
+from litbench.protocols.protocol import (
+    Item,
+    Protocol,
+    Written,
+    judge_repeatedly,
+    load_protocol,
+)
 from litbench.raters import blind
 from litbench.sources.pairs import read_any_pairs
 from litbench.templates import load_template, read_answer
@@ -85,6 +92,19 @@ def _session(protocol: Protocol, state: TaskState) -> Session:
     return Session(str(state.model), str(state.sample_id), state.epoch - 1, models=models)
 
 
+def _scorer(metrics: Mapping[str, Any]) -> Callable[[Callable[..., Scorer]], Any]:
+    """Register a scorer under its name, and for logs under litbench/NAME.
+
+    inspect-ai logs a scorer without its package, and `inspect score` then looks for what is logged.
+    """
+
+    def register(make: Callable[..., Scorer]) -> Any:
+        scorer(metrics=metrics)(make)
+        return scorer(metrics=metrics, name=f"litbench/{make.__name__}")(make)
+
+    return register
+
+
 @solver  # type: ignore[untyped-decorator]
 def write() -> Solver:
     """Have the model write about an item; `Protocol.write`."""
@@ -105,25 +125,37 @@ def write() -> Solver:
     return solve
 
 
-@scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
-def grade() -> Scorer:
-    """Grade what was written by its headline; metadata has all grades. `Protocol.rate`."""
+@_scorer({"*": [mean(), stderr()]})
+def grade(judge_samples: int = 1) -> Scorer:
+    """The headline and the mean rating of every criterion; metadata has all grades.
+
+    Of `judge_samples` judgements, the means are scored, with the spread of the headline.
+    """
 
     async def score(state: TaskState, target: Any) -> Score:
         del target
         loaded, item = _of(state)
         written = Written(**state.store.get(_WRITTEN))
         session = _session(loaded, state)
-        judged = await loaded.rate(session, item, written, _JUDGE)
+        judged = await judge_repeatedly(loaded, session, item, written, _JUDGE, judge_samples)
         grades = [*written.grades, *judged.grades]
-        headline = [
-            (one, flags)
-            for rater, name, one, flags in grades
-            if (rater, name) == (_JUDGE, loaded.headline)
-        ]
-        value, flags = headline[0] if headline else (None, ["no grade"])
+        by_judge = {name: (one, flags) for rater, name, one, flags in grades if rater == _JUDGE}
+        shown = [loaded.headline, *([f"{loaded.headline} spread"] if judge_samples > 1 else [])]
+        criteria = [one.name for rubric in loaded.rubrics.values() for one in rubric.criteria]
+        values = {
+            # Of all texts that were rated by the criterion.
+            name: mean_of_known(
+                rated.ratings[name].rating
+                for rated in judged.ratings.values()
+                if name in rated.ratings
+            )
+            for name in criteria
+        }
+        values = {**{name: by_judge.get(name, (None,))[0] for name in shown}, **values}
+        _, flags = by_judge.get(loaded.headline, (None, ["no grade"]))
         return Score(
-            value=math.nan if value is None else value,
+            # inspect-ai counts NaN as unscored.
+            value={name: math.nan if one is None else one for name, one in values.items()},
             answer=state.output.completion,
             explanation="; ".join(flags),
             metadata={
@@ -137,7 +169,7 @@ def grade() -> Scorer:
     return score
 
 
-def _benchmark(protocol: str, options: Mapping[str, Any]) -> Task:
+def _benchmark(protocol: str, judge_samples: int, options: Mapping[str, Any]) -> Task:
     loaded, items = _loaded(protocol, json.dumps(options))
     metadata = {"protocol": protocol, "options": options}
     samples = [
@@ -146,7 +178,7 @@ def _benchmark(protocol: str, options: Mapping[str, Any]) -> Task:
     return Task(
         dataset=MemoryDataset(samples, name=protocol),
         solver=write(),
-        scorer=grade(),
+        scorer=grade(judge_samples),
         config=_generation(loaded.writer),
         # Otherwise a failed sample leaves the status of the log "success".
         fail_on_error=True,
@@ -155,27 +187,33 @@ def _benchmark(protocol: str, options: Mapping[str, Any]) -> Task:
 
 
 @task  # type: ignore[untyped-decorator]
-def longform(**options: Any) -> Task:
+def longform(judge_samples: int = 1, **options: Any) -> Task:
     """A story of several chapters; options: `LongformOptions`."""
-    return _benchmark("longform", options)
+    return _benchmark("longform", judge_samples, options)
 
 
 @task  # type: ignore[untyped-decorator]
-def webnovel(**options: Any) -> Task:
+def webnovel(judge_samples: int = 1, **options: Any) -> Task:
     """Chapters of Chinese novels; options: `WebnovelOptions`."""
-    return _benchmark("webnovel", options)
+    return _benchmark("webnovel", judge_samples, options)
 
 
 @task  # type: ignore[untyped-decorator]
-def tow(**options: Any) -> Task:
+def tow(judge_samples: int = 1, **options: Any) -> Task:
     """Texts of HoWToBench; options: `TowOptions`."""
-    return _benchmark("tow", options)
+    return _benchmark("tow", judge_samples, options)
 
 
 @task  # type: ignore[untyped-decorator]
-def narra(**options: Any) -> Task:
+def narra(judge_samples: int = 1, **options: Any) -> Task:
     """Interactive stories; needs the role `reader`; options: `NarraOptions`."""
-    return _benchmark("narra", options)
+    return _benchmark("narra", judge_samples, options)
+
+
+@task  # type: ignore[untyped-decorator]
+def stories(judge_samples: int = 1, **options: Any) -> Task:
+    """Short stories for prompts; options: `StoriesOptions`."""
+    return _benchmark("stories", judge_samples, options)
 
 
 # Preferences -----------------------------------------------------------------------------------
@@ -204,14 +242,14 @@ def both_orders() -> Solver:
     return solve
 
 
-@scorer(
-    metrics={
+@_scorer(
+    {
         "agreement": [mean(), stderr(cluster="prompt_id")],
         "flip_rate": [mean()],
         "first_share": [mean()],
         "coverage": [mean()],
     }
-)  # type: ignore[untyped-decorator]
+)
 def verdicts() -> Scorer:
     """Compare the verdicts of both orders with the chosen story; what is not judged is unscored."""
 

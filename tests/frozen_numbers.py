@@ -4,7 +4,7 @@
 
 Runs the programs of this checkout in a temporary folder. `tests/frozen.json` holds what they gave
 at 82c26c3; `tests/test_frozen.py` compares. Published sets are included where STORYER and
-REDDIT_2013 name their folders, as in configs/data/storyer_pairs.yaml. `--minilm` adds the slow
+REDDIT_2013 name the folders that `litbench data import` reads. `--minilm` adds the slow
 rater of the quickstart (5 minutes on two cores).
 """
 
@@ -184,14 +184,13 @@ def compute(folder, *, minilm=False):
         )
         found[out] = digest_of_pairs(folder / out / "pairs.parquet")
     found["dirty_file"] = rejected_rows(folder)
-    if "STORYER" in os.environ:
-        run(folder, "data_prep/import_pairs.py", "data/storyer_pairs.yaml", out="storyer")
-        found["storyer_pairs"] = digest_of_pairs(folder / "storyer/pairs.parquet")
-    if "REDDIT_2013" in os.environ:
-        run(folder, "data_prep/make_stories.py", "data/reddit_2013_stories.yaml")
-        run(folder, "data_prep/make_pairs.py", "data/reddit_2013_pairs.yaml")
-        pairs = folder / "runs/reddit_2013/pairs/pairs.parquet"
-        found["reddit_2013"] = digest_of_pairs(pairs)
+    for name in ("storyer", "reddit_2013"):
+        if name.upper() in os.environ:
+            source = f"{{name: {name}, from: {os.environ[name.upper()]}}}"
+            (folder / f"{name}.yaml").write_text(source)
+            run(folder, "data_prep/import.py", folder / f"{name}.yaml")
+            key = {"storyer": "storyer_pairs"}.get(name, name)
+            found[key] = digest_of_pairs(folder / f"runs/{name}/pairs/pairs.parquet")
     kinds = ("longer", "random", "bag_of_words", "features")
     raters = json.dumps({kind: {"kind": kind} for kind in kinds})
     slow = {} if minilm else {"raters": raters}

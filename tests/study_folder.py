@@ -11,9 +11,11 @@ import time
 import urllib.request
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
+from litbench.cli import main
 from litbench.config import as_plain
 from litbench.human_study.plan import Plan, Study
 from litbench.human_study.simulation import Reader, SimulatedReaders
@@ -118,6 +120,12 @@ def serving(study: Study, now=time.time):
         server.should_exit = True
         thread.join()
         store.close()
+
+
+def command(options: list) -> None:
+    """Run a command of `litbench study` in this process."""
+    with patch.object(sys, "argv", ["litbench", "study", *map(str, options)]):
+        main()
 
 
 def run_command(options: list) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.config import build
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import loop as evaluation
 from litbench.metrics.ablation import (
@@ -19,7 +20,6 @@ from litbench.metrics.ablation import (
     by_family,
     join_test_sets,
 )
-from litbench.raters import RaterSpec
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.pages import draw_ablation, write_ablation
 from litbench.store import Artifact, Cache

@@ -9,6 +9,9 @@ import pytest
 
 from litbench.errors import DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.models.baselines import LengthRater
+from litbench.raters import judge_pairs
+from litbench.records import connected_prompts
 from litbench.sources.pairs import read_any_pairs
 
 PROMPTS = ["A lamp.", "A tide.", "A gate."]
@@ -99,6 +102,23 @@ def test_broken_rows_are_counted_on_stderr(tmp_path, capsys):
     ]
     with pytest.raises(DataError, match="no pair is left"):
         read_any_pairs(write(path, rows[3:]))
+
+
+@pytest.mark.parametrize("column", [{}, {"prompt": ""}, {"prompt": None}])
+def test_pairs_without_prompts_are_grouped_by_their_stories(tmp_path, capsys, column):
+    texts = [("It shone.", "No light."), ("A gate.", "The sea."), ("No light.", "Salt.")]
+    rows = [{**column, "chosen": chosen, "rejected": rejected} for chosen, rejected in texts]
+    path = write(tmp_path / "pairs.jsonl", rows)
+    pairs = read_any_pairs(path)
+    assert capsys.readouterr().err == f"{path}: the pairs have no prompts\n"
+    assert pairs["prompt"].to_pylist() == [""] * 3
+    groups = dict(zip(pairs["chosen"].to_pylist(), connected_prompts(pairs), strict=True))
+    assert groups["It shone."] == groups["No light."] != groups["A gate."]
+    judge_pairs(LengthRater("longer", "longer", 1), pairs)
+    reader = LengthRater("reader", "longer", 1)
+    reader.reads_prompt = True
+    with pytest.raises(DataError, match="rater reader reads the prompt, and 3 of 3 pairs have"):
+        judge_pairs(reader, pairs)
 
 
 def test_columns_without_known_names_are_an_error(tmp_path):

@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from litbench.entries import RaterSpec, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import pair_scores
 from litbench.models.bag_of_words import BagOfWordsOptions, fit_bag_of_words
-from litbench.raters import RaterSpec, judge_pairs, load_rater, parse_raters
+from litbench.raters import judge_pairs
 from litbench.tables import write_table
 
 WORDS = ["rain", "door", "lamp", "mill", "river", "stone", "field", "house", "night", "bread"]
@@ -99,7 +100,7 @@ def test_a_benchmark_trains_it_on_other_prompts(pair_table, tmp_path):
     )
     write_table(pa.concat_tables([train, renamed]), path)
     (spec,) = parse_raters({"bag": {"kind": "bag_of_words", "path": str(path), "split": "train"}})
-    model = load_rater(spec)
+    model = spec.load()
     assert not spec.is_trained
     assert len(model.training_prompts()) == 12
     (scores,) = pair_scores(judge_pairs(model, test), test)
@@ -113,7 +114,7 @@ def test_what_cannot_be_trained_is_said(pair_table, tmp_path):
     with pytest.raises(DataError, match="12 training stories have none: lower min_stories"):
         fit_bag_of_words(alone, BagOfWordsOptions())
     with pytest.raises(ConfigError, match="min_story"):
-        load_rater(RaterSpec("bag", "bag_of_words", {"path": str(tmp_path), "min_story": 3}))
+        RaterSpec("bag", "bag_of_words", {"path": str(tmp_path), "min_story": 3}).load()
 
 
 def test_a_share_of_the_training_prompts(pair_table, load_program, tmp_path):

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from litbench import scoring
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.best_of_n import (
+from litbench.experiments.best_of_n import (
     PromptStories,
     best_of_n,
     choice_weights,
     sizes,
 )
-from litbench.raters import LengthRater
+from litbench.models.baselines import LengthRater
 from litbench.records import PAIRS, STORIES
 from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
@@ -207,7 +207,7 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
     ("keys", "error", "says"),
     [
         ({"rater": {}}, ConfigError, "names 0 raters"),
-        ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give exactly one"),
+        ({"rater": {**LONGER, "b": {"kind": "notes"}}}, ConfigError, "give exactly one"),
         ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),

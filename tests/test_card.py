@@ -5,8 +5,8 @@ import io
 import json
 import random
 import re
-import textwrap
 
+import numpy as np
 import pytest
 import yaml
 from tolerance import assert_same
@@ -14,8 +14,11 @@ from tolerance import assert_same
 from litbench.models.backbone import load_backbone
 from litbench.models.card import model_card, run_text
 from litbench.models.folder import Adapter
+from litbench.models.generative import GenerativeModel, make_question
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel
+from litbench.raters import BlindPair
+from litbench.templates import load_template
 
 torch = pytest.importorskip("torch")
 
@@ -33,6 +36,7 @@ def run():
         "versions": {"torch": "2"},
         "kind": "reward",
         "adapter": False,
+        "reads_prompt": True,
         "config": {},
         "inputs": {"pairs": {"path": "pairs.parquet", "sha256": "ab" * 32}},
         "label_source": {"votes": 10},
@@ -71,12 +75,19 @@ def head_of(card):
 
 
 def test_the_head_is_what_the_hub_reads(run):
-    run["inputs"]["pairs"]["path"] = "owner/pairs@main"
+    commit = "0" * 40
+    run["config"]["language"] = "en"
+    run["inputs"] = {
+        "pairs": {"path": "owner/pairs", "sha256": f"name:owner/pairs@{commit}:train"},
+        "evaluation_pairs": {"path": "owner/other", "sha256": f"name:owner/other@{commit}"},
+        "model_name_or_path": {"path": "owner/name", "sha256": "name:owner/name"},
+    }
     head = head_of(model_card(run))
     (result,) = head.pop("model-index")[0]["results"]
     assert head == {
         "library_name": "transformers",
         "base_model": "owner/name",
+        "language": "en",
         "license": "other",
         "license_name": "licence-of-the-base-model",
         "license_link": "https://huggingface.co/owner/name",
@@ -87,14 +98,16 @@ def test_the_head_is_what_the_hub_reads(run):
     assert result["dataset"]["name"] == "10 held-out pairs of 5 prompts"
     assert result["metrics"] == [{"type": "accuracy", "value": 0.7, "name": "agreement"}]
     run["evaluation"]["raters"][0]["kind"] = "generative"
-    head = head_of(model_card({**run, "kind": "generative", "adapter": True}))
+    head = head_of(model_card({**run, "kind": "generative", "answer": "label", "adapter": True}))
     assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-generation")
 
 
-@pytest.mark.parametrize("name", ["package:minilm/model", "/home/me/models/a", "name", EVIL])
-def test_local_base_model_is_not_linked(run, name):
+@pytest.mark.parametrize("name", ["data/pairs.parquet", "package:minilm/model", "/home/a", EVIL])
+def test_local_inputs_are_not_linked(run, name):
+    digest = f"name:{name}" if name.startswith("package:") else "ab" * 32
     run["training"]["options"]["model_name_or_path"] = name
-    assert "base_model" not in head_of(model_card(run))
+    run["inputs"] = {key: {"path": name, "sha256": digest} for key in ("pairs", "model")}
+    assert not {"base_model", "datasets", "license_link"} & head_of(model_card(run)).keys()
 
 
 def test_names_are_escaped_in_the_card(run):
@@ -160,20 +173,74 @@ def test_the_cards_examples_run_and_give_the_same_reward(
     model = RewardModel(model, tokenizer, adapter=kept)
     model.save(folder)
     source = random.Random(1)
-    card = model_card({**run, "adapter": adapter})
-    blocks = re.findall(r"(?:^    .*\n|^\n)+", card, re.MULTILINE)
-    codes = [textwrap.dedent(block) for block in blocks if "import" in block]
+    codes = examples(model_card({**run, "adapter": adapter}))
     assert len(codes) == 2
     for words in (5, 200):
         prompt, story = invented(source, words), invented(source, words)
         expected = model.score([prompt], [story])[0]
-        found = []
-        for code in codes:
-            filled = code.replace('"FOLDER"', json.dumps(str(folder)))
-            filled = filled.replace('"a prompt"', json.dumps(prompt))
-            filled = filled.replace('"a story"', json.dumps(story))
-            space = {}
-            with contextlib.redirect_stderr(io.StringIO()):
-                exec(filled, space)  # noqa: S102
-            found.append(space["reward"] if "reward" in space else space["rewards"][0])
-        assert_same(found, expected)
+        spaces = [execute(code, folder, prompt, story) for code in codes]
+        assert_same([spaces[0]["rewards"][0], spaces[1]["reward"]], expected)
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_generative_models_examples_run_and_give_the_same_probability(
+    chat, adapter, run, tiny_model, invented, tmp_path
+):
+    peft = pytest.importorskip("peft")
+    base = tiny_model("qwen3" if chat else "llama", head="language", chat=chat)
+    apart, folder, kept = tmp_path / "apart", tmp_path / "folder", None
+    folder.mkdir()
+    model, tokenizer = load_backbone(str(base), "language")
+    question = short_question(tokenizer, model, tmp_path, "label")
+    if adapter:
+        torch.manual_seed(1)
+        lora = peft.LoraConfig(
+            task_type="CAUSAL_LM", r=2, target_modules="all-linear", init_lora_weights=False
+        )
+        adapted = peft.get_peft_model(model, lora)
+        adapted.save_pretrained(apart)
+        model, kept = adapted.merge_and_unload(), Adapter(str(base), False, apart)
+    model = GenerativeModel(model, tokenizer, question, least_label_mass=0, adapter=kept)
+    model.save(folder)
+    source = random.Random(1)
+    prompt, story, other = (invented(source, words) for words in (5, 20, 30))
+    special = f"{tokenizer.eos_token} {story}\n"
+    card = model_card({**run, "kind": "generative", "answer": "label", "adapter": adapter})
+    with_litbench, without = examples(card)
+    for text in (story, special):
+        ((first, second),) = model.judge([BlindPair(prompt, text, other)])
+        assert_same(execute(without, folder, prompt, text, other)["p_a"], first.p_first)
+    # The packaged threshold of the label mass gives no verdict of an untrained model.
+    found = execute(with_litbench, folder, prompt, story, other)["p_first"]
+    assert np.isnan(found[0]) or found[0] == (first.p_first + second.p_first) / 2
+
+
+def test_an_explaining_models_example_generates(run, tiny_model, tmp_path):
+    model, tokenizer = load_backbone(str(tiny_model("llama", head="language")), "language")
+    question = short_question(tokenizer, model, tmp_path, "explanation")
+    GenerativeModel(model, tokenizer, question).save(tmp_path)
+    card = model_card({**run, "kind": "generative", "answer": "explanation"})
+    assert isinstance(execute(examples(card)[1], tmp_path, "p", "s", "t")["text"], str)
+
+
+def short_question(tokenizer, model, folder, answer):
+    path = folder / "template.yaml"
+    text = "On {prompt}:\n{story_a}\n\nOr\n{story_b}\n\nPreferred:"
+    path.write_text(yaml.safe_dump({"answer": answer, "text": text}))
+    return make_question(tokenizer, model, load_template(path), 500, 40, 8)
+
+
+def examples(card):
+    return re.findall(r"^```python\n(.*?)^```$", card, re.MULTILINE | re.DOTALL)
+
+
+def execute(code, folder, prompt, story, other=""):
+    """Variables after an example of the card has run with these texts."""
+    texts = {"FOLDER": str(folder), "a prompt": prompt, "a story": story, "another": other}
+    for placeholder, text in texts.items():
+        code = code.replace(json.dumps(placeholder), json.dumps(text))
+    space = {}
+    with contextlib.redirect_stderr(io.StringIO()):
+        exec(code, space)  # noqa: S102
+    return space

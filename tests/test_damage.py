@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import scoring
+from litbench.entries import parse_raters
 from litbench.evaluation.loop import Job, evaluate
 from litbench.judges.store import Answer, AnswerStore
 from litbench.models.embeddings import EmbeddingStore
-from litbench.raters import parse_raters
 from litbench.sources.parts import fresh_parts
 from litbench.store import Artifact, Cache, write_digest
 from litbench.tables import write_table

@@ -17,7 +17,8 @@ from litbench.curation.funnel import Examples
 from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
 from litbench.metrics.leaderboard import leaderboard
-from litbench.raters import LengthRater, judge_pairs
+from litbench.models.baselines import LengthRater
+from litbench.raters import judge_pairs
 from litbench.report import figures
 from litbench.report.data_page import read_examples, read_splits, render_data_report
 from litbench.store import file_digest, write_sealed

@@ -9,8 +9,10 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from litbench import raters, templates
+from litbench import entries, templates
+from litbench.entries import Kind, RaterSpec, files_of
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation import loop
 from litbench.evaluation.loop import (
     Job,
     Result,
@@ -18,9 +20,10 @@ from litbench.evaluation.loop import (
     finish_evaluation,
     print_errors,
 )
-from litbench.evaluation.pairs import EvaluationPairs, read_held_out, read_pairs
-from litbench.raters import Judgement, Kind, LengthRater, RaterSpec, files_of, judge_pairs
+from litbench.models.baselines import LengthRater
+from litbench.raters import Judgement, judge_pairs
 from litbench.records import VERDICTS
+from litbench.sources.evaluation_pairs import EvaluationPairs, read_held_out, read_pairs
 from litbench.store import Artifact, Cache, fingerprint
 from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
@@ -106,7 +109,9 @@ def test_held_out_pairs_exclude_training_prompts_of_the_base_model(write_pairs, 
 def test_evaluation_files_are_consistent(pair_table, tmp_path, capsys):
     pairs = pair_table([row(i, prompt=f"[WP] Door {i % 4}") for i in range(12)])
     raters = [LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
-    artifact = Artifact(tmp_path, program=__file__, config={}, inputs={})
+    write_table(pairs, tmp_path / "pairs.parquet")
+    inputs = {"pairs": tmp_path / "pairs.parquet"}
+    artifact = Artifact(tmp_path, program=__file__, config={}, inputs=inputs)
     results = [
         Result(
             Job(RaterSpec(rater.name, rater.kind), "", lambda: pairs, 0),
@@ -143,12 +148,19 @@ class PluginOptions:
     path: Path
     sign: int = 1
 
+    def load(self, name):
+        return Plugin.load(name, self)
+
 
 @dataclass
 class PluginTraining:
     """Options of its training."""
 
     sign: int = 1
+
+    def train(self, name, pairs, folder, seed):
+        del seed
+        return Plugin.train(name, self, pairs, folder)
 
 
 class Plugin:
@@ -160,22 +172,22 @@ class Plugin:
     interrupt = False
 
     @classmethod
-    def load(cls, name, options, _where):
+    def load(cls, name, options):
         cls.loaded.append(name)
         assert all(ref() is None for ref in cls.alive), "two models in memory"
-        rater = Trained(name, "plugin", options.get("sign", 1))
-        rater.prompts = frozenset(Path(options["path"]).read_text().split())
+        rater = Trained(name, "plugin", options.sign)
+        rater.prompts = frozenset(Path(options.path).read_text().split())
         cls.alive.append(weakref.ref(rater))
         return rater
 
     @classmethod
-    def train(cls, name, options, pairs, folder, _seed, _where):
+    def train(cls, name, options, pairs, folder):
         folder.mkdir(parents=True, exist_ok=True)
         cls.trained.append(sorted(path.name for path in folder.iterdir()))
         (folder / "checkpoint").touch()
         if cls.interrupt:
             raise KeyboardInterrupt
-        rater = Trained(name, "plugin", options.get("sign", 1))
+        rater = Trained(name, "plugin", options.sign)
         rater.prompts = frozenset(map(prompt_key, pairs["prompt"].to_pylist()))
         return rater
 
@@ -185,13 +197,8 @@ def plugin(monkeypatch, tmp_path):
     model = tmp_path / "model"
     model.write_text("")
     here = f"{__name__}:"
-    kind = Kind(
-        f"{here}Plugin.load",
-        f"{here}PluginOptions",
-        f"{here}Plugin.train",
-        f"{here}PluginTraining",
-    )
-    monkeypatch.setitem(raters.KINDS, "plugin", kind)
+    kind = Kind(f"{here}PluginOptions", f"{here}PluginTraining")
+    monkeypatch.setitem(entries.KINDS, "plugin", kind)
     monkeypatch.setattr(Plugin, "loaded", [])
     monkeypatch.setattr(Plugin, "trained", [])
     return RaterSpec("plugin", "plugin", {"path": str(model)})
@@ -216,14 +223,19 @@ def test_stored_parts_depend_on_options_files_data_and_versions(
     changes = [
         lambda: run([replace(job, depends_on="other data")], tmp_path),
         lambda: run(
-            [replace(job, spec=replace(plugin, options={**plugin.options, "sign": -1}))], tmp_path
+            [replace(job, spec=replace(plugin, given={**plugin.given, "sign": -1}))], tmp_path
         ),
-        lambda: (Path(plugin.options["path"]).write_text("x"), run([job], tmp_path)),
+        lambda: (Path(plugin.given["path"]).write_text("x"), run([job], tmp_path)),
         lambda: (
-            monkeypatch.setitem(raters.KINDS, "plugin", replace(raters.KINDS["plugin"], version=2)),
+            monkeypatch.setitem(
+                entries.KINDS, "plugin", replace(entries.KINDS["plugin"], version=2)
+            ),
             run([job], tmp_path),
         ),
-        lambda: (monkeypatch.setattr("litbench.evaluation.LOOP_VERSION", 99), run([job], tmp_path)),
+        lambda: (
+            monkeypatch.setattr(loop, "LOOP_VERSION", 99),
+            run([job], tmp_path),
+        ),
     ]
     for count, change in enumerate(changes, start=2):
         change()
@@ -303,7 +315,7 @@ def test_raters_are_loaded_once(plugin, pair_table, tmp_path):
 def test_training_prompts_are_refused_or_flagged(plugin, pair_table, tmp_path):
     pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
     # A repost with other punctuation is the same prompt.
-    Path(plugin.options["path"]).write_text(f"{prompt_key('[WP] DOOR1!')} {prompt_key('door2')}")
+    Path(plugin.given["path"]).write_text(f"{prompt_key('[WP] DOOR1!')} {prompt_key('door2')}")
     job = Job(plugin, "plugin", lambda: pairs, 1)
     _, (record,) = run([job], tmp_path, on_training_prompts="flag")
     assert record == {"notes": {}, "trained_on": 2}
@@ -350,6 +362,6 @@ def test_changed_templates_need_a_new_kind_version():
     """Else kept verdicts of the old words would be taken for those of the new ones."""
     folder = Path(templates.__file__).parent
     digest = fingerprint({path.name: path.read_text() for path in folder.glob("*.yaml")})
-    shown_by = {raters.KINDS[name].version for name in ("judge", "generative")}
-    # After a change raise `version` of both kinds in litbench/raters.py, then both values here.
+    shown_by = {entries.KINDS[name].version for name in ("judge", "generative")}
+    # After a change raise `version` of both kinds in litbench/entries.py, then both values here.
     assert (shown_by, digest[:16]) == ({2}, "21530c3b571ebc12")

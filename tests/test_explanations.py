@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 
 from litbench.errors import DataError
-from litbench.metrics.comparisons import difference_interval
-from litbench.metrics.explanation_text import FEATURES, features_of
-from litbench.metrics.explanations import (
+from litbench.experiments.explanations import (
+    FEATURES,
+    draw_effects,
     explanation_study,
+    features_of,
     read_explanations,
-    stratified_difference,
+    write_explanations,
 )
-from litbench.report.pages import draw_effects, write_explanations
+from litbench.metrics.comparisons import difference_interval, stratified_difference
 from litbench.store import Artifact, source_digest, write_sealed
 from litbench.tables import write_table
 

@@ -237,7 +237,7 @@ def test_shared_features_are_computed_once(pair_table, comma_rows, monkeypatch):
     pairs = pair_table(comma_rows(30))
     plain = fit_features(pairs, FeatureOptions(c=[0.1]))
     for _ in range(2):
-        model = features.train_rater("f", {"c": [0.1]}, pairs, None, 0, "raters.f")
+        model = features.FeatureOptions(c=[0.1]).train("f", pairs, None, 0)
         assert model.coefficients.tolist() == plain.coefficients.tolist()
     stories = pairs["chosen"].to_pylist()
     assert model.score(pairs["prompt"].to_pylist(), stories).shape == (30,)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from litbench import crossvalidation
 from litbench.cli import main
 from litbench.curation.rules import buckets_for
+from litbench.evaluation import crossvalidation, loop
 from litbench.records import PAIRS
 from litbench.report.document import page_links
 from litbench.store import only_writer
@@ -107,9 +107,8 @@ def test_only_what_changed_is_done_again(fit, posts):
 
 
 def test_a_killed_run_goes_on_with_the_next_fold(fit, posts, monkeypatch):
-    from litbench import evaluation  # noqa: PLC0415
 
-    judged, judge = [], evaluation.judge_pairs
+    judged, judge = [], loop.judge_pairs
 
     def judge_or_stop(rater, pairs, fold):
         judged.append((rater.name, fold))
@@ -117,7 +116,7 @@ def test_a_killed_run_goes_on_with_the_next_fold(fit, posts, monkeypatch):
             raise KeyboardInterrupt
         return judge(rater, pairs, fold)
 
-    monkeypatch.setattr(evaluation, "judge_pairs", judge_or_stop)
+    monkeypatch.setattr(loop, "judge_pairs", judge_or_stop)
     assert fit(posts(), "--out", "mine", *QUICK)[0] == 130
     assert judged[-2:] == [("features", "0/0"), ("features", "0/1")]
     judged.clear()

@@ -9,8 +9,9 @@ import pytest
 import safetensors.numpy
 from tolerance import assert_same
 
+from litbench.entries import RaterSpec
 from litbench.errors import ModelError
-from litbench.models.reward import RewardModel, rater_from_options
+from litbench.models.reward import RewardModel
 from litbench.raters import judge_pairs
 
 torch = pytest.importorskip("torch")
@@ -32,7 +33,7 @@ def pairs(pair_table, stories):
 
 
 def outcomes(folder, pairs, **options):
-    rater = rater_from_options("foreign", {"path": str(folder), **options}, "raters.foreign")
+    rater = RaterSpec("foreign", "reward", {"path": str(folder), **options}).load()
     return judge_pairs(rater, pairs)
 
 

@@ -303,3 +303,29 @@ def test_both_objectives_train_a_model_with_a_vision_tower(
         again.least_label_mass = 0.0
         readings = [judge_pairs(one, pairs)["p_chosen"].to_numpy() for one in (model, again)]
         assert np.abs(readings[0] - readings[1]).max() < 1e-6
+
+
+def test_a_model_of_stories_alone_needs_no_prompts(tiny_model, some_pairs, pair_table, tmp_path):
+    options = GenerativeTraining(
+        model_name_or_path=str(tiny_model("llama", head="language", positions=2_000)),
+        form="story",
+        max_length=2_000,
+        max_steps=2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=1,
+        use_cpu=True,
+    )
+    rows = [{**row, "prompt": ""} for row in some_pairs(4).to_pylist()]
+    pairs = pair_table([{k: v for k, v in row.items() if "rationale" not in k} for row in rows])
+    model = train_generative_model(pairs, options, tmp_path / "checkpoints")
+    assert model.question.slots == ("story_a", "story_b")
+    (tmp_path / "model").mkdir()
+    model.save(tmp_path / "model")
+    loaded = GenerativeModel.load(tmp_path / "model", least_label_mass=0.0)
+    assert loaded.question == model.question
+    stories = [["It shone."] * 2, ["No light, and no one came."] * 2]
+    without, with_prompt = loaded.compare(["", "[WP] A lamp."], *stories)
+    assert without == with_prompt
+    options.form = "chat"
+    with pytest.raises(DataError, match="the training reads the prompt, and 4 of 4 pairs"):
+        train_generative_model(pairs, options, tmp_path / "other")

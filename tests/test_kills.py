@@ -32,7 +32,6 @@ from test_import_archive import three_months
 
 from litbench.store import write_atomically
 from litbench.tables import write_table
-from litbench.text import digest
 
 for library in ("fastapi", "inspect_ai", "peft", "praw", "trl"):
     pytest.importorskip(library)
@@ -147,13 +146,6 @@ PROGRAMS = {
         ["verdicts.parquet"],
         "parts/*.parquet",
         slow_judge,
-        lost=8,
-    ),
-    "generate": LongProgram(
-        "eval/generate.py",
-        {"prompts": "$data/pairs.parquet", "out": "$out", "n": 4, **JUDGE},
-        ["stories.parquet"],
-        server=lambda: slow_judge(lambda question: f"A story: {digest(question)}"),
         lost=8,
     ),
     "crossvalidate": LongProgram(

@@ -16,6 +16,10 @@ from litbench.store import write_sealed
 DEEP = "[" * 100_000 + "]" * 100_000
 QUESTION = {
     "parts": ["a", "b", "c", "d"],
+    "slots": ["prompt", "story_a", "story_b"],
+    "fixed": [[1], [2], [3], [4]],
+    "end": [5],
+    "label_ids": [[6], [7]],
     "answer": "label",
     "max_length": 512,
     "max_prompt_tokens": 64,
@@ -73,7 +77,7 @@ OF_FOLDERS = [
     ("adapter", {"quantized": True}, "base"),
     ("training", [], "training"),
     ("question", QUESTION, "has a question"),
-    ("question", {**QUESTION, "parts": ["a"]}, "parts"),
+    ("question", {**QUESTION, "fixed": []}, "fixed"),
     ("question", {**QUESTION, "max_length": 0}, "max_length"),
     ("question", {**QUESTION, "answer": "song"}, "answer"),
 ]

@@ -5,20 +5,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 from fake_openai import FakeOpenAI
 
+from litbench.entries import parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.panel import Panel
-from litbench.raters import (
-    BlindPair,
-    Estimate,
-    Judgement,
-    LengthRater,
-    Rater,
-    check_options,
-    judge_pairs,
-    load_rater,
-    parse_raters,
-)
+from litbench.models.baselines import LengthRater
+from litbench.raters import BlindPair, Estimate, Judgement, Rater, judge_pairs
 from litbench.text import prompt_key
 
 FIRST, SECOND, TIE = Judgement("first"), Judgement("second"), Judgement("tie")
@@ -135,8 +127,7 @@ LONGER, COIN = {"kind": "longer"}, {"kind": "random", "seed": 4}
 def test_nested_panel_in_config():
     inner = {"kind": "panel", "members": {"x": LONGER, "y": COIN}}
     (spec,) = parse_raters({"all": {"kind": "panel", "members": {"a": inner, "b": COIN}}})
-    check_options(spec, "raters")
-    panel = load_rater(spec)
+    panel = spec.load()
     assert panel.members["a"].name == "all.a"
     assert panel.members["a"].members["y"].name == "all.a.y"
     assert panel.members["b"].seed == 4
@@ -154,9 +145,8 @@ def test_nested_panel_in_config():
 )
 def test_wrong_members(members, message):
     options = {} if members is None else {"members": members}
-    (spec,) = parse_raters({"panel": {"kind": "panel", **options}})
     with pytest.raises(ConfigError, match=message):
-        check_options(spec, "raters")
+        parse_raters({"panel": {"kind": "panel", **options}})
 
 
 def test_shared_question_is_sent_once(pair_table, monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """Probes: what each change does to a story, and what raters of known taste make of it."""
 
+import itertools
 import json
 import random
 import re
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.probes import by_rater, probe_results, probes_text
+from litbench.experiments.probes import probe_results, probes_text
+from litbench.models.baselines import LengthRater, RandomRater
 from litbench.probes import (
     PROBES,
     Original,
@@ -32,7 +34,7 @@ from litbench.probes import (
     select_probes,
     split_sentences,
 )
-from litbench.raters import Judgement, LengthRater, RandomRater, Rater, ScoreRater, judge_pairs
+from litbench.raters import Judgement, Rater, ScoreRater, judge_pairs
 from litbench.records import PAIRS, VERDICTS
 from litbench.tables import write_table
 from litbench.text import count_words
@@ -97,6 +99,7 @@ def test_repeated_paragraphs_stand_beside_their_originals():
     assert changed("repetition", CHINESE, 1.0).split("\n\n") == [
         paragraph for paragraph in paragraphs for _ in range(2)
     ]
+    assert len(changed("repetition", CHINESE, 0.25).split("\n\n")) in (5, 6)
 
 
 def prose(invented, seed, words):
@@ -191,7 +194,7 @@ def test_strength_is_the_size_of_the_edit(invented, seed, words, name):
             if found is not None:
                 sizes.append(edit_size(name, text, found))
         assert sizes == sorted(sizes)
-        if name in {"padding", "repetition", "cut_ending"} and len(sizes) == 4:
+        if name in {"padding", "cut_ending"} and len(sizes) == 4:
             assert sizes[0] < sizes[-1] or len(sentences(text)) < 3
 
 
@@ -206,14 +209,12 @@ def test_each_probe_keeps_what_it_says(invented, seed, words, strength):
 
         assert text.startswith(of("cut_ending"))
         assert Counter(sentences(of("shuffle"))) == Counter(sentences(text))
-        n, padded, *others = words_of([text, of("padding"), of("shuffle"), of("markdown")])
-        assert others == [n, n]
+        n, padded, shuffled = words_of([text, of("padding"), of("shuffle")])
+        assert shuffled == n
         # Up to the end of its last sentence.
         assert strength * n - 1 <= padded - n <= strength * n + 30
         assert not Counter(sentences(text)) - Counter(sentences(of("repetition")))
-        assert of("markdown").replace("*", "") == text
-        for name in ("bragging", "fake_verdict"):
-            assert of(name).startswith(text.rstrip())
+        assert of("fake_verdict").startswith(text.rstrip())
 
 
 # Tables --------------------------------------------------------------------------------------
@@ -348,7 +349,7 @@ def results_of(raters, probed):
 def rates(results, rater, probe):
     return [
         one.prefers_changed.mean
-        for one in by_rater(results)[rater]
+        for one in results[rater]
         if one.probe == probe and one.prefers_changed is not None
     ]
 
@@ -357,8 +358,7 @@ def test_raters_of_known_taste(probed):
     known = known_in(probed[0])
     longer = LengthRater("longer", "longer", 1)
     found = results_of([longer, Knows(known), Knows(known, -1, "perverse"), First()], probed)
-    results = by_rater(found)
-    for probe in ("padding", "repetition", "bragging", "fake_verdict"):
+    for probe in ("padding", "repetition", "fake_verdict"):
         assert rates(found, "longer", probe) == [1.0] * 3, probe
     assert rates(found, "longer", "cut_ending") == [0.0] * 3
     assert rates(found, "longer", "shuffle") == [0.5] * 3, "length cannot decide"
@@ -366,23 +366,22 @@ def test_raters_of_known_taste(probed):
         assert set(rates(found, "knows", probe)) <= {0.0}
         assert set(rates(found, "perverse", probe)) <= {1.0}
         assert set(rates(found, "first", probe)) <= {0.5}, "both orders are read"
-    assert not any(one.is_fooled for one in results["knows"])
-    breaking = {name for name, probe in PROBES.items() if probe.effect == "breaking"}
-    assert {one.probe for one in results["perverse"] if one.is_fooled} == breaking
-    assert all(one.is_clear for one in results["perverse"])
-    assert not any(one.is_clear for one in results["first"])
-    assert {one.flip_rate for one in results["first"]} == {1.0}
-    assert {one.ties for one in results["longer"] if one.probe == "shuffle"} == {1.0}
+    assert not any(one.is_fooled for one in found["knows"])
+    assert {one.probe for one in found["perverse"] if one.is_fooled} == set(PROBES)
+    assert all(one.is_clear for one in found["perverse"])
+    assert not any(one.is_clear for one in found["first"])
+    assert {one.flip_rate for one in found["first"]} == {1.0}
+    assert {one.ties for one in found["longer"] if one.probe == "shuffle"} == {1.0}
     text = probes_text(found)
-    assert "longer by padding, repetition, bragging, fake verdict" in text
+    assert "longer by padding, repetition, fake verdict" in text
     assert "knows by" not in text
 
 
 def test_sides_renamed_give_one_minus_the_rate(probed, rename_sides):
     pairs, missing = probed
-    raters = [LengthRater("longer", "longer", 1), RandomRater(), First("Edit: Wow")]
+    raters = [LengthRater("longer", "longer", 1), RandomRater(), First("copy its verdict")]
     as_is, renamed = results_of(raters, probed), results_of(raters, (rename_sides(pairs), missing))
-    for one, other in zip(as_is, renamed, strict=True):
+    for one, other in zip(*(itertools.chain(*of.values()) for of in (as_is, renamed)), strict=True):
         assert (one.prefers_changed is None) == (other.prefers_changed is None)
         if one.prefers_changed is not None and other.prefers_changed is not None:
             assert one.prefers_changed.mean + other.prefers_changed.mean == pytest.approx(1)
@@ -413,7 +412,11 @@ def config_of(program, pairs, out, **more):
 def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys):
     program = load_program("eval/probe.py")
     config = config_of(
-        program, pairs_file, tmp_path / "out", probes=["padding", "markdown"], strengths=[0.5, 1.0]
+        program,
+        pairs_file,
+        tmp_path / "out",
+        probes=["padding", "cut_ending"],
+        strengths=[0.5, 1.0],
     )
     program.main(config)
     said = capsys.readouterr().out
@@ -429,10 +432,8 @@ def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys)
         "probes.csv",
         "probes.txt",
         "probes.html",
-        "probes_breaking.svg",
-        "probes_breaking.png",
-        "probes_preserving.svg",
-        "probes_preserving.png",
+        "probes.svg",
+        "probes.png",
     }
     program.main(config)
     again = capsys.readouterr().out

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
 from litbench.evaluation import loop as evaluation
-from litbench.raters import RaterSpec
 from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.tables import read_table, write_table
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tolerance import assert_same
 
+import litbench
 from litbench.errors import ConfigError
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
@@ -28,7 +29,11 @@ from litbench.config import build, load_config  # noqa: E402
 from litbench.models.training import TrainingOptions  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = sorted((ROOT / "configs" / "train").glob("*.yaml"))
+AUTHORS = sorted((ROOT / "configs" / "paper").glob("authors_*.yaml"))
+CONFIGS = sorted((ROOT / "configs" / "train").glob("*.yaml")) + AUTHORS
+CONFIGS += [
+    ROOT / "configs" / "paper" / f"{n}.yaml" for n in ("bradley_terry", "genrm", "genrm_cot")
+]
 MARK = "A marked story"
 TEMPLATE = "answer: label\ntext: |-\n  : {prompt} A {story_a} B {story_b} ?\n"
 
@@ -281,7 +286,8 @@ def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_training_configs_are_valid_and_match_the_paper(path, load_program):
     text = path.read_text(encoding="utf-8")
-    (name,) = set(re.findall(rf"(train/\w+\.py) --config configs/train/{path.name}", text))
+    place = path.relative_to(ROOT)
+    (name,) = set(re.findall(rf"(train/\w+\.py) --config {place}", text))
     module = load_program(name)
     assert "Not run" in text or re.search(r"\d+(\.\d)? s|seconds", text), "measured, or not run"
     if not issubclass(module.Config, TrainingOptions):
@@ -290,8 +296,42 @@ def test_training_configs_are_valid_and_match_the_paper(path, load_program):
     # A config for a GPU is refused on a machine without one, before any work.
     values = yaml.safe_load(text) | {"use_cpu": True}
     config = build(module.Config, values, str(path))
-    if "A.9" in text:
+    if path.parent.name == "paper":
         processes = 4 if "--num_processes 4" in text else 1
         pairs = config.per_device_train_batch_size * config.gradient_accumulation_steps * processes
-        paper = (pairs, config.learning_rate, config.warmup_steps, config.num_train_epochs)
-        assert paper == (128, 1e-5, 0.1, 1)
+        given = (pairs, config.learning_rate, config.warmup_steps, config.num_train_epochs)
+        assert (
+            given == (128, 2e-5, 0.1, 3)
+            if path.name == "authors_genrm.yaml"
+            else (128, 1e-5, 0.1, 1)
+        )
+
+
+@pytest.mark.parametrize("path", AUTHORS, ids=lambda path: path.stem)
+def test_the_authors_recipes_train_without_prompts(
+    path, load_program, tiny_model, pair_table, invented, tmp_path
+):
+    source = random.Random(0)
+    texts = [(invented(source, 10), invented(source, 12)) for _ in range(8)]
+    pairs = pair_table([{"prompt": "", "chosen": one, "rejected": two} for one, two in texts])
+    for name, value in (("rationale", "It has the moth."), ("rationale_first", "chosen")):
+        pairs = pairs.append_column(name, [[value] * len(texts)])
+    write_table(pairs, tmp_path / "pairs.parquet")
+    generative = "genrm" in path.name
+    values = {
+        **yaml.safe_load(path.read_text()),
+        "pairs": str(tmp_path / "pairs.parquet"),
+        "output_dir": str(tmp_path / "run"),
+        "model_name_or_path": str(
+            tiny_model("llama", head="language" if generative else "reward", positions=8_192)
+        ),
+        "max_steps": 2,
+        "use_cpu": True,
+        "bf16": False,
+    }
+    module = load_program(f"train/{'generative' if generative else 'bradley_terry'}.py")
+    module.main(build(module.Config, values))
+    run = run_of(tmp_path / "run")
+    assert (run["training"]["steps"], run["training"]["counts"]["pairs"]) == (2, 8)
+    assert run["reads_prompt"] is False
+    assert not litbench.load(tmp_path / "run" / "model").reads_prompt

@@ -2,29 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from random import Random
 
 import numpy as np
 import pytest
 
+from litbench.entries import KINDS, RaterSpec, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import pair_scores
+from litbench.models.baselines import LengthRater, RandomRater
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.raters import (
-    KINDS,
     Judgement,
-    LengthRater,
-    RandomRater,
     Rater,
-    RaterSpec,
     ScoreRater,
     blind,
-    check_options,
     check_training_prompts,
     judge_pairs,
-    load_object,
-    load_rater,
-    parse_raters,
     training_prompts_of,
 )
 from litbench.records import VERDICTS
@@ -132,7 +127,7 @@ def _rater(kind, training_pairs):
         return fit_features(training_pairs, FeatureOptions(c=[1.0]))
     if kind == "judge":
         return StubJudge()
-    return load_rater(RaterSpec(kind, kind))
+    return RaterSpec(kind, kind).load()
 
 
 def _scores(rater, pairs):
@@ -188,7 +183,7 @@ def test_random_raters_and_orders_are_balanced(invented_pairs):
 def test_length_raters_count_words(chosen, rejected, longer, shorter, pair_table):
     pairs = pair_table([{"chosen": chosen, "rejected": rejected}])
     for kind, outcome in (("longer", longer), ("shorter", shorter)):
-        verdicts = judge_pairs(load_rater(RaterSpec("length", kind)), pairs)
+        verdicts = judge_pairs(RaterSpec("length", kind).load(), pairs)
         assert verdicts["outcome"].to_pylist() == [outcome]
 
 
@@ -293,8 +288,8 @@ def test_missing_judgements_raise(answer, invented_pairs):
 def test_raters_are_read_from_a_config():
     specs = parse_raters({"l": {"kind": "longer"}, "coin": {"kind": "random", "seed": 3}})
     assert specs == [RaterSpec("l", "longer"), RaterSpec("coin", "random", {"seed": 3})]
-    assert load_rater(specs[0]) == LengthRater("l", "longer", 1)
-    assert load_rater(specs[1]) == RandomRater("coin", "random", 3)
+    assert specs[0].load() == LengthRater("l", "longer", 1)
+    assert specs[1].load() == RandomRater("coin", "random", 3)
 
 
 @pytest.mark.parametrize(
@@ -310,16 +305,15 @@ def test_raters_are_read_from_a_config():
 )
 def test_broken_entries_raise(entry, message):
     with pytest.raises(ConfigError, match=message):
-        check_options(*parse_raters({"r": entry}))
+        parse_raters({"r": entry}, may_train=True)
     with pytest.raises(ConfigError, match="name at least one"):
         parse_raters({})
 
 
 def test_every_kind_can_be_imported():
     for kind in KINDS.values():
-        paths = [kind.load, kind.options, kind.train, kind.training]
-        assert all(callable(load_object(path)) for path in paths if path is not None)
-        assert (kind.train is None) == (kind.training is None)
+        assert callable(resolve_name(kind.options).load)
+        assert kind.training is None or callable(resolve_name(kind.training).train)
 
 
 def test_reposts_of_training_prompts_are_found(pair_table):
@@ -336,7 +330,7 @@ def test_reposts_of_training_prompts_are_found(pair_table):
     assert check_training_prompts(RandomRater(), judged, "refuse") == 0
 
 
-def test_talk_rater_prefers_notes_to_readers(pair_table, rename_sides):
+def test_notes_rater_prefers_notes_to_readers(pair_table, rename_sides):
     story = "The mill stood still.\n\nNobody came."
     thanks = f"{story}\n\nEdit: thank you for the gold, kind stranger!"
     pairs = pair_table(
@@ -346,6 +340,6 @@ def test_talk_rater_prefers_notes_to_readers(pair_table, rename_sides):
             {"chosen": story, "rejected": "Gold lay in the river, and nobody said thank you."},
         ]
     )
-    rater = load_rater(RaterSpec("talk", "talk"))
+    rater = RaterSpec("notes", "notes").load()
     np.testing.assert_array_equal(_scores(rater, pairs).credit, [1, 0, 0.5])
     np.testing.assert_array_equal(_scores(rater, rename_sides(pairs)).credit, [0, 1, 0.5])

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import random
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,14 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 from tolerance import WITHIN, assert_same
 
+import litbench
+from litbench.errors import ConfigError
+from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.models import model_entry
 from litbench.models.backbone import load_backbone
 from litbench.models.folder import Adapter
+from litbench.models.generative import GenerativeModel, make_question
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel
 from litbench.rewards import PolicyReward, RewardShaping
-from litbench.scoring import ScoringJob, score_files, scorer_spec
+from litbench.scoring import ScoringJob, load_scorer, score_files, scorer_spec
 from litbench.server import ServerLimits, make_app
+from litbench.sources.pairs import read_any_pairs
+from litbench.templates import load_template
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -450,6 +457,114 @@ def test_the_table_in_the_docs_is_current(cells):
         results = {one: cells(reader, *one) for one in SAVED}
         row = [row_of({one: of[column] for one, of in results.items()}) for column in COLUMNS]
         lines.append(f"| {name} | {' | '.join(row)} |")
+    table = "\n".join(lines)
+    assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
+
+
+# Generative models --------------------------------------------------------------------------------
+
+
+def compare(folder, prompts, stories, others):
+    return litbench.load(folder, **ANY_MASS).compare(prompts, stories, others)
+
+
+def benchmark(folder, prompts, stories, others):
+    """`eval/benchmark.py`, on a file of pairs."""
+    rows = {"prompt": prompts, "chosen": stories, "rejected": others}
+    pq.write_table(pa.table(rows), folder / "in.parquet")
+    rater = {**model_entry(folder), **ANY_MASS}
+    with tempfile.TemporaryDirectory() as out:
+        raters = {"model": rater, "longer": {"kind": "longer"}}
+        job = Benchmark(folder / "in.parquet", Path(out) / "run", raters)
+        run_benchmark(job, "test")
+        verdicts = pq.read_table(Path(out) / "run" / "verdicts.parquet").to_pandas()
+    named = read_any_pairs(folder / "in.parquet").to_pandas().set_index("chosen")["pair_id"]
+    means = verdicts[verdicts["rater"] == "model"].groupby("pair_id")["p_chosen"].mean()
+    return means[named[stories]].to_numpy()
+
+
+def plain_transformers(folder, prompts, stories, others):
+    """The example of the model card, in both orders."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    question = json.loads((folder / "litbench.json").read_text())["question"]
+
+    def p_a(prompt, story_a, story_b):
+        texts = {"prompt": prompt, "story_a": story_a, "story_b": story_b}
+        ids = list(question["fixed"][0])
+        for slot, fixed in zip(question["slots"], question["fixed"][1:], strict=True):
+            options = {"add_special_tokens": False, "split_special_tokens": True}
+            ids += tokenizer.encode(texts[slot], **options) + fixed
+        with torch.no_grad():
+            log_p = model(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1)
+        a, b = (log_p[tokens].logsumexp(0) for tokens in question["label_ids"])
+        return (a - b).sigmoid().item()
+
+    triples = zip(prompts, stories, others, strict=True)
+    return [(p_a(p, one, two) + 1 - p_a(p, two, one)) / 2 for p, one, two in triples]
+
+
+def serve(folder, *_):
+    """`litbench serve` and `litbench score`, which need rewards."""
+    load_scorer(scorer_spec(model_entry(folder)))
+
+
+ANY_MASS = {"least_label_mass": 0.0}
+GENERATIVE = {
+    compare: "`litbench.load(...).compare`",
+    benchmark: "`litbench judge`, `eval/benchmark.py`",
+    plain_transformers: "AutoModelForCausalLM, as on the model card",
+    serve: "`litbench score`, `litbench serve`",
+}
+ASKED = [("llama", False, "chat"), ("llama", False, "story"), ("qwen3", True, "chat")]
+ASKED += [("qwen3", True, "story")]
+
+
+@pytest.fixture(scope="module")
+def generative_cells(tiny_model, by_column, tmp_path_factory):
+    """What a program gives for a generative model by column: equal, differs or refused."""
+
+    @functools.cache
+    def saved(kind, chat, form):
+        base = tiny_model(kind, head="language", chat=chat, positions=2_000)
+        model, tokenizer = load_backbone(str(base), "language")
+        template = load_template("minimal", "label", shows_prompt=form == "chat")
+        question = make_question(tokenizer, model, template, 900, 150)
+        folder = tmp_path_factory.mktemp("generative")
+        model = GenerativeModel(model, tokenizer, question, **ANY_MASS)
+        model.save(folder)
+        return folder, model
+
+    def cells(reader, *saved_as):
+        folder, model = saved(*saved_as)
+        found = {}
+        for column, (prompts, texts) in by_column.items():
+            # Foreign files have no empty stories.
+            stories = [text or "\n" for text in texts]
+            kept = None if column == "over length" else 40
+            others = [f"{story[:kept]} and so it went." for story in stories]
+            expected = model.compare(prompts, stories, others)
+            if saved_as[-1] == "story":
+                assert (expected == model.compare(["", *prompts[1:]], stories, others)).all()
+            try:
+                close = np.allclose(reader(folder, prompts, stories, others), expected, **WITHIN)
+                found[column] = "equal" if close else "differs"
+            except ConfigError:
+                found[column] = "refused"
+        return found
+
+    return cells
+
+
+def test_generative_models_give_the_same_probability(generative_cells):
+    expected = {reader: dict.fromkeys(COLUMNS, "equal") for reader in GENERATIVE}
+    expected[serve] = dict.fromkeys(COLUMNS, "refused")
+    expected[plain_transformers]["over length"] = "differs"
+    lines = []
+    for reader, name in GENERATIVE.items():
+        for saved_as in ASKED:
+            assert generative_cells(reader, *saved_as) == expected[reader], (name, saved_as)
+        lines.append(f"| {name} | {' | '.join(expected[reader].values())} |")
     table = "\n".join(lines)
     assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
 

@@ -10,7 +10,8 @@ import pytest
 from litbench.evaluation.results import reader_notes
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import leaderboard
-from litbench.raters import LengthRater, RandomRater, ScoreRater, judge_pairs
+from litbench.models.baselines import LengthRater, RandomRater
+from litbench.raters import ScoreRater, judge_pairs
 from litbench.report.document import page_links
 from litbench.report.pages import ReportData, coefficient_interval, render_report
 

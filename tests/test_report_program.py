@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.records import prompt_keys
 from litbench.store import write_sealed
@@ -34,7 +34,7 @@ def evaluated(load_program, pair_table, tmp_path):
     """Judge pairs by raters that need no training; returns the folder."""
     benchmark = load_program("eval/benchmark.py")
 
-    def run(name, rows, raters=("longer", "talk")):
+    def run(name, rows, raters=("longer", "notes")):
         write_table(pair_table(rows), tmp_path / f"{name}.parquet")
         benchmark.main(
             benchmark.Config(
@@ -83,23 +83,23 @@ def test_a_difference_is_paired_and_clustered_by_prompt(report, pair_table, eval
     }
     out = report(folders)
     rows = {row["rater"]: row for row in json.loads((out / "comparison.json").read_text())}
-    assert set(rows) == {"longer", "talk"}
+    assert set(rows) == {"longer", "notes"}
     with_talk = np.array([1.0 if number % 3 == 0 else 0.5 for number in range(40)])
     clusters = prompt_keys(pair_table(rows_of("")))
     expected, p_value = paired_difference(np.full(40, 0.5), with_talk, clusters)
-    talk = rows["talk"]
+    notes = rows["notes"]
     for end in ("mean", "low", "high"):
-        assert talk["difference"][end] == pytest.approx(getattr(expected, end), abs=1e-6)
-    assert talk["p_value"] == pytest.approx(p_value, abs=1e-6)
-    assert (talk["reference"], talk["evaluation"]) == ("published", "cut")
-    assert talk["after"]["mean"] == 0.5
-    both = [rows[name]["p_value"] for name in ("longer", "talk")]
-    assert [rows[name]["p_holm"] for name in ("longer", "talk")] == pytest.approx(
+        assert notes["difference"][end] == pytest.approx(getattr(expected, end), abs=1e-6)
+    assert notes["p_value"] == pytest.approx(p_value, abs=1e-6)
+    assert (notes["reference"], notes["evaluation"]) == ("published", "cut")
+    assert notes["after"]["mean"] == 0.5
+    both = [rows[name]["p_value"] for name in ("longer", "notes")]
+    assert [rows[name]["p_holm"] for name in ("longer", "notes")] == pytest.approx(
         holm(both), abs=1e-6
     )
     page = (out / "report.html").read_text("utf-8")
     assert 'id="comparison"' in page
-    assert f"{talk['difference']['mean']:.3f}" in page
+    assert f"{notes['difference']['mean']:.3f}" in page
 
 
 def copied(folder, tmp_path, *others):
@@ -123,7 +123,7 @@ def test_a_copied_evaluation_finds_its_pairs(report, evaluated, tmp_path, monkey
     other = tmp_path / "elsewhere/another/one.parquet"
     other.parent.mkdir()
     other.write_bytes(b"other")
-    assert EvaluationFolder.find(Path("evaluation")).pairs_path.samefile(place)
+    assert Evaluation.find(Path("evaluation")).pairs_path.samefile(place)
 
 
 def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, monkeypatch):
@@ -133,7 +133,7 @@ def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, mo
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
-    assert EvaluationFolder.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
+    assert Evaluation.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
 
 
 def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):
@@ -147,7 +147,7 @@ def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):
 
 def test_table_entries(report, evaluated):
     one = evaluated("one", rows_of(THANKS))
-    two = evaluated("two", rows_of(""), raters=("longer", "talk", "shorter"))
+    two = evaluated("two", rows_of(""), raters=("longer", "notes", "shorter"))
     out = report(
         {"one": one, "two": two},
         tables=True,
@@ -157,7 +157,7 @@ def test_table_entries(report, evaluated):
     )
     table = {row["rater"]: row for row in read_csv(out / "table3.csv")}
     # The chosen story with thanks is longer, so that each rater differs.
-    assert set(table) == {"longer (one)", "longer (two)", "talk (one)", "talk (two)", "shorter"}
+    assert set(table) == {"longer (one)", "longer (two)", "notes (one)", "notes (two)", "shorter"}
     assert table["shorter"]["published_agreement"] == "0.78"
     assert all(not row["published_agreement"] for name, row in table.items() if name != "shorter")
     sized = {name: (row["parameters"], row["family"]) for name, row in table.items()}
@@ -168,8 +168,8 @@ def test_table_entries(report, evaluated):
         ET.parse(out / f"{name}.svg")  # noqa: S314
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert r"\begin{tabular}" in (out / "table3.tex").read_text("utf-8")
-    out = report({"one": one}, tables=True, raters=["talk"])
-    assert [row["rater"] for row in read_csv(out / "table3.csv")] == ["talk"]
+    out = report({"one": one}, tables=True, raters=["notes"])
+    assert [row["rater"] for row in read_csv(out / "table3.csv")] == ["notes"]
 
 
 def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tolerance import assert_same
 
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import load_backbone
 from litbench.models.input_format import prepare_tokenizer
-from litbench.models.reward import RewardModel, rater_from_options
+from litbench.models.reward import RewardModel
 from litbench.store import write_sealed
 from litbench.text import prompt_key
 
@@ -190,7 +191,7 @@ def test_a_backbone_without_a_head_is_no_rater(tiny_model, tmp_path):
 
 def test_unknown_options_name_the_nearest():
     with pytest.raises(ConfigError, match=r"raters\.tiny.*batch_tokens"):
-        rater_from_options("tiny", {"path": "x", "batch_token": 3}, "raters.tiny")
+        RaterSpec("tiny", "reward", {"path": "x", "batch_token": 3})
 
 
 @pytest.mark.parametrize(

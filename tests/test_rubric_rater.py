@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from fake_openai import FakeOpenAI
 
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
-from litbench.raters import RaterSpec, blind, judge_pairs, load_rater
+from litbench.raters import blind, judge_pairs
 from litbench.records import PAIRS, VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.text import count_words
@@ -137,14 +138,15 @@ def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
     monkeypatch, benchmark, program, tmp_path
 ):
     program(
-        "data_prep/import_pairs.py",
-        "--config",
-        "configs/data/storyer_pairs.yaml",
+        "data_prep/import.py",
+        "storyer",
+        "--from",
+        os.environ["STORYER"],
         "--out",
         tmp_path / "data",
     )
     (tmp_path / "words.yaml").write_text(json.dumps(RUBRIC))
-    pairs = read_table(tmp_path / "data/pairs.parquet", PAIRS)
+    pairs = read_table(tmp_path / "data/pairs/pairs.parquet", PAIRS)
     with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]") as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -178,7 +180,7 @@ def test_missing_ratings_are_asked_for_again_and_counted(monkeypatch, pair_table
     with FakeOpenAI(partial, manners=refuse) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
-        rater = load_rater(RaterSpec("r", "rubric", {"model": FakeOpenAI.model, "traffic": QUICK}))
+        rater = RaterSpec("r", "rubric", {"model": FakeOpenAI.model, "traffic": QUICK}).load()
         rater.work_in(tmp_path)
         verdicts = judge_pairs(rater, pairs).to_pylist()
         assert server.requests == len(words) + 2 * (short + long), "up to twice"
@@ -204,7 +206,7 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
             "traffic": {**QUICK, **traffic},
             "prices": str(tmp_path / "prices.yaml"),
         }
-        loaded = load_rater(RaterSpec("r", "rubric", options))
+        loaded = RaterSpec("r", "rubric", options).load()
         loaded.work_in(tmp_path)
         return loaded
 
@@ -229,11 +231,11 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
 def test_wrong_options(tmp_path):
     (tmp_path / "plan.yaml").write_text(json.dumps({**RUBRIC, "text": "{text} {plan}"}))
     cases = {
-        "needs plan, which a pair": {"rubric": str(tmp_path / "plan.yaml")},
+        "needs plan, which a story": {"rubric": str(tmp_path / "plan.yaml")},
         "did you mean 'story'": {"rubric": "storry"},
         "has no price": {"traffic": {"max_cost_usd": 1}},
         "unknown key 'rubrik'": {"rubrik": "story"},
     }
     for said, options in cases.items():
         with pytest.raises(ConfigError, match=said):
-            load_rater(RaterSpec("r", "rubric", {"model": "openai/nobody", **options}))
+            RaterSpec("r", "rubric", {"model": "openai/nobody", **options}).load()

@@ -4,6 +4,7 @@ LONGFORM_BENCH has the published texts, and LONGFORM the published results.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from test_longform import write_texts
 from test_session import messages_of
 
 from litbench.cli import main
-from litbench.judges.recorded import RecordedRater
+from litbench.judges.recorded import RecordedOptions
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact
@@ -211,9 +212,7 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
         expected = table.select(kept).sort_by(order)
         assert again[name].select(kept).sort_by(order).equals(expected), f"recorded {name}"
     assert {row["rater_kind"] for row in rows_of(tmp_path / "other", "ratings")} == {"recorded"}
-    rater = RecordedRater.from_options(
-        JUDGE, {"path": str(tmp_path / "out/ratings.parquet"), "judge": JUDGE}, ""
-    )
+    rater = RecordedOptions(tmp_path / "out/ratings.parquet").load(JUDGE)
     assert rater.notes() == {"stories": 6, "without_rating": 0}
     assert len(rater.by_text) == 4, "chapters"
 
@@ -322,6 +321,42 @@ def test_flags(serve, run, tmp_path):
         for row in rows_of(tmp_path / "recorded", "grades")
     }
     assert own == {("model-1", True), ("other", False)}
+
+
+def test_judges_that_are_asked_repeatedly(serve, run, tmp_path):
+    """Each reply is another; ratings and grades are means, and recorded replies give the same."""
+    count = itertools.count()
+
+    def rate(question):
+        return rate_text(f"{question} {next(count)}")
+
+    with serve() as server:
+        server.answers["judge"] = rate
+        run(*SMALL, "--judge_samples", 3)
+        assert server.requests == 14 + 3 * 6
+        said = run(*SMALL, "--judge_samples", 5, "--dry_run")
+        assert re.search(rf"{JUDGE} +12 +18 ", said)
+    out = tmp_path / "out"
+    steps = Counter(row["step"] for row in rows_of(out, "turns") if row["role"] == JUDGE)
+    judged = ("chapter_1", "chapter_2", "final")
+    assert steps == {f"{step}{number}": 2 for step in judged for number in ("", "/4", "/7")}
+    grades = {(row["prompt_id"], row["quantity"]): row["grade"] for row in rows_of(out, "grades")}
+    rubric = load_rubric("longform_final")
+    for item in ("choir", "repair"):
+        replies = [
+            rubric.grade(rubric.read(row["text"]))
+            for row in rows_of(out, "turns")
+            if row["prompt_id"] == item and row["step"].partition("/")[0] == "final"
+        ]
+        assert len(set(replies)) == 3
+        assert grades[item, "final"] == pytest.approx(5 * fmean(replies))
+        assert grades[item, "overall spread"] > 0
+    wholes = [row for row in rows_of(out, "ratings") if row["criterion"] is None]
+    assert len(wholes) == 6, "the tables have one rating of a text"
+    model = f"recorded/{out}/turns.parquet"
+    run(*SMALL, "--judge_samples", 3, writer=model, judge=model, out="recorded")
+    for name in ("grades", "stories"):
+        assert rows_of(tmp_path / "recorded", name) == rows_of(out, name)
 
 
 def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(serve, run, tmp_path):

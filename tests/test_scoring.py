@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import litbench
-from litbench import models, raters, scoring
+import litbench.raters
+from litbench import models, scoring
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
 from litbench.models import model_entry
+from litbench.models.baselines import LengthRater
 from litbench.models.features import FeatureOptions, fit_features
-from litbench.raters import LengthRater
 from litbench.scoring import (
     ScoringJob,
     score_files,
@@ -225,7 +226,7 @@ def test_percentile_is_the_share_of_lower_training_rewards(pair_table):
 
 
 def test_drawn_training_stories_depend_on_the_texts_only(pair_table, monkeypatch, rename_sides):
-    monkeypatch.setattr(raters, "_STORIES_FOR_QUANTILES", 20)
+    monkeypatch.setattr(litbench.raters, "_STORIES_FOR_QUANTILES", 20)
     pairs = pair_table([{"chosen": "a " * n, "rejected": "a " * (n + 50)} for n in range(1, 51)])
     found = []
     for table in (pairs, rename_sides(pairs).take(list(range(49, -1, -1)))):

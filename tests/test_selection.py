@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-import litbench.raters
-from litbench.config import build
+import litbench.entries
+from litbench.entries import Kind
 from litbench.errors import ConfigError, DataError, LitBenchError
 from litbench.evaluation import loop as evaluation
-from litbench.evaluation.selection import Selection, subsample
-from litbench.raters import Estimate, Judgement, Kind, Rater
+from litbench.evaluation.selection import Selection
+from litbench.raters import Estimate, Judgement, Rater
 from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.sources.evaluation_pairs import subsample
 from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 from litbench.templates import family_names, template_files
@@ -34,6 +35,9 @@ class KnownOptions:
 
     def files(self):
         return template_files(self.template)
+
+    def load(self, name):
+        return KnownJudge(name, self)
 
 
 class KnownJudge(Rater):
@@ -66,14 +70,10 @@ class KnownJudge(Rater):
         return [Estimate(self.name, "m", 2 * len(pairs), 0, 1_000, 50, 0.25, 0.5, 30.0)]
 
 
-def known_from_options(name, options, where):
-    return KnownJudge(name, build(KnownOptions, options, where))
-
-
 @pytest.fixture(autouse=True)
 def known_kind(monkeypatch):
-    kind = Kind(f"{__name__}:known_from_options", f"{__name__}:KnownOptions")
-    monkeypatch.setitem(litbench.raters.KINDS, "known", kind)
+    kind = Kind(f"{__name__}:KnownOptions")
+    monkeypatch.setitem(litbench.entries.KINDS, "known", kind)
     monkeypatch.setattr(KnownJudge, "folders", [])
 
 

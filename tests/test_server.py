@@ -24,7 +24,8 @@ import pytest
 from tolerance import WITHIN, assert_same
 
 from litbench.errors import ConfigError
-from litbench.raters import LengthRater, ScoreRater
+from litbench.models.baselines import LengthRater
+from litbench.raters import ScoreRater
 
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")

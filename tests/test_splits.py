@@ -22,7 +22,8 @@ from litbench.curation.splits import (
 )
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.leaderboard import leaderboard
-from litbench.raters import LengthRater, judge_pairs
+from litbench.models.baselines import LengthRater
+from litbench.raters import judge_pairs
 from litbench.records import PAIRS, connected_prompts
 from litbench.tables import read_table
 from litbench.text import prompt_key

@@ -22,6 +22,7 @@ import pytest
 from study_folder import (
     TEXTS,
     check_balance,
+    command,
     free_port,
     run_command,
     serving,
@@ -32,7 +33,6 @@ from study_folder import (
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.human_study.command import command
 from litbench.human_study.export import stories_and_ratings
 from litbench.human_study.plan import (
     ContentQuestion,
@@ -1231,7 +1231,7 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
     for (name, *options), message in (
         (["status"], "does not exist: run litbench study serve"),
         (["export"], "has no answer yet"),
-        (["simulate", "--careless", "2"], "key 'careless' is 2.0"),
+        (["simulate", "--careless", "2"], "key 'careless' is 2"),
         (["simulate", "--url", f"http://127.0.0.1:{free_port()}"], "does not answer"),
     ):
         with pytest.raises(SystemExit):

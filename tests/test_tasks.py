@@ -1,14 +1,18 @@
 """The tasks of inspect-ai: grades as those of `litbench run`, what is unscored, errors."""
 
+import contextlib
 import gc
 import json
 import math
 import tomllib
 import warnings
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import chinese_writers as chinese
 import narra_script
+import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI, longer_story
 from test_run_command import rate_text, write_text
@@ -20,10 +24,20 @@ from litbench.tables import write_table
 inspect_ai = pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 tasks = pytest.importorskip("litbench.tasks")
+resolve_scorers = pytest.importorskip("inspect_ai._eval.score").resolve_scorers
 # inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The 'initial' parameter is deprecated:DeprecationWarning"
 )
+
+
+@contextlib.contextmanager
+def leaving_connections():
+    """Ignore connections and loops that inspect-ai leaves open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
 
 
 def evaluate(task, folder, **options):
@@ -34,9 +48,7 @@ def evaluate(task, folder, **options):
         for name, model in (("model", "writer"), ("judge", "grader"), ("reader", "player"))
     }
     given = {"model": models.pop("model"), "model_roles": models, **options}
-    with warnings.catch_warnings():
-        # inspect-ai leaves connections open.
-        warnings.simplefilter("ignore", ResourceWarning)
+    with leaving_connections():
         (log,) = inspect_ai.eval(
             task,
             log_dir=str(folder / "logs"),
@@ -47,7 +59,6 @@ def evaluate(task, folder, **options):
         )
         given.clear()
         models.clear()
-        gc.collect()
     return log
 
 
@@ -106,28 +117,47 @@ def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
     found = {
         (sample.id, name): grade
         for sample in log.samples
-        for name, grade in sample.scores["grade"].metadata["grades"].items()
+        for name, grade in sample.scores["litbench/grade"].metadata["grades"].items()
     }
     expected = {
         (item, f"{quantity} by {rater}" if rater else quantity): grade
         for (_, item, rater, quantity), (grade, _) in chinese.grades_of(tmp_path / "out").items()
     }
     assert len(expected) > 5
+    ratings = {
+        (row["story_id"], row["criterion"]): row["rating"]
+        for row in pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
+        if row["criterion"] is not None and row["rating"] is not None
+    }
     assert found == {key: pytest.approx(grade, abs=1e-9) for key, grade in expected.items()}
     headline = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["headline"]
     for sample in log.samples:
-        assert sample.scores["grade"].value == found[sample.id, f"{headline} by judge"]
+        value = sample.scores["litbench/grade"].value
+        assert value[headline] == found[sample.id, f"{headline} by judge"]
+        assert value.keys() == log.samples[0].scores["litbench/grade"].value.keys()
+        means = defaultdict(list)
+        for (story, criterion), rating in ratings.items():
+            if story.split("/")[1] == sample.id:
+                means[criterion].append(rating)
+        assert {name: mean for name, mean in value.items() if name in means} == {
+            name: pytest.approx(fmean(of)) for name, of in means.items()
+        }
+        assert value.keys() >= means.keys()
         assert sample.messages[0].text.startswith("[to ")
 
 
 def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_path):
+    """Every text is judged twice, by the scorer that `inspect score` makes from the log."""
     with serve(write_text, rate_text) as server:
-        log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1, epochs=2)
-        assert server.requests == 2 * (6 + 2)
-        rated = inspect_ai.score(log, tasks.grade(), action="append", display="none")
-        assert server.requests == 2 * (6 + 2) + 2 * 2
+        task = tasks.longform(chapters=1, judge_samples=2)
+        log = evaluate(task, tmp_path, limit=1, epochs=2)
+        assert server.requests == 2 * (6 + 4)
+        with leaving_connections():
+            rated = inspect_ai.score(log, resolve_scorers(log), action="append", display="none")
+        assert server.requests == 2 * (6 + 4) + 2 * 4
     names = [score.name for score in rated.results.scores]
-    assert names == ["grade", "grade1"]
+    assert len(names) == 2 * len(set(names))
+    assert {"overall", "overall spread", "Pacing"} <= set(names)
 
 
 def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path):
@@ -153,8 +183,8 @@ def test_a_judge_has_to_be_named(serve, tmp_path):
 def test_a_text_that_is_not_graded_is_unscored(serve, tmp_path):
     with serve(write_text, lambda _: "I would rather not."):
         log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1)
-    assert math.isnan(log.samples[0].scores["grade"].value)
-    assert log.results.scores[0].unscored_samples == 1
+    assert all(map(math.isnan, log.samples[0].scores["litbench/grade"].value.values()))
+    assert {score.unscored_samples for score in log.results.scores} == {1}
 
 
 def test_preference(serve, tmp_path, pair_table):
@@ -181,7 +211,7 @@ def test_preference(serve, tmp_path, pair_table):
         log = evaluate(task, tmp_path, max_connections=1)
         assert server.requests == 12
     assert log.status == "success"
-    values = {sample.input[-1]: sample.scores["verdicts"].value for sample in log.samples}
+    values = {sample.input[-1]: sample.scores["litbench/verdicts"].value for sample in log.samples}
     names = ("agreement", "flip_rate", "first_share", "coverage")
     found = {k: tuple(value[name] for name in names) for k, value in values.items()}
     assert found["0"] == (0.0, 0.0, 0.5, 1.0)

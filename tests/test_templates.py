@@ -50,6 +50,18 @@ def test_packaged_templates_load():
             assert after.endswith("A or B.\n\nPreferred:")
 
 
+def test_families_ask_without_the_prompt():
+    texts = {name: load_template(name, "label", shows_prompt=False) for name in family_names()}
+    for template in texts.values():
+        assert template.slots == ("story_a", "story_b")
+        question = template.render("THE PROMPT", "one", "two")
+        assert "PROMPT" not in question
+        assert "read two stories" in question
+        assert template.parts()[1:] == load_template(template.name, "label").parts()[2:]
+    with pytest.raises(ConfigError, match=r"verdict_label shows the prompt.*minimal"):
+        load_template("verdict_label", shows_prompt=False)
+
+
 @given(*[st.text() | st.sampled_from(["{prompt}", "{story_b}", "{hint}", "Preferred: B"])] * 3)
 def test_texts_are_inserted_unchanged(prompt, story_a, story_b):
     prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))

@@ -10,10 +10,11 @@ import pytest
 from tolerance import assert_same
 
 from litbench.config import load_config
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.backbone import collate, head_layers, rewards_of
 from litbench.models.reward import RewardModel
-from litbench.raters import RaterSpec, check_options, judge_pairs
+from litbench.raters import judge_pairs
 from litbench.records import prompt_keys
 
 torch = pytest.importorskip("torch")
@@ -23,9 +24,7 @@ trl = pytest.importorskip("trl")
 from litbench.models.reward_training import (  # noqa: E402
     PackedRewardTrainer,
     RewardTraining,
-    options_of,
     tokenise,
-    train_rater,
     train_reward_model,
 )
 from litbench.models.training import hold_back  # noqa: E402
@@ -435,7 +434,7 @@ REFUSED = {
 @pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
 def test_invalid_keys_are_refused_in_one_line(values, message):
     with pytest.raises(ConfigError, match=message) as refused:
-        options_of({"model_name_or_path": "x", **values}, "raters.minilm")
+        RaterSpec("minilm", "reward", {"model_name_or_path": "x", **values})
     assert "\n" not in str(refused.value)
 
 
@@ -500,9 +499,9 @@ def test_raters_inside_other_programs_take_the_same_keys(
         "gradient_accumulation_steps": 1,
     }
     spec = RaterSpec("minilm", "reward", options)
-    assert check_options(spec, "trainers").max_steps == 1
     pairs = pair_table(marked_rows(8))
-    model = train_rater("minilm", options, pairs, tmp_path, 7, "raters.minilm")
+    model = spec.train(pairs, tmp_path, 7)
+    assert spec.options.seed == 42, "the options are shared by all folds"
     assert (model.name, model.training_record["options"]["seed"]) == ("minilm", 7)
 
 

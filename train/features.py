@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 from litbench.config import Input, run_program
-from litbench.evaluation.pairs import read_pairs
 from litbench.models.features import FeatureOptions, fit_features
+from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact
 
 

@@ -33,6 +33,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from litbench.config import Input, build, run_program
+from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
@@ -42,7 +43,6 @@ from litbench.models.training import (
     show_progress,
     train_from_last_checkpoint,
 )
-from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
 from litbench.rewards import PolicyReward, RewardShaping
@@ -246,8 +246,6 @@ def main(config: Config) -> None:
     if "reward" in config.other_raters:
         raise ConfigError("other_raters.reward: this name is reserved for `rater`: choose another")
     specs = parse_raters({"reward": config.rater, **config.other_raters})
-    for spec in specs:
-        check_options(spec, "raters")
     pretrained, models = config.model_name_or_path, files_of(specs)
     if pretrained is not None:
         models["model_name_or_path"] = pretrained

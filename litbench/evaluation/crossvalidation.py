@@ -14,18 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.curation.splits import assign_folds
+from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError
 from litbench.evaluation.loop import (
     Job,
     evaluate,
     finish_evaluation,
-    print_leaderboard,
+    finished_evaluation,
 )
-from litbench.evaluation.pairs import input_files, read_pairs
+from litbench.evaluation.results import Evaluation
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import connected_prompts
+from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.store import Artifact, Cache
 from litbench.text import digest
 
@@ -40,7 +41,7 @@ class CrossValidation:
     Attributes:
         pairs: pairs file.
         out: output folder.
-        raters: named entries, see litbench.raters; a trainable rater takes its training options
+        raters: named entries, see litbench.entries; a trainable rater takes its training options
             here, and may override `repeats`; with `share`, it is trained on that share of the
             training prompts, drawn by a hash.
         before_symmetry: pairs file before the last filter; also judged and reported.
@@ -69,25 +70,32 @@ def _list_raters(config: CrossValidation) -> list[tuple[RaterSpec, int, float]]:
     """Return the raters, with their repeats, 0 if not trained, and shares of training prompts."""
     raters: list[tuple[RaterSpec, int, float]] = []
     recorded = [] if config.ratings is None else recorded_specs(config.ratings)
-    for spec in [*parse_raters(config.raters), *recorded]:
-        repeats = spec.options.pop("repeats", config.repeats)
+    named = parse_raters(config.raters, may_train=True, extra=("repeats", "share"))
+    for spec in [*named, *recorded]:
+        repeats = spec.extra.get("repeats", config.repeats)
         if not isinstance(repeats, int) or repeats < 1:
             raise ConfigError(
                 f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
             )
-        share = spec.options.pop("share", 1)
+        share = spec.extra.get("share", 1)
         if not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(f"{spec.where}: share is {share!r}: give a number above 0, up to 1")
-        check_options(spec)
         raters.append((spec, repeats if spec.is_trained else 0, float(share)))
     return raters
 
 
-def crossvalidate(config: CrossValidation, program: str) -> None:
+def crossvalidate(
+    config: CrossValidation, program: str, pairs: EvaluationPairs | None = None
+) -> Evaluation:
     """Train and judge every fold, then write the results into `config.out` and print them.
 
     Each fold is stored when complete: a killed run resumes with the next fold, or the last
-    checkpoint of an unfinished training. `program` is named in the manifest.
+    checkpoint of an unfinished training.
+
+    Args:
+        config: see `CrossValidation`.
+        program: named in the manifest.
+        pairs: the pairs of `config`, if they have been read.
     """
     raters = _list_raters(config)
     specs = [spec for spec, *_ in raters]
@@ -97,9 +105,9 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
         config.out, program=program, config=config, inputs=inputs, models=files_of(specs)
     )
     if artifact.is_current():
-        print_leaderboard(config.out)
-        return
-    pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
+        return finished_evaluation(artifact)
+    if pairs is None:
+        pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
     data = [artifact.digests[name] for name in inputs]
     prompts = np.array(connected_prompts(pairs.all))
     prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
@@ -150,5 +158,8 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
                 jobs += [job] if len(judged) else []
     parts = Cache(config.out / "parts")
     results = list(evaluate(jobs, parts))
-    finish_evaluation(artifact, results, judged_pairs, config.reference, config.ratings)
+    evaluation = finish_evaluation(
+        artifact, results, judged_pairs, config.reference, config.ratings
+    )
     parts.discard_unused()
+    return evaluation

@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.config import as_plain
-from litbench.evaluation.pairs import EvaluationPairs
+from litbench.entries import RaterSpec
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.csv_table import write_csv
@@ -34,16 +35,13 @@ from litbench.progress import ProgressBar
 from litbench.raters import (
     Estimate,
     Rater,
-    RaterSpec,
     blind,
     check_training_prompts,
     estimates_text,
-    files_of,
     judge_pairs,
-    kinds,
-    load_rater,
 )
 from litbench.records import RATINGS, connected_prompts, prompt_keys
+from litbench.sources.evaluation_pairs import EvaluationPairs
 from litbench.sources.ratings import overall_ratings
 from litbench.store import (
     Artifact,
@@ -107,8 +105,8 @@ def evaluate(
 ) -> Iterator[Result]:
     """Judge pairs blind, job by job; intact verdicts of an earlier run are reused.
 
-    Stored verdicts are reused if the entry's options, the files they name (see `files_of`), the
-    job's `depends_on`, `Kind.version` and `LOOP_VERSION` are unchanged.
+    Stored verdicts are reused if the entry's options, the files they name, the job's `depends_on`,
+    `Kind.version` and `LOOP_VERSION` are unchanged.
 
     Args:
         jobs: group the jobs of a rater that needs no training, since only the last loaded rater
@@ -135,7 +133,7 @@ def evaluate(
         if job.train is None:
             if not loaded or loaded[0][0] != job.spec:
                 loaded.clear()
-                loaded.append((job.spec, load_rater(job.spec)))
+                loaded.append((job.spec, job.spec.load()))
                 loaded[0][1].work_in(parts.folder.parent)
             rater = loaded[0][1]
         else:
@@ -155,11 +153,11 @@ def evaluate(
     with ProgressBar(total=total, desc="evaluation", bar_format=form, smoothing=0) as bar:
         for job in jobs:
             bar.set_postfix_str(job.label)
-            files = {name: digest_of(path) for name, path in files_of([job.spec]).items()}
-            versions = [LOOP_VERSION, kinds()[job.spec.kind].version]
+            files = {name: digest_of(path) for name, path in job.spec.files().items()}
+            versions = [LOOP_VERSION, job.spec.version]
             policy_or_seed = on_training_prompts if job.train is None else job.seed
-            depends_on = [versions, job.spec, job.name, job.fold, files, job.depends_on]
-            depends_on.append(policy_or_seed)
+            entry = [job.spec.name, job.spec.plain(), job.name]
+            depends_on = [versions, entry, job.fold, files, job.depends_on, policy_or_seed]
             # The folder is named after the part, so that an interrupted training resumes.
             scratch = parts.folder / "scratch" / fingerprint(depends_on)[:16]
             table = parts.get(
@@ -200,8 +198,8 @@ def print_estimates(
     estimates: list[Estimate] = []
     # Entries with a path are local models: they cost nothing and are slow to load.
     for spec in specs:
-        if "path" not in spec.options and not spec.is_trained:
-            rater = load_rater(spec)
+        if "path" not in spec.given and not spec.is_trained:
+            rater = spec.load()
             rater.work_in(folder)
             estimates += rater.estimate(blind(pairs)[0])
     if dry_run:
@@ -244,7 +242,7 @@ def finish_evaluation(
     pairs: EvaluationPairs,
     reference: str,
     ratings: Path | None = None,
-) -> None:
+) -> Evaluation:
     """Write the verdicts, the leaderboard and the manifest, and print the leaderboard.
 
     With `ratings`, also write the result of `compare_annotators` as `annotators.json`.
@@ -279,8 +277,12 @@ def finish_evaluation(
     }
     artifact.finish()
     print(text, end="")
+    evaluation = Evaluation.of(artifact)
+    evaluation.pairs, evaluation.verdicts, evaluation.rows = pairs, table, rows
+    return evaluation
 
 
-def print_leaderboard(folder: Path) -> None:
-    """Print the stored leaderboard."""
-    print((folder / _TEXT).read_text(encoding="utf-8"), end="")
+def finished_evaluation(artifact: Artifact) -> Evaluation:
+    """Print the stored leaderboard of an evaluation that is current, and return it."""
+    print((artifact.folder / _TEXT).read_text(encoding="utf-8"), end="")
+    return Evaluation.of(artifact)

@@ -1,6 +1,5 @@
-"""The command `litbench study`: serve a study, follow it, close it, export it, simulate readers."""
+"""The commands `litbench study ...`: serve, follow, close and export a study, simulate readers."""
 
-import argparse
 import logging
 import shutil
 import signal
@@ -9,12 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from litbench.config import build, report_errors
+from litbench.config import Positional
 from litbench.errors import DataError, MissingExtraError
 from litbench.human_study.export import stories_and_ratings
 from litbench.human_study.plan import Study
@@ -25,7 +26,82 @@ from litbench.store import Artifact
 from litbench.tables import write_table
 
 
-def serve(arguments: argparse.Namespace) -> None:
+@dataclass(kw_only=True)
+class OfStudy:
+    """A command on a study.
+
+    Attributes:
+        folder: `out` of data_prep/make_study.py.
+    """
+
+    folder: Annotated[Path, Positional]
+
+
+@dataclass(kw_only=True)
+class Serve(OfStudy):
+    """Show the study to readers until SIGTERM or SIGINT.
+
+        litbench study serve FOLDER --port 8080
+
+    Attributes:
+        host: address to listen on; by default this machine only.
+        port: port to listen on.
+        allowed_host: accept this Host header; repeatable.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    allowed_host: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Status(OfStudy):
+    """Print the progress of readers and pairs.
+
+    Attributes:
+        pairs: also print every pair.
+    """
+
+    pairs: bool = False
+
+
+@dataclass(kw_only=True)
+class Export(OfStudy):
+    """Write the choices, and the pairs with readers as annotators."""
+
+
+@dataclass(kw_only=True)
+class Close(OfStudy):
+    """Accept no more readers and answers."""
+
+
+@dataclass(kw_only=True)
+class Remove(OfStudy):
+    """Remove a reader with all answers, from the export too.
+
+    Attributes:
+        reader: the id with which the reader came.
+    """
+
+    reader: Annotated[str, Positional]
+
+
+@dataclass(kw_only=True, frozen=True)
+class Simulate(SimulatedReaders):
+    """Answer the running server by simulated readers.
+
+    Attributes:
+        folder: `out` of data_prep/make_study.py.
+        url: address of the server.
+        readers: number of readers, all at once.
+    """
+
+    folder: Annotated[Path, Positional]
+    url: str = "http://127.0.0.1:8000"
+    readers: int = 20
+
+
+def serve(config: Serve) -> None:
     """Show the study to readers until SIGTERM or SIGINT."""
     try:
         from litbench import server  # noqa: PLC0415
@@ -33,15 +109,15 @@ def serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise MissingExtraError(str(error.name), "study") from error
 
-    server.check_address(arguments.host, arguments.port)
+    server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    hosts = server.accepted_hosts(arguments.host, arguments.allowed_host)
-    with open_store(Study.open(arguments.folder)) as (study, store):
+    hosts = server.accepted_hosts(config.host, config.allowed_host)
+    with open_store(Study.open(config.folder)) as (study, store):
         store.note_restart()
         app = make_app(study, store, hosts)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(0))
-        server.make_server(app, server.ServerLimits(), arguments.host, arguments.port).run()
+        server.make_server(app, server.ServerLimits(), config.host, config.port).run()
 
 
 @contextmanager
@@ -64,10 +140,10 @@ def started_study(folder: Path) -> AbstractContextManager[tuple[Study, Store]]:
     return open_store(study)
 
 
-def status(arguments: argparse.Namespace) -> None:
+def status(config: Status) -> None:
     """Print the progress of readers and pairs."""
-    with started_study(arguments.folder) as (study, store):
-        print_status(study, store, with_pairs=arguments.pairs)
+    with started_study(config.folder) as (study, store):
+        print_status(study, store, with_pairs=config.pairs)
 
 
 def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
@@ -98,9 +174,9 @@ def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
             print(f"{name}  {answered} answered, {waiting} waiting")
 
 
-def export(arguments: argparse.Namespace) -> None:
+def export(config: Export) -> None:
     """Write the choices, and the pairs with readers as annotators."""
-    with started_study(arguments.folder) as (study, store):
+    with started_study(config.folder) as (study, store):
         if not store.choices().num_rows:
             raise DataError(f"{study.database} has no answer yet: wait for readers")
         write_export(study, store)
@@ -121,17 +197,17 @@ def write_export(study: Study, store: Store) -> None:
     print(f"{out / 'choices.parquet'}: {choices.num_rows:,} answers")
 
 
-def close(arguments: argparse.Namespace) -> None:
+def close(config: Close) -> None:
     """Accept no more readers and answers."""
-    with started_study(arguments.folder) as (_, store):
+    with started_study(config.folder) as (_, store):
         store.close_study()
     print("closed: readers who finished still see their code")
 
 
-def remove(arguments: argparse.Namespace) -> None:
+def remove(config: Remove) -> None:
     """Remove a reader with all answers, from the export too."""
-    with started_study(arguments.folder) as (study, store):
-        store.remove(arguments.reader)
+    with started_study(config.folder) as (study, store):
+        store.remove(config.reader)
         print("removed: analyse again what you computed from an earlier export")
         if not (study.folder / "export").exists():
             return
@@ -141,44 +217,8 @@ def remove(arguments: argparse.Namespace) -> None:
             shutil.rmtree(study.folder / "export")
 
 
-def simulate(arguments: argparse.Namespace) -> None:
+def simulate(config: Simulate) -> None:
     """Answer the running server by simulated readers."""
-    study = Study.open(arguments.folder)
-    given = {name: getattr(arguments, name) for name in SimulatedReaders.ABOUT}
-    crowd = build(SimulatedReaders, given, "command line")
-    ends, _ = visit_study(study, crowd, arguments.url, arguments.readers)
+    study = Study.open(config.folder)
+    ends, _ = visit_study(study, config, config.url, config.readers)
     print(", ".join(f"{count} {how}" for how, count in ends.items()))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="litbench study", description="A study with human readers; see docs/human_study.md."
-    )
-    commands = parser.add_subparsers(required=True, metavar="command")
-    made = {}
-    for run in (serve, status, close, export, remove, simulate):
-        about = (run.__doc__ or "").partition(".")[0]
-        made[run.__name__] = commands.add_parser(run.__name__, help=about, description=about)
-        made[run.__name__].set_defaults(run=run)
-        made[run.__name__].add_argument("folder", type=Path, help="out of data_prep/make_study.py")
-    add = made["serve"].add_argument
-    add("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
-    add("--port", type=int, default=8000, help="default: 8000")
-    add("--allowed_host", action="append", default=[], help="accept this Host header; repeatable")
-    made["remove"].add_argument("reader", help="the id with which the reader came")
-    made["status"].add_argument("--pairs", action="store_true", help="also print every pair")
-    add = made["simulate"].add_argument
-    add("--url", default="http://127.0.0.1:8000", help="default: http://127.0.0.1:8000")
-    add("--readers", type=int, default=20, help="readers, all at once; default: 20")
-    for name, about in SimulatedReaders.ABOUT.items():
-        default = getattr(SimulatedReaders, name)
-        add(f"--{name}", type=type(default), default=default, help=f"{about}; default: {default}")
-    return parser
-
-
-def command(arguments: list[str]) -> None:
-    """Run the command, inside `report_errors`."""
-    with report_errors():
-        parsed = make_parser().parse_args(arguments)
-        parsed.run(parsed)

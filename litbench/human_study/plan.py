@@ -277,8 +277,7 @@ def estimate(study: Study) -> dict[str, Any]:
     case = Case(
         agreement=plan.expected_agreement,
         pairs=pairs.num_rows,
-        prompts=len(sizes),
-        evenness=effective_clusters(np.array(sizes)) / len(sizes),
+        prompts=effective_clusters(np.array(sizes)),
         annotators=plan.readers_per_pair,
         annotator_agreement=plan.reader_agreement,
     )

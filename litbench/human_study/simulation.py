@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import unescape
 from http.cookiejar import CookieJar
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -39,16 +39,15 @@ class SimulatedReaders:
     A careful reader chooses the chosen story of a pair with the probability `agreement`, plus an
     effect of the pair and one of the reader, and repeats the choice when the pair comes again. A
     careless reader chooses at random, at once.
-    """
 
-    ABOUT: ClassVar[dict[str, str]] = {
-        "agreement": "share of choices of careful readers that agree with the labels",
-        "pair_sd": "standard deviation of the agreement between pairs",
-        "reader_sd": "standard deviation of the agreement between readers",
-        "careless": "share of readers who choose at random",
-        "dropout": "share of readers who leave before the end",
-        "seed": "seed of all readers",
-    }
+    Attributes:
+        agreement: share of choices of careful readers that agree with the labels.
+        pair_sd: standard deviation of the agreement between pairs.
+        reader_sd: standard deviation of the agreement between readers.
+        careless: share of readers who choose at random.
+        dropout: share of readers who leave before the end.
+        seed: seed of all readers.
+    """
 
     agreement: Share = 0.564
     pair_sd: Share = 0.2

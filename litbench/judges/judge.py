@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.judges.client import (
     Budget,
@@ -112,6 +111,10 @@ class JudgeOptions(ModelOptions):
         """The template, and the files of other raters."""
         return template_files(self.template) | super().files()
 
+    def load(self, name: str) -> "Judge":
+        """Make the rater; no request is sent."""
+        return Judge(name, self)
+
 
 class ModelRater(Rater):
     """A rater that asks a model: where it stores answers and logs."""
@@ -167,6 +170,7 @@ class Judge(ModelRater):
         self.options = options
         self.shard = SHARD if options.batch is None else None
         self._template = load_template(options.template, options.answer)
+        self.reads_prompt = "prompt" in self._template.slots
         self._price = options.price()
         self._budget = Budget(options.traffic, self._price)
         self._models: set[str] = set()
@@ -291,8 +295,3 @@ class Judge(ModelRater):
 
     def _keys(self, questions: Sequence[str]) -> list[str]:
         return keys_of(self.options.model, questions, self.options.sampling)
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Judge:
-    """Build a rater of the kind `judge` from its config."""
-    return Judge(name, build(JudgeOptions, options, where))

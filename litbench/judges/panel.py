@@ -14,10 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from litbench import raters
-from litbench.config import build
+from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater, ask
 
 _VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
 
@@ -31,16 +30,16 @@ class PanelOptions:
     def __post_init__(self) -> None:
         if len(self.members) < 2:
             raise ConfigError(f"members has length {len(self.members)}: a panel needs at least 2")
-        for spec in self._specs():
-            raters.check_options(spec, "raters")
+        self._specs = parse_raters({f"members.{key}": one for key, one in self.members.items()})
 
     def files(self) -> dict[str, str]:
         """The files that the members' verdicts depend on."""
-        named = raters.files_of(self._specs())
-        return {where.removeprefix("raters."): file for where, file in named.items()}
+        return {key.removeprefix("raters."): file for key, file in files_of(self._specs).items()}
 
-    def _specs(self) -> list[raters.RaterSpec]:
-        return raters.parse_raters({f"members.{key}": one for key, one in self.members.items()})
+    def load(self, name: str) -> "Panel":
+        """Load the members."""
+        specs = zip(self.members, self._specs, strict=True)
+        return Panel({key: spec.options.load(f"{name}.{key}") for key, spec in specs}, name)
 
 
 @dataclass
@@ -73,7 +72,7 @@ class Panel(Rater):
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair by all members; one judgement per pair, independent of order."""
-        judged = [raters.ask(rater, pairs) for rater in self.members.values()]
+        judged = [ask(rater, pairs) for rater in self.members.values()]
         return [[self._verdict(by_member)] for by_member in zip(*judged, strict=True)]
 
     def _verdict(self, by_member: Sequence[Sequence[Judgement]]) -> Judgement:
@@ -104,10 +103,3 @@ class Panel(Rater):
         """How many pairs each member could not judge, and the notes of the members."""
         members = {name: rater.notes() for name, rater in self.members.items()}
         return {"not_judged": self.not_judged, "members": members}
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Panel:
-    """Build a rater of the kind `panel` from its config."""
-    entries = build(PanelOptions, options, where).members
-    specs = raters.parse_raters({f"{name}.{key}": entry for key, entry in entries.items()})
-    return Panel(dict(zip(entries, map(raters.load_rater, specs), strict=True)), name)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from litbench.config import build, nearest
+from litbench.config import nearest
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Judgement, Preference, Rater, RaterSpec
+from litbench.raters import BlindPair, Judgement, Preference, Rater
 from litbench.records import RATINGS
 from litbench.sources.ratings import ROUNDING, overall_ratings, story_digest
 from litbench.tables import read_table
@@ -30,6 +31,18 @@ class RecordedOptions:
     path: Path
     judge: str | None = None
 
+    def load(self, name: str) -> "RecordedRater":
+        """Read the ratings of the judge."""
+        judge = self.judge or name
+        rows = _recorded(self.path)
+        if judge not in (judges := list(dict.fromkeys(row["rater"] for row in rows))):
+            raise ConfigError(
+                f"rater {name}: {self.path} has no judge '{judge}': {nearest(judge, judges)}"
+            )
+        rows = [row for row in rows if row["rater"] == judge]
+        by_text = {row["story_digest"]: row for row in rows if row["story_digest"]}
+        return RecordedRater(name, by_text, {row["story_id"]: row for row in rows})
+
 
 @dataclass
 class RecordedRater(Rater):
@@ -45,20 +58,6 @@ class RecordedRater(Rater):
     by_id: Mapping[str, Mapping[str, Any]]
     kind: str = KIND
     needs_texts = False
-
-    @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RecordedRater":
-        """Build a rater of the kind `recorded` from its config; see `RecordedOptions`."""
-        given = build(RecordedOptions, options, where)
-        judge = given.judge or name
-        rows = _recorded(given.path)
-        if judge not in (judges := list(dict.fromkeys(row["rater"] for row in rows))):
-            raise ConfigError(
-                f"{where}: {given.path} has no judge '{judge}': {nearest(judge, judges)}"
-            )
-        rows = [row for row in rows if row["rater"] == judge]
-        by_text = {row["story_digest"]: row for row in rows if row["story_digest"]}
-        return cls(name, by_text, {row["story_id"]: row for row in rows})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Compare the ratings of both stories; the outcome is `error` if one was never rated.

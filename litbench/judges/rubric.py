@@ -12,17 +12,18 @@ as many answers (self-consistency). Every call of `judge` writes one log for `in
 FOLDER`.
 
 In a session, `rate` asks the model of a role. A reply without all ratings is asked for again, up
-to twice; of several replies the one with the most ratings counts.
+to twice; of several replies the one with the most ratings counts. Repeated judgements of a text are
+the attempts from 3, from 6, and so on, so that each gets another answer.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from pydantic import PositiveInt
 
-from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
@@ -76,6 +77,38 @@ class Rated:
         return [name for name, rating in self.ratings.items() if rating.rating is None]
 
 
+def load_story_rubric(name: str, where: str) -> Rubric:
+    """Load a rubric for a story and its prompt; raises a ConfigError if it needs other texts."""
+    rubric = load_rubric(name)
+    if needed := rubric.placeholders - {"text", "prompt"}:
+        raise ConfigError(
+            f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a story does "
+            "not have: use a rubric of {prompt} and {text}"
+        )
+    return rubric
+
+
+def mean_rated(repeats: Sequence[Rated]) -> Rated:
+    """The mean ratings and grade of repeated judgements of a text, with all their turns."""
+    first = repeats[0]
+    ratings = {}
+    for name, rating in first.ratings.items():
+        mean = mean_of_known(one.ratings[name].rating for one in repeats)
+        ratings[name] = rating if mean is None else Rating(mean)
+    return Rated(
+        ratings,
+        mean_of_known(one.grade for one in repeats),
+        first.reply,
+        [turn for one in repeats for turn in one.turns],
+    )
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are not None; None without any."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 def read_reply(rubric: Rubric, reply: Turn, *, as_published: bool = False) -> dict[str, Rating]:
     """Read the rating of every criterion from a reply.
 
@@ -98,10 +131,11 @@ async def rate(
 ) -> Rated:
     """Ask the model of a role to rate a text; `texts` fill the rubric."""
     question = rubric.render(texts)
+    first = session.judge_sample * ATTEMPTS
     turns: list[Turn] = []
     read: list[Rated] = []
     # Published programs ask once, whatever the reply lacks.
-    for attempt in range(1 if as_published else ATTEMPTS):
+    for attempt in range(first, first + (1 if as_published else ATTEMPTS)):
         turns.append(await session.ask(role, question, step=step, attempt=attempt))
         ratings = read_reply(rubric, turns[-1], as_published=as_published)
         read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))
@@ -137,6 +171,10 @@ class RubricOptions(ModelOptions):
             files |= {name + str(number or ""): path for name, path in rubric_files(rubric).items()}
         return files
 
+    def load(self, name: str) -> "RubricRater":
+        """Make the rater; no request is sent."""
+        return RubricRater(name, self)
+
 
 class RubricRater(ModelRater):
     """A rubric judge as a rater; see the module. Each story is rated in a session of its own."""
@@ -144,7 +182,7 @@ class RubricRater(ModelRater):
     kind = "rubric"
     options: RubricOptions
 
-    def __init__(self, name: str, options: RubricOptions, where: str) -> None:
+    def __init__(self, name: str, options: RubricOptions) -> None:
         self.name = name
         self.options = options
         self._models = Models(
@@ -152,15 +190,9 @@ class RubricRater(ModelRater):
             {_JUDGE: Role(options.model, options.sampling, options.traffic)},
             load_prices(options.prices),
         )
-        self._rubrics = [load_rubric(rubric) for rubric in options.rubrics()]
+        self._rubrics = [load_story_rubric(rubric, f"rater {name}") for rubric in options.rubrics()]
         if not self._rubrics:
-            raise ConfigError(f"{where}: rubric is empty: name at least one")
-        for rubric in self._rubrics:
-            if needed := rubric.placeholders - {"text", "prompt"}:
-                raise ConfigError(
-                    f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a "
-                    "pair of stories does not have: use a rubric of {prompt} and {text}"
-                )
+            raise ConfigError(f"rater {name}: rubric is empty: name at least one")
         self._counts: Counter[str] = Counter()
 
     def notes(self) -> dict[str, Any]:
@@ -285,8 +317,3 @@ class RubricRater(ModelRater):
             cost_usd=dollars_of(answers, self.options.price()),
             seconds=seconds / self.options.traffic.connections,
         )
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RubricRater:
-    """Build a rater of the kind `rubric` from its config."""
-    return RubricRater(name, build(RubricOptions, options, where), where)

@@ -136,6 +136,7 @@ class Session:
         transcript: its turns by role and step, in the order of the answers.
         result: what the script returned; None if the session is unfinished.
         reason: why it is unfinished.
+        judge_sample: number of a repeated judgement of the same texts; see `rubric.rate`.
     """
 
     writer: str
@@ -147,6 +148,7 @@ class Session:
     transcript: dict[tuple[str, str], Turn] = field(default_factory=dict)
     result: Any = None
     reason: str | None = None
+    judge_sample: int = 0
 
     async def ask(self, role: str, messages: Question, *, step: str, attempt: int = 0) -> Turn:
         """Ask the model of a role, or look up the recorded answer.

@@ -13,6 +13,7 @@ from litbench.metrics.intervals import (
     ClusteredMean,
     Interval,
     clustered_mean,
+    effective_clusters,
     interval_without_variance,
     jackknife_interval,
 )
@@ -161,3 +162,65 @@ def compare_evaluations(
         )
         changes.append(Change(rater, other, reference, before, after, *result, p_holm))
     return changes
+
+
+def stratified_difference(
+    credit: np.ndarray, present: np.ndarray, strata: np.ndarray, clusters: np.ndarray
+) -> ClusteredMean:
+    """Credit of the rows with a feature minus credit of those without it, within strata.
+
+    The differences of the strata are averaged with weights n1 n0 / (n1 + n0) (Cochran, 1954), so
+    that a better rater which has the feature more often does not confound the difference. The
+    standard error is the delete-one-prompt jackknife (CV3) of this average. The degrees of freedom
+    follow from the effective number of prompts of the rarer side.
+
+    If all rows of a side are correct, or all wrong, the variance of that side is computed from
+    its effective number of prompts plus one correct and one wrong prompt (Agresti and Caffo, 2000);
+    docs/statistics.md has the coverage with and without this.
+
+    Args:
+        credit: credit of each row, 0 to 1; shape (n,).
+        present: whether the row has the feature; shape (n,).
+        strata: group of each row, such as its rater; shape (n,).
+        clusters: prompt of each row; shape (n,).
+
+    Returns:
+        The difference. It is NaN if no stratum has rows with and without the feature; its error
+        is NaN if no stratum has both after leaving out some prompt.
+    """
+    _, stratum = np.unique(strata, return_inverse=True)
+    _, cluster = np.unique(clusters, return_inverse=True)
+    shape = (int(cluster.max()) + 1, int(stratum.max()) + 1)
+    has = np.asarray(present, dtype=float)
+    # Per prompt and stratum: rows with the feature and without it, and their credit.
+    counts = np.zeros((4, *shape))
+    for total, weights in zip(
+        counts, (has, 1 - has, has * credit, (1 - has) * credit), strict=True
+    ):
+        np.add.at(total, (cluster, stratum), weights)
+
+    def difference(n1: np.ndarray, n0: np.ndarray, s1: np.ndarray, s0: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            within = np.where((n1 > 0) & (n0 > 0), s1 / n1 - s0 / n0, 0.0)
+            weight = np.nan_to_num(n1 * n0 / (n1 + n0))
+            mean: np.ndarray = (weight * within).sum(axis=-1) / weight.sum(axis=-1)
+        return mean
+
+    sums = counts.sum(axis=1)
+    mean = float(difference(*sums))
+    varied = (sums[0] > 0) & (sums[1] > 0)
+    sizes = counts[:2, :, varied].sum(axis=2)
+    effective = min(effective_clusters(size) for size in sizes)
+    n, count = int(sizes.sum()), int(np.count_nonzero(sizes.sum(axis=0)))
+    if math.isnan(mean) or count < 2:
+        return ClusteredMean(mean, math.nan, n, count, effective)
+    # Prompts that occur only in strata without variation do not matter and are not counted.
+    without = difference(*(sums[:, None] - counts))
+    variance = (count - 1) / count * float(np.sum((without - mean) ** 2))
+    for size, right in zip(sizes, sums[2:], strict=True):
+        if float(right[varied].sum() / size.sum()) in (0.0, 1.0):
+            worth = effective_clusters(size) + 2
+            variance += 1 / worth * (1 - 1 / worth) / worth
+    # A variance of zero is not exactly zero after rounding.
+    error = 0.0 if variance <= 1e-24 else math.sqrt(variance)
+    return ClusteredMean(mean, error, n, count, effective)

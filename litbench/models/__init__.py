@@ -6,11 +6,12 @@ Importing this package needs no torch; a model's own module is imported when it 
 from pathlib import Path
 from typing import Any
 
+from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
 from litbench.hub import fetch_model
 from litbench.locations import resolve
 from litbench.models.record import FolderRecord, read_record
-from litbench.raters import Rater, RaterSpec, load_rater
+from litbench.raters import Rater
 
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
 
@@ -71,4 +72,4 @@ def load(model: str | Path, **options: Any) -> Rater:
     """
     entry = model_entry(model, **options)
     kind = entry.pop("kind")
-    return load_rater(RaterSpec(kind, kind, entry))
+    return RaterSpec(kind, kind, entry).load()

@@ -5,7 +5,7 @@ pairs, so it is trained in every fold of a cross-validation. A word is as `litbe
 it: in Chinese and Japanese, a character.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.config import build
 from litbench.errors import DataError
 from litbench.models.linear_preference import choose_strength, logistic
 from litbench.raters import ScoreRater, blind, training_prompts_of
@@ -39,6 +38,11 @@ class BagOfWordsOptions:
     folds: int = 5
     min_stories: int = 2
 
+    def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "BagOfWords":
+        """Train on a pairs table; deterministic, writes no files."""
+        del folder, seed
+        return fit_bag_of_words(pairs, self, name)
+
 
 @dataclass
 class PairsOptions(BagOfWordsOptions):
@@ -51,6 +55,13 @@ class PairsOptions(BagOfWordsOptions):
 
     path: Path = Path()
     split: str | None = None
+
+    def load(self, name: str) -> "BagOfWords":
+        """Train on the pairs file."""
+        pairs = read_table(self.path, PAIRS)
+        if self.split is not None:
+            pairs = pairs.filter(pc.equal(pairs["split"], self.split))
+        return fit_bag_of_words(pairs, self, name)
 
 
 @dataclass
@@ -124,25 +135,3 @@ def fit_bag_of_words(
         )
         coefficients = logistic(difference, first_chosen, c, weights)
     return BagOfWords(name, vectorizer, coefficients, c, training_prompts_of(pairs))
-
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> BagOfWords:
-    """Train a rater of the kind `bag_of_words` on the pairs file of its entry."""
-    checked = build(PairsOptions, options, where)
-    pairs = read_table(checked.path, PAIRS)
-    if checked.split is not None:
-        pairs = pairs.filter(pc.equal(pairs["split"], checked.split))
-    return fit_bag_of_words(pairs, checked, name)
-
-
-def train_rater(
-    name: str,
-    options: Mapping[str, Any],
-    pairs: pa.Table,
-    folder: Path,
-    seed: int,
-    where: str,
-) -> BagOfWords:
-    """Train a rater of the kind `bag_of_words`; deterministic, writes no files."""
-    del folder, seed
-    return fit_bag_of_words(pairs, build(BagOfWordsOptions, options, where), name)

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
 from litbench.models.record import FeaturesRecord, read_record
@@ -176,6 +175,11 @@ class FeatureOptions:
     folds: int = 5
     drop: list[str] = field(default_factory=list)
 
+    def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "FeatureModel":
+        """Train in cross-validation, with shared features; deterministic, writes no files."""
+        del folder, seed
+        return fit_features(pairs, self, name, shared_matrix)
+
 
 @dataclass
 class FeatureModel(ScoreRater):
@@ -321,20 +325,6 @@ class PathOptions:
 
     path: Path
 
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> FeatureModel:
-    """Build a rater of the kind `features` from the options of a config."""
-    return FeatureModel.load(build(PathOptions, options, where).path, name)
-
-
-def train_rater(
-    name: str,
-    options: Mapping[str, Any],
-    pairs: pa.Table,
-    folder: Path,
-    seed: int,
-    where: str,
-) -> FeatureModel:
-    """Train a rater of the kind `features` in cross-validation; deterministic, writes no files."""
-    del folder, seed
-    return fit_features(pairs, build(FeatureOptions, options, where), name, shared_matrix)
+    def load(self, name: str) -> FeatureModel:
+        """Load the model."""
+        return FeatureModel.load(self.path, name)

@@ -27,7 +27,8 @@ from litbench.models.backbone import (
     quiet,
 )
 from litbench.models.input_format import Form
-from litbench.models.record import FORMAT, FolderRecord, QuestionRecord, read_record
+from litbench.models.question import Question
+from litbench.models.record import FORMAT, FolderRecord, read_record
 from litbench.raters import Rater
 from litbench.store import versions, write_sealed
 
@@ -58,7 +59,7 @@ class LoadedModel:
     training: dict[str, Any] = field(default_factory=dict)
     adapter: Adapter | None = None
     # For a trained generative rater.
-    question: QuestionRecord | None = None
+    question: Question | None = None
     # Input form of a model that LitBench did not train but saved; None for `chat`.
     form: Form | None = None
     is_ours: bool = False

@@ -10,10 +10,10 @@ in both orders.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -98,6 +98,17 @@ def make_question(
     )
 
 
+def choose_template(
+    name: str | None, answer: AnswerForm | None, form: Literal["chat", "story"]
+) -> Template:
+    """Load a template; by default `verdict_label`, or `minimal` for another answer or form."""
+    if name is None and answer is None and form == "chat":
+        return load_template("verdict_label")
+    if name is None:
+        name, answer = "minimal", answer or "label"
+    return load_template(name, answer, shows_prompt=form == "chat")
+
+
 def _swapped(judgement: Judgement) -> Judgement:
     """The judgement when the second story was shown as A."""
     p, prefers = judgement.p_first, judgement.prefers
@@ -134,6 +145,7 @@ class GenerativeModel(FolderRater):
         require_packing(model, name)
         super().__init__(model, tokenizer, name=name, **stored)
         self.question = question
+        self.reads_prompt = "prompt" in question.slots
         self.least_label_mass = least_label_mass
         self.pairs_cut = 0
 
@@ -149,11 +161,13 @@ class GenerativeModel(FolderRater):
             name: the rater's name.
             options: see `GenerativeRaterOptions`.
         """
-        return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
+        return build(
+            GenerativeRaterOptions, {"path": str(path), **options}, "GenerativeModel.load"
+        ).load(name)
 
     def stored(self) -> dict[str, Any]:
         """The question."""
-        return {"question": self.question.stored()}
+        return {"question": self.question}
 
     def notes(self) -> dict[str, Any]:
         """Number of parameters, number of truncated pairs so far, and the training record."""
@@ -285,7 +299,8 @@ class GenerativeRaterOptions(ModelOptions):
 
     Attributes:
         template: name or path of the template, for a model that LitBench did not train. Default:
-            `verdict_label`, or `minimal` if `answer` is given.
+            `verdict_label`, or `minimal` if `answer` or `form` is given.
+        form: `chat` for prompt and stories, or `story` for the two stories without the prompt.
         answer: form of answer to use from a family of templates.
         max_length: maximum number of tokens of question and answer. Default: 4,096.
         max_answer_tokens: maximum number of tokens of the answer. Default: depends on its form.
@@ -293,6 +308,7 @@ class GenerativeRaterOptions(ModelOptions):
     """
 
     template: str | None = None
+    form: Literal["chat", "story"] | None = None
     answer: AnswerForm | None = None
     max_length: int | None = None
     max_answer_tokens: int | None = None
@@ -302,39 +318,36 @@ class GenerativeRaterOptions(ModelOptions):
         """Model and custom template, by key."""
         return {**super().files(), **template_files(self.template)}
 
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
-    """Make a rater of kind `generative` from its config."""
-    given = build(GenerativeRaterOptions, options, where)
-    loaded = load_folder(given, "language", "generative")
-    model, tokenizer = loaded.model, loaded.tokenizer
-    require_packing(model, given.path)
-    if loaded.question is None:
-        family = "minimal" if given.answer else "verdict_label"
-        question = make_question(
-            tokenizer,
-            model,
-            load_template(given.template or family, given.answer),
-            given.max_length or _DEFAULT_MAX_LENGTH,
-            max_answer_tokens=given.max_answer_tokens,
-        )
-    else:
-        own = ("template", "answer", "max_length", "max_answer_tokens")
-        named = [key for key in own if getattr(given, key) is not None]
-        if named:
-            raise ConfigError(
-                f"rater {name}: {given.path} uses the question that it was trained on: remove "
-                + ", ".join(named)
+    def load(self, name: str) -> GenerativeModel:
+        """Load the model."""
+        loaded = load_folder(self, "language", "generative")
+        model, tokenizer = loaded.model, loaded.tokenizer
+        require_packing(model, self.path)
+        if loaded.question is None:
+            question = make_question(
+                tokenizer,
+                model,
+                choose_template(self.template, self.answer, self.form or "chat"),
+                self.max_length or _DEFAULT_MAX_LENGTH,
+                max_answer_tokens=self.max_answer_tokens,
             )
-        question = Question.make(tokenizer, model, **vars(loaded.question))
-    return GenerativeModel(
-        model,
-        tokenizer,
-        question,
-        name=name,
-        prompts=loaded.prompts,
-        batch_tokens=given.batch_tokens,
-        least_label_mass=given.least_label_mass,
-        training=loaded.training,
-        adapter=loaded.adapter,
-    )
+        else:
+            own = ("template", "form", "answer", "max_length", "max_answer_tokens")
+            named = [key for key in own if getattr(self, key) is not None]
+            if named:
+                raise ConfigError(
+                    f"rater {name}: {self.path} uses the question that it was trained on: remove "
+                    + ", ".join(named)
+                )
+            question = loaded.question
+        return GenerativeModel(
+            model,
+            tokenizer,
+            question,
+            name=name,
+            prompts=loaded.prompts,
+            batch_tokens=self.batch_tokens,
+            least_label_mass=self.least_label_mass,
+            training=loaded.training,
+            adapter=loaded.adapter,
+        )

@@ -6,16 +6,19 @@ decides which story is A, exactly balanced, unless a rationale fixes the order.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 from trl import SFTConfig, SFTTrainer
 
-from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.models.generative import GenerativeModel, make_question, require_packing
+from litbench.models.generative import (
+    GenerativeModel,
+    choose_template,
+    make_question,
+    require_packing,
+)
 from litbench.models.question import VERDICT, Question, tokenize
 from litbench.models.training import (
     PairTrainer,
@@ -27,7 +30,7 @@ from litbench.models.training import (
     train,
     train_inside,
 )
-from litbench.templates import assign_positions, load_template, template_files
+from litbench.templates import assign_positions, template_files
 
 
 @dataclass(kw_only=True)
@@ -41,10 +44,14 @@ class GenerativeTraining(TrainingOptions, SFTConfig):  # type: ignore[misc]
         "Maximum number of tokens of the answer; 512 with an explanation. Pairs with longer "
         "answers are rejected.",
     )
-    template: str = option(
-        "verdict_label",
+    template: str | None = option(
+        None,
         "Name or path of the question's template; one with an explanation needs pairs with the "
-        "columns rationale and rationale_first (data_prep/make_rationales.py).",
+        "columns rationale and rationale_first (data_prep/make_rationales.py). Default: "
+        "verdict_label, or minimal with answer or form: story.",
+    )
+    form: Literal["chat", "story"] = option(
+        "chat", "Question: chat for prompt and stories, or story for the two stories alone."
     )
     answer: Literal["label", "explanation"] | None = option(
         None, "Form of answer to use from a family of templates."
@@ -58,6 +65,10 @@ class GenerativeTraining(TrainingOptions, SFTConfig):  # type: ignore[misc]
     def files(self) -> dict[str, str]:
         """Model and custom template, by key."""
         return {**super().files(), **template_files(self.template)}
+
+    def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> Any:
+        """Train a rater inside cross-validation; see `train_inside`."""
+        return train_inside(train_generative_model, self, name, pairs, folder, seed)
 
 
 class PackedSFTTrainer(PairTrainer, SFTTrainer):  # type: ignore[misc]
@@ -120,13 +131,14 @@ def train_generative_model(
     pairs: pa.Table, options: GenerativeTraining, folder: Path, name: str = "generative"
 ) -> GenerativeModel | None:
     """Train a generative reward model on preference pairs; see `train_reward_model`."""
-    template = load_template(options.template, options.answer)
+    template = choose_template(options.template, options.answer, options.form)
     if template.answer not in ("label", "explanation"):
         raise ConfigError(
             f"template {template.name} asks for the answer form {template.answer}, which cannot "
             "be trained: use one that asks for a label or an explanation"
         )
-    model, tokenizer = load_to_train(pairs, options, "language")
+    reads_prompt = "prompt" in template.slots
+    model, tokenizer = load_to_train(pairs, options, "language", reads_prompt=reads_prompt)
     require_packing(model, options.model_name())
     question = make_question(
         tokenizer,
@@ -142,7 +154,3 @@ def train_generative_model(
     ]
     trained = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
     return GenerativeModel(question=question, **trained, name=name) if trained else None
-
-
-options_of = partial(build, GenerativeTraining)
-train_rater = partial(train_inside, train_generative_model, GenerativeTraining)

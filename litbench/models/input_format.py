@@ -127,12 +127,12 @@ def prepare_tokenizer(
         reads_text = _READS_TEXT.format(special=json.dumps(_special_tokens(tokenizer)))
         tokenizer.chat_template = reads_text + tokenizer.chat_template
     rendered = _render(tokenizer, *_PROBE)[0]
-    if form == "story" and "prompt" in rendered:
+    if form == "story" and shows_prompt(tokenizer):
         raise ModelError(
             f"form: story on a model that was trained with its prompts, as {rendered!r}: use form: "
             "chat, or a base model"
         )
-    if "story" not in rendered or (form == "chat" and "prompt" not in rendered):
+    if "story" not in rendered or (form == "chat" and not shows_prompt(tokenizer)):
         raise ModelError(f"the chat template leaves out the prompt or the story: {rendered!r}")
     tokenizer.bos_token = None
     tokenizer.add_bos_token = tokenizer.add_eos_token = False
@@ -217,6 +217,11 @@ def _render(tokenizer: Any, prompts: Sequence[str], stories: Sequence[str]) -> l
             f"the chat template cannot render a prompt and a story: {error}"
         ) from error
     return rendered
+
+
+def shows_prompt(tokenizer: Any) -> bool:
+    """Whether the chat template shows the prompt; that of `form: story` leaves it out."""
+    return _PROBE[0][0] in _render(tokenizer, *_PROBE)[0]
 
 
 def is_encoder(model: Any) -> bool:

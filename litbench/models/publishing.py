@@ -15,14 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.pairs import read_held_out, read_pairs
 from litbench.hub import check_token, parse_name, replace_files
 from litbench.markdown import without_folders
 from litbench.metrics.leaderboard import leaderboard, plain
+from litbench.models.baselines import LengthRater
 from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
-from litbench.raters import LengthRater, Rater, ScoreRater, judge_pairs
+from litbench.raters import Rater, ScoreRater, judge_pairs
+from litbench.sources.evaluation_pairs import read_held_out, read_pairs
 from litbench.store import Artifact, write_json
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
@@ -81,6 +82,8 @@ def write_trained_model(
         **{key: manifest[key] for key in ("program", "finished_utc", "versions")},
         "kind": model.kind,
         "adapter": model.adapter is not None,
+        "reads_prompt": model.reads_prompt,
+        **({"answer": model.question.answer} if model.kind == "generative" else {}),
         "config": without_folders(manifest["config"]),
         "inputs": without_folders(manifest["inputs"]),
         "label_source": dict(Counter(pairs["label_source"].to_pylist())),

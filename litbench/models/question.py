@@ -7,18 +7,19 @@ A template may leave out the prompt or have another order. The fixed parts come 
 (`litbench.templates`), inside the model's chat template if it has one. They are tokenised
 separately from the texts and never truncated. The prompt is truncated to `max_prompt_tokens`; then
 the longer story loses its end until both stories have the same length, then both do. The model's
-folder stores the template's parts and slots and the length limits.
+folder stores the question with its token ids, so that other programs can ask it too.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from litbench.errors import ModelError
 from litbench.models.input_format import EncodedStories, longest_of
-from litbench.templates import SLOTS, AnswerForm, without_delimiters
+from litbench.templates import SLOTS, AnswerForm, Slot, without_delimiters
 
 LABELS = ("A", "B")
 # Precedes the label in an answer with a rationale.
@@ -29,7 +30,7 @@ _ANSWER = "⟦the-answer⟧"
 
 @dataclass(frozen=True)
 class Question:
-    """A template fitted to a model.
+    """A template fitted to a model, as stored in `litbench.json`.
 
     Attributes:
         parts: the template's fixed texts, before each slot and after the last.
@@ -46,14 +47,14 @@ class Question:
     """
 
     parts: tuple[str, ...]
-    slots: tuple[str, ...]
+    slots: tuple[Slot, ...]
     fixed: tuple[tuple[int, ...], ...]
     end: tuple[int, ...]
     label_ids: tuple[tuple[int, ...], tuple[int, ...]]
     answer: AnswerForm
-    max_length: int
-    max_prompt_tokens: int
-    max_answer_tokens: int
+    max_length: Annotated[int, Field(ge=1)]
+    max_prompt_tokens: Annotated[int, Field(ge=0)]
+    max_answer_tokens: Annotated[int, Field(ge=1)]
 
     @classmethod
     def make(
@@ -62,7 +63,7 @@ class Question:
         model: Any,
         parts: Sequence[str],
         *,
-        slots: Sequence[str] = SLOTS,
+        slots: Sequence[Slot] = SLOTS,
         answer: AnswerForm = "label",
         max_length: int = 4_096,
         max_prompt_tokens: int = 256,
@@ -113,11 +114,6 @@ class Question:
                 "template, the prompt and the answer: raise it"
             )
         return question
-
-    def stored(self) -> dict[str, Any]:
-        """Arguments of `make`, for storing in a model's folder."""
-        names = ("parts", "slots", "answer", "max_length", "max_prompt_tokens", "max_answer_tokens")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def explains(self) -> bool:

@@ -9,8 +9,8 @@ from pydantic import Field, FiniteFloat
 from litbench.config import build
 from litbench.errors import ConfigError, ModelError
 from litbench.models.input_format import Form
+from litbench.models.question import Question
 from litbench.store import read_sealed
-from litbench.templates.parser import AnswerForm
 
 R = TypeVar("R", bound="ModelRecord")
 
@@ -83,26 +83,6 @@ class AdapterRecord:
     quantized: bool
 
 
-Slot = Literal["prompt", "story_a", "story_b"]
-
-
-@dataclass(kw_only=True)
-class QuestionRecord:
-    """Arguments of `Question.make`."""
-
-    parts: list[str]
-    slots: list[Slot] = field(default_factory=lambda: ["prompt", "story_a", "story_b"])
-    answer: AnswerForm
-    max_length: Annotated[int, Field(ge=1)]
-    max_prompt_tokens: Annotated[int, Field(ge=0)]
-    max_answer_tokens: Annotated[int, Field(ge=1)]
-
-    def __post_init__(self) -> None:
-        stories = [slot for slot in self.slots if slot != "prompt"]
-        if len(self.parts) != len(self.slots) + 1 or sorted(stories) != ["story_a", "story_b"]:
-            raise ValueError(f"question has {len(self.parts)} parts around {self.slots}")
-
-
 @dataclass(kw_only=True)
 class FolderRecord(ModelRecord):
     """Content of `litbench.json`.
@@ -119,11 +99,19 @@ class FolderRecord(ModelRecord):
     format: Literal[3]
     adapter: AdapterRecord | None = None
     form: Form | None = None
-    question: QuestionRecord | None = None
+    question: Question | None = None
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (question := self.question) is not None:
+            stories = sorted(slot for slot in question.slots if slot != "prompt")
+            sizes = {len(question.parts), len(question.fixed), len(question.slots) + 1}
+            if len(sizes) > 1 or stories != ["story_a", "story_b"]:
+                raise ValueError(
+                    f"question has {len(question.parts)} parts and {len(question.fixed)} fixed "
+                    f"texts around {question.slots}"
+                )
         if (self.kind == "generative") != (self.question is not None):
             raise ValueError("a generative rater, and no other, has a question")
 

@@ -8,7 +8,7 @@ folder: it is equal within 1e-5 x (1 + |reward|) in fp32. See `litbench.models.i
 Rewards are comparable within a prompt only: Bradley-Terry training leaves a free offset per prompt.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from litbench.models.backbone import (
     to_device,
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
-from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
+from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of, shows_prompt
 from litbench.progress import ProgressBar
 from litbench.raters import ScoreRater
 
@@ -60,6 +60,7 @@ class RewardModel(FolderRater, ScoreRater):
     ) -> None:
         super().__init__(model, tokenizer, name=name, **stored)
         self.form = form
+        self.reads_prompt = form != "story" and (form != "chat" or shows_prompt(tokenizer))
         self.stories_cut = 0
         self.shows_progress = True
         self.is_foreign = False
@@ -77,7 +78,9 @@ class RewardModel(FolderRater, ScoreRater):
             name: the rater's name.
             options: see `RewardRaterOptions`.
         """
-        return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
+        return build(RewardRaterOptions, {"path": str(path), **options}, "RewardModel.load").load(
+            name
+        )
 
     def save(self, folder: Path) -> None:
         """Write the folder; other programs that read it apply no sigmoid to the reward."""
@@ -165,51 +168,49 @@ class RewardRaterOptions(ModelOptions):
     reverse: bool = False
     probability: bool = True
 
-
-def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RewardModel:
-    """Make a rater of kind `reward` from its config."""
-    given = build(RewardRaterOptions, options, where)
-    path, form, label = given.path, given.form, given.label
-    loaded = load_folder(given, "reward", "reward", num_labels=None)
-    model, tokenizer = loaded.model, loaded.tokenizer
-    labels = model.config.num_labels
-    if label is None and labels > 1:
-        raise ConfigError(
-            f"{path} has {labels} outputs ({model.config.id2label}): set label to the index of the "
-            "reward, such as label: 0"
-        )
-    if label is not None and not 0 <= label < labels:
-        raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
-    if loaded.is_ours:
-        if form or given.max_length:
+    def load(self, name: str) -> RewardModel:
+        """Load the model."""
+        path, form, label = self.path, self.form, self.label
+        loaded = load_folder(self, "reward", "reward", num_labels=None)
+        model, tokenizer = loaded.model, loaded.tokenizer
+        labels = model.config.num_labels
+        if label is None and labels > 1:
             raise ConfigError(
-                f"{path} was trained by LitBench and has its own input format: remove form and "
-                "max_length"
+                f"{path} has {labels} outputs ({model.config.id2label}): set label to the index of "
+                "the reward, such as label: 0"
             )
-        form = loaded.form or "chat"
-    else:
-        longest = longest_of(model, given.max_length or _DEFAULT_MAX_LENGTH)
-        # Set in both places, since only init_kwargs is saved.
-        tokenizer.model_max_length = tokenizer.init_kwargs["model_max_length"] = longest
-        pad = model.config.get_text_config().pad_token_id
-        if pad is not None:
-            # transformers and trl's trainers use the pad token of the model's config.
-            tokenizer.pad_token_id = pad
-        default: Form = "pair" if is_encoder(model) else "text"
-        form = form or ("chat" if tokenizer.chat_template else default)
-    rater = RewardModel(
-        model,
-        tokenizer,
-        name=name,
-        form=form,
-        prompts=loaded.prompts,
-        batch_tokens=given.batch_tokens,
-        training=loaded.training,
-        label=label or 0,
-        reverse=given.reverse,
-        adapter=loaded.adapter,
-    )
-    rater.is_foreign = not loaded.is_ours
-    rater.gives_probability = given.probability
-    rater.reward_quantiles = None if given.reverse else loaded.reward_quantiles
-    return rater
+        if label is not None and not 0 <= label < labels:
+            raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
+        if loaded.is_ours:
+            if form or self.max_length:
+                raise ConfigError(
+                    f"{path} was trained by LitBench and has its own input format: remove form and "
+                    "max_length"
+                )
+            form = loaded.form or "chat"
+        else:
+            longest = longest_of(model, self.max_length or _DEFAULT_MAX_LENGTH)
+            # Set in both places, since only init_kwargs is saved.
+            tokenizer.model_max_length = tokenizer.init_kwargs["model_max_length"] = longest
+            pad = model.config.get_text_config().pad_token_id
+            if pad is not None:
+                # transformers and trl's trainers use the pad token of the model's config.
+                tokenizer.pad_token_id = pad
+            default: Form = "pair" if is_encoder(model) else "text"
+            form = form or ("chat" if tokenizer.chat_template else default)
+        rater = RewardModel(
+            model,
+            tokenizer,
+            name=name,
+            form=form,
+            prompts=loaded.prompts,
+            batch_tokens=self.batch_tokens,
+            training=loaded.training,
+            label=label or 0,
+            reverse=self.reverse,
+            adapter=loaded.adapter,
+        )
+        rater.is_foreign = not loaded.is_ours
+        rater.gives_probability = self.probability
+        rater.reward_quantiles = None if self.reverse else loaded.reward_quantiles
+        return rater

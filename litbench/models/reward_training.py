@@ -5,7 +5,6 @@ the weighted mean over its pairs.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ import torch
 from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
-from litbench.config import build
 from litbench.models.backbone import is_packed, rewards_of
 from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
@@ -40,6 +38,10 @@ class RewardTraining(TrainingOptions, RewardConfig):  # type: ignore[misc]
     form: Literal["chat", "story"] = option(
         "chat", "Input: chat for prompt and story, or story for the story alone."
     )
+
+    def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> Any:
+        """Train a rater inside cross-validation; see `train_inside`."""
+        return train_inside(train_reward_model, self, name, pairs, folder, seed)
 
 
 class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
@@ -149,7 +151,7 @@ def train_reward_model(
     Returns:
         The trained model, not yet saved. None on every process but rank 0.
     """
-    model, tokenizer = load_to_train(pairs, options, "reward")
+    model, tokenizer = load_to_train(pairs, options, "reward", reads_prompt=options.form == "chat")
     prepare_tokenizer(tokenizer, model, options.max_length, options.form)
     parts = [
         tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
@@ -167,7 +169,3 @@ def train_reward_model(
         packed=is_packed(model),
     )
     return RewardModel(**trained, name=name) if trained else None
-
-
-options_of = partial(build, RewardTraining)
-train_rater = partial(train_inside, train_reward_model, RewardTraining)

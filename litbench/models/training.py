@@ -28,12 +28,11 @@ from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from litbench.config import build
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
-from litbench.raters import training_prompts_of
+from litbench.raters import check_prompts, training_prompts_of
 from litbench.records import connected_prompts
 from litbench.store import (
     as_json,
@@ -178,6 +177,7 @@ class ProgramOptions:
     split: str | None = option(None, "Use only this split.")
     evaluation_split: str | None = option(None, "Split to evaluate on at the end.")
     evaluation_pairs: str | None = option(None, "Pairs to evaluate on, if not in pairs.")
+    language: str | None = option(None, "Language of the stories, such as en, for the model card.")
 
     def __post_init__(self) -> None:
         """Check that `output_dir` is set."""
@@ -322,10 +322,11 @@ def show_progress(trainer: Any) -> None:
     trainer.add_callback(Progress())
 
 
-def load_to_train(pairs: pa.Table, options: Any, head: Head) -> Any:
+def load_to_train(pairs: pa.Table, options: Any, head: Head, *, reads_prompt: bool) -> Any:
     """Load the model to train and its tokenizer; a missing reward head is initialised."""
     if pairs.num_rows == 0:
         raise DataError("there are no pairs to train on: check the filters and the split")
+    check_prompts(pairs, reads_prompt, "the training")
     set_seed(options.seed)
     return load_backbone(
         options.model_name(),
@@ -459,16 +460,16 @@ def train(
 
 def train_inside(
     train_model: Callable[..., Any],
-    cls: type[Any],
+    options: TrainingOptions,
     name: str,
-    options: Mapping[str, Any],
     pairs: pa.Table,
     folder: Path,
     seed: int,
-    where: str,
 ) -> Any:
     """Train a rater inside cross-validation, with the fold's seed unless `options` sets one."""
-    ready = build(cls, {"seed": seed, **options}, where)
+    ready: Any = copy.copy(options)
+    if "seed" not in options.given:
+        ready.seed = seed
     made = train_model(pairs, ready, folder, name)
     ready.report({})
     return made

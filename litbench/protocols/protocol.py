@@ -5,14 +5,16 @@ tables; `litbench.tasks` makes it a task of inspect-ai.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
+from statistics import stdev
 from typing import Any, ClassVar
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.rubric import Rated, rate
+from litbench.judges.rubric import Rated, mean_of_known, mean_rated, rate
 from litbench.judges.session import (
     Mock,
     Models,
@@ -23,13 +25,15 @@ from litbench.judges.session import (
     without_reasoning,
 )
 from litbench.judges.store import Sampling
-from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
 
+# So that attempts stay within the numbers of one sample of a session.
+MOST_JUDGE_SAMPLES = 30
 # The class of each protocol, imported on first use.
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
     "narra": "litbench.protocols.narra:Narra",
+    "stories": "litbench.protocols.stories:Stories",
     "tow": "litbench.protocols.tow:Tow",
     "webnovel": "litbench.protocols.webnovel:Webnovel",
 }
@@ -100,6 +104,7 @@ class Protocol:
         judge: default sampling of judges.
         roles: roles besides the writer and the judges.
         rubrics: the judges' rubrics, by kind of step.
+        examples: answers of a dry run, see `Mock.texts`, that are not those of dry_run.yaml.
     """
 
     options: ClassVar[type]
@@ -109,6 +114,7 @@ class Protocol:
     judge: ClassVar[Sampling]
     roles: ClassVar[Mapping[str, RoleDefault]] = {}
     rubrics: Mapping[str, Rubric]
+    examples: Mapping[str, Mapping[str, Any]] | None = None
     _options: Any
 
     def items(self) -> list[Item]:
@@ -126,7 +132,7 @@ class Protocol:
         """Have one judge rate what was written; raises UnfinishedError if it cannot go on."""
         raise NotImplementedError
 
-    def files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path | str]:
         """Files and folders of the user that results depend on: options that are paths."""
         options = vars(self._options)
         return {
@@ -142,7 +148,7 @@ def load_protocol(name: str, options: Mapping[str, Any]) -> Protocol:
     """Load a protocol with its options."""
     if name not in PROTOCOLS:
         raise ConfigError(f"unknown protocol '{name}': {nearest(name, list(PROTOCOLS))}")
-    cls = load_object(PROTOCOLS[name])
+    cls = resolve_name(PROTOCOLS[name])
     loaded: Protocol = cls(build(cls.options, options, f"{name}: options"))
     return loaded
 
@@ -154,7 +160,42 @@ def _mock_texts() -> dict[str, dict[str, Any]]:
 
 def mock_of(name: str, protocol: Protocol) -> Mock:
     """The answers of a dry run of a protocol."""
-    return Mock(_mock_texts()[name], protocol.rubrics)
+    return Mock(protocol.examples or _mock_texts()[name], protocol.rubrics)
+
+
+async def judge_repeatedly(
+    protocol: Protocol, session: Session, item: Item, written: Written, judge: str, samples: int
+) -> ItemRatings:
+    """Have a judge rate what was written `samples` times.
+
+    Returns:
+        The means of its ratings and grades. With several samples, the grades have a quantity
+        "HEADLINE spread", the standard deviation of the headline over the samples.
+    """
+    repeats: list[ItemRatings] = await at_once(
+        *(
+            protocol.rate(replace(session, judge_sample=number), item, written, judge)
+            for number in range(samples)
+        )
+    )
+    first = repeats[0]
+    if samples == 1:
+        return first
+    ratings = {step: mean_rated([one.ratings[step] for one in repeats]) for step in first.ratings}
+    grades: list[Grade] = []
+    for place, (rater, quantity, grade, flags) in enumerate(first.grades):
+        if rater != judge:
+            # Such as a plan, which is asked for once.
+            grades.append((rater, quantity, grade, flags))
+            continue
+        same = [one.grades[place] for one in repeats]
+        every = list(dict.fromkeys(flag for _, _, _, flags in same for flag in flags))
+        known = [value for _, _, value, _ in same if value is not None]
+        grades.append((judge, quantity, mean_of_known(known), every))
+        if quantity == protocol.headline:
+            spread = stdev(known) if len(known) > 1 else None
+            grades.append((judge, f"{quantity} spread", spread, every))
+    return ItemRatings(ratings, grades, [event for one in repeats for event in one.events])
 
 
 async def rate_texts(

@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from litbench.config import Input, Positional, Runtime, as_plain, build, describe, nearest
 from litbench.errors import ConfigError, DataError
@@ -43,16 +44,18 @@ from litbench.judges.store import AnswerStore, Sampling, file_name, identity, lo
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.printing import text_table, write_dollars
 from litbench.protocols.protocol import (
+    MOST_JUDGE_SAMPLES,
     PROTOCOLS,
     Grade,
     Item,
     ItemRatings,
     Protocol,
     Written,
+    judge_repeatedly,
     load_protocol,
     mock_of,
 )
-from litbench.raters import Estimate, estimates_text, load_object
+from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
@@ -91,6 +94,8 @@ class Run:
         options: options of the protocol; see its module.
         items: only these items, by prompt_id, such as [1, 2]; null for all.
         samples: how often each writer writes each item.
+        judge_samples: how often each judge rates each text, at most 30; ratings and grades are
+            means, and the spread of the headline is a quantity of its own.
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers; `out`/answers when null.
         dry_run: only estimate calls, tokens, dollars and minutes.
@@ -104,6 +109,7 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     items: list[str | int] | None = None
     samples: PositiveInt = 1
+    judge_samples: Annotated[int, Field(ge=1, le=MOST_JUDGE_SAMPLES)] = 1
     prices: Annotated[Path | None, Input] = None
     answers: Annotated[Path | None, Runtime] = None
     dry_run: Annotated[bool, Runtime] = False
@@ -314,7 +320,10 @@ def _sessions(config: Run, protocol: Protocol, models: Models) -> tuple[Iterator
     def session(writer: str, item: Item, sample: int) -> Session:
         async def script(session: Session) -> ItemResult:
             written = await protocol.write(session, item)
-            rated = (protocol.rate(session, item, written, judge) for judge in config.judges)
+            rated = (
+                judge_repeatedly(protocol, session, item, written, judge, config.judge_samples)
+                for judge in config.judges
+            )
             return ItemResult(written, dict(zip(config.judges, await at_once(*rated), strict=True)))
 
         recorded = models.recorded(writer, item.prompt_id, sample)
@@ -391,7 +400,8 @@ def run(config: Run) -> bool:
 def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
     """Refuse to replace results in the folder by those of another config.
 
-    Further writers, judges, items and samples only add results. Traffic does not change any.
+    Further writers, judges, items and samples of both only add results. Traffic does not change
+    any.
 
     Raises:
         ConfigError: results of the folder would be replaced.
@@ -427,7 +437,9 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
             found[f"{kind}.{name}"] = {key: role[key] for key in role if key != "traffic"}
     items = [item.prompt_id for item in protocol.items()]
     found |= {f"items.{name}": True for name in (config["items"] or items)}
-    found |= {f"samples.{number}": True for number in range(config["samples"])}
+    for name in ("samples", "judge_samples"):
+        # Manifests of earlier versions have no judge_samples.
+        found |= {f"{name}.{number}": True for number in range(config.get(name, 1))}
     digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
     return {"protocol": config["protocol"], "prices": None, **found, **digests}
 
@@ -508,6 +520,13 @@ def _models(config: Run, protocol: Protocol) -> Models:
         name: _role(entry, protocol.writer, f"writers.{name}")
         for name, entry in config.writers.items()
     }
+    for name, role in writers.items():
+        same = role.sampling.temperature == 0 or role.sampling.seed is not None
+        if config.samples > 1 and same and not role.is_recorded:
+            raise ConfigError(
+                f"writers.{name}: samples is {config.samples}, but with temperature 0 or a seed "
+                "all samples are the same: change its sampling, or set samples to 1"
+            )
     judges = {
         name: _role(entry, protocol.judge, f"judges.{name}")
         for name, entry in config.judges.items()
@@ -568,7 +587,7 @@ class RunCommand(Run):
     def explain(cls, arguments: Sequence[str]) -> Iterator[str]:
         """The options of the protocol that is named among the arguments, for `--help`."""
         for name in PROTOCOLS.keys() & set(arguments):
-            yield from describe(load_object(PROTOCOLS[name]).options, "options.")
+            yield from describe(resolve_name(PROTOCOLS[name]).options, "options.")
 
 
 def command(config: RunCommand) -> None:
@@ -596,7 +615,7 @@ def print_tasks(config: Tasks) -> None:
     del config
     print(f"{'benchmark':<10}{'items':>6}{'calls per item':>16}  measures")
     for name, place in sorted(PROTOCOLS.items()):
-        cls = load_object(place)
+        cls = resolve_name(place)
         about = (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
         items, calls, needs = _size(name)
         print(f"{name:<10}{items:>6}{calls:>16}  {about.partition(': ')[2]}")
@@ -608,7 +627,7 @@ def _size(name: str) -> tuple[str, str, str]:
     """The number of items, of requests to writer and judge for one, and the files it needs."""
     needs = [
         f"--options.{one.name}"
-        for one in fields(load_object(PROTOCOLS[name]).options)
+        for one in fields(resolve_name(PROTOCOLS[name]).options)
         if one.default is MISSING and one.default_factory is MISSING
     ]
     if needs:

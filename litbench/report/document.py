@@ -10,7 +10,7 @@ All texts are untrusted and escaped, except pictures.
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -174,6 +174,13 @@ class Page:
     facts: str
     sections: Sequence[Section]
     label_sources: Sequence[str] = ()
+
+
+def table_of(
+    rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
+) -> Table:
+    """A table of functions of each row."""
+    return Table(list(columns), [[of(row) for of in columns.values()] for row in rows], **options)
 
 
 def as_cell(value: Any) -> Cell:

@@ -1,11 +1,10 @@
 """The pages of all programs except the data report: their plots, examples and template values."""
 
-import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,20 +14,15 @@ import pyarrow as pa
 
 from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairScores, pair_scores
-from litbench.metrics.best_of_n import Choice
 from litbench.metrics.comparisons import Change, compare_all
 from litbench.metrics.csv_table import write_csv
-from litbench.metrics.explanation_text import FEATURES, excerpt
-from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
 from litbench.metrics.intervals import LEVEL, Interval
 from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
 from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import coin_note, significance_note, strata_note, write_dollars
-from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.metrics.writers import WriterRow
-from litbench.probes import PROBES
 from litbench.records import OUTCOMES, connected_prompts
 from litbench.report import figures
 from litbench.report.document import (
@@ -52,6 +46,7 @@ from litbench.report.document import (
     shorten,
     signed,
     stacked,
+    table_of,
     write_interval,
     write_page,
     write_seconds,
@@ -338,13 +333,6 @@ def _flagged(rows: Sequence[LeaderboardRow]) -> dict[int, str]:
     return {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
 
 
-def _columns(
-    rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
-) -> Table:
-    """A table of functions of each row."""
-    return Table(list(columns), [[of(row) for of in columns.values()] for row in rows], **options)
-
-
 def _leaderboard_section(
     data: ReportData, reference: str, credits: Mapping[str, np.ndarray]
 ) -> Section:
@@ -413,7 +401,7 @@ def _leaderboard_section(
             f"labels in {write_interval(data.reader_notes)} of the pairs, so raters may follow "
             "these notes rather than the stories. Cut them (cut_vote_talk) and compare."
         )
-    table = _columns(rows, columns, marks=_flagged(rows))
+    table = table_of(rows, columns, marks=_flagged(rows))
     return Section("Leaderboard", note, table, warnings=warnings, remarks=remarks)
 
 
@@ -460,7 +448,7 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
         "same pairs, with 95 % intervals clustered by prompt. p values have Holm's correction for "
         "all rows."
     )
-    table = _columns(
+    table = table_of(
         changes,
         {
             "rater": lambda one: one.rater,
@@ -503,7 +491,7 @@ def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         if uncovered:
             orders |= whole
             note += " Fully judged: agreement on the pairs judged in every order."
-        parts.append(Section("Orders", note, _columns(judges, orders, marks=_flagged(judges))))
+        parts.append(Section("Orders", note, table_of(judges, orders, marks=_flagged(judges))))
     note = (
         "Coverage: the share of verdicts that are judgements; other verdicts count ½ in the "
         "leaderboard."
@@ -535,7 +523,7 @@ def _judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         )
     answers["seconds"] = lambda row: write_seconds(row.seconds)
     note += " Tokens, dollars and seconds are for these pairs."
-    parts.append(Section("Answers", note, _columns(judges, answers, marks=_flagged(judges))))
+    parts.append(Section("Answers", note, table_of(judges, answers, marks=_flagged(judges))))
     note = "Raters that read both stories together, or write answers."
     return Section("Judges", note, parts=parts)
 
@@ -846,7 +834,7 @@ def _contrasts(study: AblationStudy) -> Section:
         "the trained models as fixed. The last column is the range over seeds: both raters use the "
         "same prompts for a seed and are trained again."
     )
-    table = _columns(
+    table = table_of(
         study.contrasts,
         {
             "rater": lambda one: one.comparison.rater,
@@ -883,116 +871,6 @@ def _variants(
     marks = dict.fromkeys(range(len(variants), len(rows)), "paper")
     heading = ["variant", "differs in", "training pairs", "test pairs judged", "of prompts"]
     return Section("The variants", table=Table(heading, rows, marks))
-
-
-# Best of n ------------------------------------------------------------------------------------
-
-
-def write_best_of_n(
-    artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None
-) -> None:
-    """Write best_of_n.html and its plots, with the counts of the artifact."""
-    kinds = [
-        (
-            "gain",
-            rater,
-            0.0,
-            "gain in reward",
-            "Gain for the rater that chooses",
-            "Reward of the best of n minus the mean of its prompt's stories; it never falls "
-            "with n.",
-        ),
-        (
-            "second_gain",
-            second,
-            0.0,
-            "gain in its reward",
-            "Gain for the second rater",
-            "Gain of the same stories in the second rater's rewards. Where it stops rising, n is "
-            "too large.",
-        ),
-        (
-            "beats_random",
-            second,
-            0.5,
-            "share preferred",
-            "The best of n against a random story",
-            "How often the second rater prefers the best of n to another story of the prompt.",
-        ),
-        (
-            "words",
-            rater,
-            1.0,
-            "length relative to the mean",
-            "Length",
-            "Words of the best of n over the mean of the prompt's stories.",
-        ),
-    ]
-    panels = {}
-    for key, name, level, y_label, title, caption in kinds:
-        known = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key) is not None]
-        if name is not None and known:
-            drawn = figures.curves(
-                [Line(short_name(name), known)],
-                "n, stories chosen from",
-                y_label=y_label,
-                level=level,
-                tick="{:,.0f}".format,
-            )
-            about = f"{caption} Band: 95 % interval, by prompt."
-            panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
-    counts, first, last = artifact.counts, choices[0], choices[-1]
-    warnings = few_prompts(first.gain)
-    for key, name in (("rater", rater), ("second", second)):
-        if seen := counts["trained_on"].get(key):
-            warnings.append(
-                f"{name} was trained on {seen:,} of these prompts, so it may have seen which "
-                "stories readers preferred."
-            )
-    columns: dict[str, Callable[[Choice], Any]] = {
-        "n": lambda one: one.n,
-        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
-        "gain in reward": lambda one: one.gain,
-        "length": lambda one: one.words,
-    }
-    if first.second_gain is not None:
-        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
-    if second is not None:
-        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
-    about_gain = (
-        "Rewards are comparable only within a prompt, so a gain is relative to the mean of the "
-        "prompt's stories, and then averaged over prompts. Every n uses all stories of a prompt: "
-        "the story with the i-th lowest of N rewards is the best of C(i − 1, n − 1) of the C(N, n) "
-        "sets of n. No readers judged these stories; to ask them, pairs.parquet has the best and "
-        "the worst story of each prompt."
-    )
-    about_figures = (
-        f"Intervals are 95 %, clustered by prompt (jackknife); {first.gain.clusters:,} prompts. "
-        "The divergence is at most log n − (n − 1)/n."
-    )
-    sections = [
-        Section(
-            "Gain from choosing",
-            figures=list(panels.values()),
-            warnings=warnings,
-            remarks=[about_gain],
-            name="plots",
-        ),
-        Section("Figures", about_figures, _columns(choices, columns)),
-    ]
-    lead = (
-        f"The best of {last.n} by {rater} has a reward {last.gain.mean:.2f} above the mean of its "
-        f"prompt and {last.words.mean:.2f} times the mean length"
-    )
-    if second is not None and last.beats_random:
-        lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f}% of the others"
-    fewest, most = counts["fewest_of_a_prompt"], counts["most_of_a_prompt"]
-    facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"
-    facts += f"{'' if fewest == most else f' to {most:,}'} stories each"
-    if counts["prompts_with_too_few"]:
-        facts += f"; {counts['prompts_with_too_few']:,} prompts with too few stories left out"
-    page = Page("LitBench: best of n", f"{lead}.", f"{facts}. {written_now()}", sections)
-    write_page(artifact, "best_of_n", page, panels)
 
 
 # Writers --------------------------------------------------------------------------------------
@@ -1061,330 +939,6 @@ def write_writers(
     facts = f"{len(rows)} writers. {written_now()}"
     page = Page("LitBench: writers", lead, facts, sections)
     write_page(artifact, "writers", page, {"writers": panel})
-
-
-# Probes ---------------------------------------------------------------------------------------
-
-_AROUND, _MOST_SHOWN = 160, 900
-
-
-def _probe_examples(pairs: pa.Table) -> list[Section]:
-    """Excerpts of one story of every probe and of its changed copy, selected by a hash."""
-    rows = pairs.select(["probe", "strength", "chosen", "rejected", "pair_id"]).to_pylist()
-    found = []
-    for probe in dict.fromkeys(row["probe"] for row in rows):
-        strengths = sorted({row["strength"] for row in rows if row["probe"] == probe})
-        middle = strengths[len(strengths) // 2]
-        of_probe = (row for row in rows if (row["probe"], row["strength"]) == (probe, middle))
-        one = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
-        texts = one["chosen"], one["rejected"]
-        letters = enumerate(itertools.zip_longest(*texts))
-        start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
-        pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
-        card = Card(list(zip(("story", "changed"), pieces, strict=True)), lost=[1])
-        title = f"{probe.replace('_', ' ')}, strength {middle:g}"
-        found.append(Section(title, PROBES[probe].about, cards=[card], fold=False))
-    return found
-
-
-def draw_probes(results: Sequence[ProbeResult]) -> dict[str, Figure]:
-    """The plots `probes_EFFECT`, for effects with probes."""
-    raters, panels = by_rater(results), {}
-    caption = (
-        "Share of pairs in which the rater prefers the changed story; a tie counts one half. Large "
-        "markers: highest strength, with its 95 % interval by prompt; small: lower strengths."
-    )
-    for effect, right in (("breaking", 0.0), ("preserving", 0.5)):
-        rows = []
-        for probe in dict.fromkeys(one.probe for one in results if one.effect == effect):
-            rates = [
-                [one.prefers_changed for one in of if one.probe == probe and one.prefers_changed]
-                for of in raters.values()
-            ]
-            rows.append((probe.replace("_", " "), rates))
-        if rows:
-            drawn = figures.dots(
-                rows,
-                [short_name(name) for name in raters],
-                "prefers the changed story",
-                levels=[right, 0.5],
-                limits=(-0.03, 1.03),
-            )
-            panels[f"probes_{effect}"] = Figure(f"Label-{effect} changes", caption, drawn)
-    return panels
-
-
-def write_probes(
-    artifact: Artifact,
-    results: Sequence[ProbeResult],
-    pairs: pa.Table,
-    trained_on: Mapping[str, int],
-) -> None:
-    """Write probes.html and its plots."""
-    raters, panels = by_rater(results), draw_probes(results)
-    # A row for every probe and strength, with the results of all raters.
-    rows = list(zip(*raters.values(), strict=True))
-    first = rows[0][0].prefers_changed
-    seen = sorted(name for name, prompts in trained_on.items() if prompts)
-    warnings = [] if first is None else few_prompts(first)
-    warnings += [f"Trained on prompts of these stories: {', '.join(seen)}."] if seen else []
-    assumption = (
-        "No reader compared a story with its changed copy. That filler or a missing ending spoils "
-        "a story, and italics do not, is an assumption."
-    )
-    sections = [
-        Section(
-            "Who prefers the changed story",
-            assumption,
-            warnings=warnings,
-            figures=list(panels.values()),
-            name="plots",
-        )
-    ]
-    for effect, right in (("breaking", "0"), ("preserving", "½")):
-        own = [row for row in rows if row[0].effect == effect]
-        note = (
-            f"How often the rater prefers the changed story; {right} is right. A tie counts ½; "
-            "pairs that were not judged in both orders are left out, and their share is shown. "
-            "Intervals are 95 %, clustered by prompt; bold: significantly different from ½ "
-            "(Benjamini and Hochberg)."
-        )
-        heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *raters]
-        table = Table(
-            heading,
-            [
-                _probe_row(row, is_first=place == 0 or own[place - 1][0].probe != row[0].probe)
-                for place, row in enumerate(own)
-            ],
-        )
-        title = f"Label-{effect} changes"
-        sections += [Section(title, note, table, name=effect)] if own else []
-    note = "One story for each probe, selected by a hash, from shortly before the first difference."
-    sections.append(Section("Examples", note, parts=_probe_examples(pairs)))
-    stories = len(set(pairs["chosen_story_id"].to_pylist()))
-    facts = f"{stories:,} stories, each compared with changed copies of itself. {written_now()}"
-    page = Page("LitBench: probes", fooled_text(results), facts, sections)
-    write_page(artifact, "probes", page, panels)
-
-
-def _probe_row(row: Sequence[ProbeResult], *, is_first: bool) -> list[Any]:
-    first = row[0]
-    cells: list[Any] = [
-        Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True)
-        if is_first
-        else Cell(is_text=True),
-        f"{first.strength:g}",
-        first.stories,
-        first.not_applicable or "–",
-        f"×{first.words_ratio:.2f}",
-    ]
-    for one in row:
-        shares = (("ties", one.ties), ("not judged", one.not_judged), ("flip", one.flip_rate))
-        more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
-        cells.append(replace(stacked(one.prefers_changed, *more), is_bold=one.is_clear))
-    return cells
-
-
-# Explanations ---------------------------------------------------------------------------------
-
-
-def examples_of(feature: str, data: Explanations, count: int = 3) -> list[dict[str, str]]:
-    """A few explanations with a feature, of different prompts, selected by a hash."""
-
-    def hash_of(row: int) -> str:
-        verdict = data.rows[row]
-        # Independent of the outcome.
-        return digest(feature, verdict["rater"], verdict["pair_id"], verdict["order"])
-
-    rows = np.flatnonzero(data.present[:, list(FEATURES).index(feature)]).tolist()
-    prompts = data.clusters.tolist()
-    picked = [data.rows[row] for row in _one_per_prompt(rows, prompts, hash_of, count)]
-    return [{**row, "text": excerpt(feature, row["explanation"])} for row in picked]
-
-
-def draw_effects(study: ExplanationStudy) -> Figure | None:
-    """Plot the differences over all raters, largest first (paper, Figure 8); None without any."""
-    by_name = study.by_rater if len(study.by_rater) > 1 else {}
-    rows = []
-    for index, one in enumerate(study.overall):
-        if one.difference is not None:
-            each = [one.difference, *(of[index].difference for of in by_name.values())]
-            rows.append((one.feature.replace("_", " "), [[d] if d else [] for d in each]))
-    if not rows:
-        return None
-    rows.sort(key=lambda row: -row[1][0][0].mean)
-    known = [interval for _, cells in rows for cell in cells for interval in cell]
-    # Wide intervals of rare features may exceed the plot, so that the others stay readable.
-    ends = max(abs(bound) for one in known for bound in (one.low, one.high))
-    widest = 1.08 * max(0.16, *(abs(one.mean) for one in known), min(0.4, ends))
-    drawn = figures.dots(
-        rows,
-        ["all raters", *map(short_name, by_name)],
-        "agreement with it minus agreement without it",
-        levels=[0],
-        limits=(-widest, widest),
-        hollow={"plot": PUBLISHED_PLOT_GAIN},
-        mark="published for other judges",
-    )
-    caption = (
-        "Agreement of verdicts whose explanation has the feature minus that of the others, with "
-        "95 % intervals clustered by prompt. The difference over all raters is within raters. The "
-        f"hollow marker is the +{PUBLISHED_PLOT_GAIN:.1%} that the LitBench paper reports for "
-        "explanations about the plot (section 5.2), for other judges and pairs, without interval."
-    )
-    return Figure("Features of explanations and agreement", caption, drawn)
-
-
-def write_explanations(
-    artifact: Artifact,
-    study: ExplanationStudy,
-    data: Explanations,
-    *,
-    title: str,
-    label_sources: Sequence[str],
-) -> None:
-    """Write explanations.html and Figure 8; `label_sources` says who labelled the pairs."""
-    panel, overall = draw_effects(study), study.overall
-    about = {name: words.about for name, words in FEATURES.items()}
-    warning = (
-        "These are associations, not causal effects. The features were not assigned: a judge may "
-        "talk about the plot where the plots differ and the choice is easy. A difference shows "
-        "which explanations come with better verdicts, not that asking for them improves verdicts."
-    )
-    missing = "No plot: no feature is present in five verdicts and absent in five."
-    sections = [
-        Section(
-            "Features and agreement",
-            "" if panel else missing,
-            name="plot",
-            figures=[panel] if panel else [],
-            warnings=[*few_prompts(overall[0].rate), warning],
-        ),
-        _features_section(study, about),
-        *([_by_rater_section(study, about)] if len(study.by_rater) > 1 else []),
-        Section(
-            "Raters",
-            "Agreement here is that of single verdicts with an explanation: correct 1, tie ½. "
-            "Verdicts that are not judgements, and judgements without an explanation, are left "
-            "out; the last columns count them.",
-            _columns(
-                study.raters,
-                {
-                    "rater": lambda one: one.rater,
-                    "verdicts": lambda one: one.agreement.n,
-                    "prompts": lambda one: one.agreement.clusters,
-                    "agreement [95 %]": lambda one: one.agreement,
-                    "words per\nexplanation": lambda one: f"{one.words:.0f}",
-                    "not judged": lambda one: one.not_judged,
-                    "without\nexplanation": lambda one: one.unexplained,
-                },
-            ),
-        ),
-        _explanation_examples(data, about),
-    ]
-    known = [one for one in overall if one.difference is not None]
-    clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
-    clear.sort(key=lambda one: -abs(one[1]))
-    lead = f"None of the {len(known)} features with an estimate is significant."
-    if clear:
-        named = (f"{name.replace('_', ' ')} ({100 * mean:+.1f} points)" for name, mean in clear[:4])
-        lead = (
-            f"{len(clear)} of {len(known)} features are significantly associated with agreement, "
-            f"above all {', '.join(named)}."
-        )
-    rate = overall[0].rate
-    facts = (
-        f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
-        f"{len(study.raters)} raters; {label_text(label_sources)}. {written_now()}"
-    )
-    page = Page(title, lead, facts, sections, label_sources)
-    write_page(artifact, "explanations", page, {"figure8": panel})
-
-
-def _features_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
-    def both(one: Any) -> str:
-        sides = (one.agreement_present, one.agreement_absent)
-        return " / ".join("–" if of is None else as_cell(of.mean).text for of in sides)
-
-    groups = {"What explanations talk about": "subject", "How they talk": "manner"}
-    parts = [
-        Section(
-            name,
-            table=_columns(
-                [one for one in study.overall if one.group == group],
-                {
-                    "feature": lambda one: Cell(
-                        one.feature.replace("_", " "), [about[one.feature]], is_text=True
-                    ),
-                    "rate [95 %]": lambda one: one.rate,
-                    "agreement\nwith it / without": both,
-                    "difference [95 %]": lambda one: signed(one.difference),
-                    "": lambda one: p_value(one.p_holm) if one.difference else "",
-                },
-            ),
-        )
-        for name, group in groups.items()
-    ]
-    note = (
-        "Differences are computed within each rater and averaged, so that a better rater which "
-        "uses the feature more often does not confound them. Intervals are 95 %, by leaving out "
-        "one prompt at a time; p values have Holm's correction for all features with an estimate, "
-        "which requires five verdicts with the feature and five without. Features are lists of "
-        "English words, so they miss explanations that use other words."
-    )
-    return Section("Features, over all raters", note, parts=parts, name="features")
-
-
-def _by_rater_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
-    rows = [
-        [
-            feature.replace("_", " "),
-            *(
-                Cell(
-                    signed(of[place].difference),
-                    [f"in {percent(of[place].rate.mean)}"],
-                    is_bold=of[place].is_clear,
-                )
-                for of in study.by_rater.values()
-            ),
-        ]
-        for place, feature in enumerate(about)
-    ]
-    note = (
-        "Rate of the feature, and the difference in agreement with and without it. Bold: "
-        "significant after Holm's correction for all features of all raters. No difference is "
-        "shown if fewer than five verdicts of the rater have the feature, or fewer than five lack "
-        "it."
-    )
-    return Section("By rater", note, Table(["feature", *study.by_rater], rows))
-
-
-def _explanation_examples(data: Explanations, about: Mapping[str, str]) -> Section:
-    said = {"chosen": "agrees with the label", "rejected": "disagrees", "tie": "tie"}
-    parts = []
-    for feature in FEATURES:
-        cards = [
-            Card(
-                [(f"{clean_name(one['rater'])}: {said[one['outcome']]}", one["text"])],
-                lost=[0] if one["outcome"] == "rejected" else [],
-            )
-            for one in examples_of(feature, data)
-        ]
-        if cards:
-            parts.append(
-                Section(
-                    feature.replace("_", " "),
-                    about[feature],
-                    cards=cards,
-                    fold=False,
-                    name=f"example-{feature}",
-                )
-            )
-    note = (
-        "Selected by a hash, regardless of the outcome. Excerpts begin at the sentence with the "
-        "feature. They are quoted unchanged and may be wrong."
-    )
-    return Section("Examples", note, parts=parts)
 
 
 # Preferences ----------------------------------------------------------------------------------
@@ -1472,7 +1026,7 @@ def write_preferences(
         "differences of the table. The paper reports 0.612 for such units on its own held-out "
         "pairs (3.4.1)."
     )
-    agreement = _columns(
+    agreement = table_of(
         study.agreements,
         {
             "linear model on": lambda one: one.name,
@@ -1591,7 +1145,7 @@ def _units_table(study: PreferenceStudy) -> Table:
         unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
         return stacked(row.fidelity.agreement, f"{row.fidelity.agreement.n} pairs{unread}")
 
-    return _columns(
+    return table_of(
         study.units,
         {
             "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),

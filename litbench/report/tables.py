@@ -26,7 +26,7 @@ _GROUP_OF_KIND = {
     "reward": "Bradley-Terry",
     "panel": "panels",
     **dict.fromkeys(
-        ("longer", "shorter", "random", "talk", "features", "bag_of_words"), "baselines"
+        ("longer", "shorter", "random", "notes", "features", "bag_of_words"), "baselines"
     ),
 }
 GROUPS = (

@@ -8,21 +8,22 @@ annotators.
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.config import nearest
+from litbench.config import Input, build, nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.records import (
+    GRADES,
     PAIRS,
     RATINGS,
     Column,
@@ -31,6 +32,8 @@ from litbench.records import (
     empty_columns,
     pair_id,
 )
+from litbench.store import Artifact
+from litbench.tables import write_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
@@ -339,3 +342,131 @@ def with_label(pairs: pa.Table, min_gap: float, funnel: Funnel) -> pa.Table:
         removed = int((~tied & small).sum())
         funnel.add("min_gap", f"by {min_gap:g} or more", "pairs", int(kept.sum()), removed)
     return pairs.filter(pa.array(kept))
+
+
+# Importing -----------------------------------------------------------------------------------
+
+
+@dataclass
+class RatingImport:
+    """Published ratings: files of stories and of ratings, and how they become pairs.
+
+    Attributes:
+        stories: file of the stories.
+        people: ratings by annotators, see `RatingTable`.
+        out: output folder.
+        recorded: ratings by recorded judges, in the same form; empty if there are none.
+        story_columns: maps `story_id`, `prompt_id`, `prompt` and `text` to the file's columns.
+        where: SQL condition on the stories' rows.
+        encoding: encoding of the stories' file, if it is a text file.
+        keep: further columns of the stories to copy into the pairs, once per side.
+        min_raters: least number of annotators who rated a story.
+        min_gap: least difference of two means, in units of a rating.
+        split: name of the split.
+        writer: column of the stories that says who wrote them, a system or a person.
+    """
+
+    stories: Annotated[Path, Input]
+    people: dict[str, Any]
+    out: Path
+    recorded: dict[str, Any] = field(default_factory=dict)
+    story_columns: dict[str, str] = field(default_factory=dict)
+    where: str | None = None
+    encoding: str = "utf-8"
+    keep: list[str] = field(default_factory=list)
+    min_raters: int = 2
+    min_gap: float = 0.0
+    split: str = "all"
+    writer: str | None = None
+
+
+def grades_of(ratings: pa.Table, stories: pa.Table, writer: str) -> pa.Table:
+    """Return every rating as a grade of the story's writer; the whole text is `overall`."""
+    if writer not in stories.column_names:
+        raise DataError(f"stories: no column '{writer}': {nearest(writer, stories.column_names)}")
+    samples: Counter[tuple[str, str]] = Counter()
+    places = {}
+    for row in stories.select(["story_id", "prompt_id", writer]).sort_by("story_id").to_pylist():
+        place = (str(row[writer]), row["prompt_id"])
+        names = ("writer", "prompt_id", "sample")
+        places[row["story_id"]] = dict(zip(names, (*place, samples[place]), strict=True))
+        samples[place] += 1
+    grades = [
+        {
+            **places[row["story_id"]],
+            "rater": row["rater"],
+            "quantity": row["criterion"] or "overall",
+            "grade": row["rating"],
+        }
+        for row in ratings.to_pylist()
+    ]
+    return pa.Table.from_pylist(grades, schema=GRADES.arrow())
+
+
+def import_ratings(config: RatingImport, program: str) -> None:
+    """Import published ratings and write pairs and ratings into `config.out`.
+
+    data_prep/import_ratings.py describes the files.
+
+    Raises:
+        DataError: no pair could be made.
+    """
+    tables: dict[RaterKind, RatingTable] = {"person": build(RatingTable, config.people, "people")}
+    if config.recorded:
+        tables["recorded"] = build(RatingTable, config.recorded, "recorded")
+    inputs = {f"ratings ({kind})": how.table for kind, how in tables.items()}
+    artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
+    if artifact.is_current():
+        return
+    rejected_rows, funnel = RejectedRows(), Funnel()
+    stories = read_foreign(
+        config.stories,
+        RATED_STORIES,
+        columns=config.story_columns,
+        rejected_rows=rejected_rows,
+        where=config.where,
+        encoding=config.encoding,
+    )
+    rows = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
+    digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in rows}
+    selected = config.where is not None
+    read = [
+        read_ratings(how, kind, digests, rejected_rows, are_selected=selected)
+        for kind, how in tables.items()
+    ]
+    ratings = pa.concat_tables(read)
+    funnel.add("stories", "stories that can be used", "stories", stories.num_rows, 0)
+    means = people_means(ratings, config.min_raters)
+    every = pair_rated_stories(stories, means, funnel, split=config.split, keep=config.keep)
+    pairs = with_label(every, config.min_gap, funnel)
+    if pairs.num_rows == 0:
+        raise DataError(
+            f"{config.stories}: none of {every.num_rows} pairs has means that differ by "
+            f"{config.min_gap:g}: lower min_gap"
+        )
+    artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("all_pairs.parquet", lambda path: write_table(every, path))
+    artifact.write("ratings.parquet", lambda path: write_table(ratings, path))
+    if config.writer is not None:
+        grades = grades_of(ratings, stories, config.writer)
+        artifact.write("grades.parquet", lambda path: write_table(grades, path))
+    artifact.write("rejected.jsonl", rejected_rows.write)
+    recorded: dict[str, Counter[str]] = {}
+    of_judges = overall_ratings(ratings).filter(pc.field("rater_kind") == "recorded")
+    for row in of_judges.to_pylist():
+        count = recorded.setdefault(row["rater"], Counter(rated=0, unread=0))
+        count["unread" if row["rating"] is None else "rated"] += 1
+    artifact.counts = {
+        "headline": "overall",
+        "pairs": pairs.num_rows,
+        "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
+        "people": len(set(read[0]["rater"].to_pylist())),
+        "recorded": recorded,
+        "funnel": funnel.plain(),
+        "not_selected": rejected_rows.not_selected,
+        "rejected_rows": rejected_rows.counts(),
+    }
+    artifact.finish()
+    print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
+    print(funnel)
+    print(rejected_rows.summary(), end="")

@@ -26,6 +26,7 @@ from litbench.templates.parser import (
 )
 from litbench.templates.template import (
     SLOTS,
+    Slot,
     Template,
     assign_positions,
     family_names,
@@ -39,6 +40,7 @@ __all__ = [
     "AnswerForm",
     "Label",
     "Reading",
+    "Slot",
     "Template",
     "Verdict",
     "assign_positions",

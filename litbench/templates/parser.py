@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple, cast
 
-from litbench.templates.contradiction import NOUN, contradicts, is_disowned, is_taken_back
+from litbench.templates.contradiction import NOUN, is_disowned, reconsiders, stands
 
 # label: a single letter. verdict: the line "Preferred: A". explanation: reasons, then that line.
 # json_verdict: {"preferred": "A"}. json_explanation: an object with the keys "explanation" and
@@ -91,8 +91,14 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
     prose = _blanked(prose, quoted)
     stated = [item for item in objects if not quoted[item.start] and item.verdict is not None]
     stated = [*stated, *_stated_lines(prose, form)]
-    stated = [item for item in stated if not _is_quoted_by_prose(item, answer, prose)]
-    final = _final_verdict(sorted(stated, key=lambda item: item.start), prose, form)
+    own = []
+    for item in sorted(stated, key=lambda item: item.start):
+        introduced = _introduction(item, answer, prose)
+        if introduced == "others":
+            _mark(quoted, item.start, item.end)
+        else:
+            own.append(item._replace(verdict="unparsed") if introduced else item)
+    final = _final_verdict(own, _blanked(prose, quoted), form)
     if final is None or final.verdict is None:
         declines = _REFUSAL.search(_folded(_blanked(answer, quoted)))
         return Reading("refused" if declines else "unparsed", _storable(answer))
@@ -154,13 +160,6 @@ _IS_BETTER = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?。！？][\W_]*\Z")
 _ARROW = re.compile(r"[-=]{1,3}>|[→⇒⟶➔➜➡]")
-# A short reason that ends with a letter, except after words such as "over".
-# A short reason that ends with a letter, such as ", or maybe B", but not "over B".
-_AMBIGUOUS = re.compile(
-    r"\bor (?:\w+ )?[AB]\b|\A(?!.*\b(?:not|over|rather|than|unlike|above|beats|from|of|though"
-    rf"|as)\b)\W*(?:\w+\W+){{0,4}}(?:{NOUN} )?[AB]\W*\Z",
-    re.I,
-)
 # Words of a judge that comes to its last verdict after others.
 _CONCLUDES = re.compile(
     r"\b(?:overall|final(?:ly)?|conclu\w+|all in all|on balance|in sum|ultimately)\b", re.I
@@ -175,17 +174,11 @@ _REFUSAL = re.compile(
     re.I,
 )
 _CONTINUED = re.compile(r"[ \t]*+(?:\r\n?|\n)?[ \t]*+(?:[a-zà-ÿ]{2}|[,;’”)])")
-# An unfinished sentence that introduces what others wrote.
-_REPORTS = re.compile(
-    r"\w+\W+\w+\W.*\b(?:writes?|wrote|writing|says?|said|saying|reads?|reading|states?|claims?|with|that"
-    r"|lines?|words?|inserts?|adds?|puts?|demands?|orders?|instructs?|prints?|contains?|declares?|asks?"
-    r"|begs?|ends?|by|me|judges?|into|phrase|sentence|message|instructions?|note|comment|is|to|and)"
-    r"[\s,–—-]*\Z",
-    re.I,
-)
+# A line of three words or more without an end, and no item of a list, introduces a quotation.
+_UNFINISHED = re.compile(r"\s*(?![-*+•#]|\w{1,2}[.)])(?:\w+\W+){2}\w[^\r\n]*(?<![.!?。！？…)])\Z")
 # These words introduce the judge's own verdict.
 _OWN_INTRODUCTION = re.compile(
-    r"\b(?:my|final|overall|therefore|conclusion|verdict|preferred|preference|answer|json)\b", re.I
+    r"\b(?:my|overall|therefore|conclusion|verdict|preferred|preference|answer|json)\b", re.I
 )
 _WORD = re.compile(r"[^\W_]|[Ⓐ-ⓩ]")
 # Markup, LaTeX commands, and an opening bracket or quotation mark after a story's letter.
@@ -205,7 +198,7 @@ def _folded(text: str) -> str:
 
 
 def _folded_lines(text: str) -> str:
-    return "\n".join(map(_folded, _LINE_BREAK.split(text)))
+    return _TAGS.sub(" ", "\n".join(map(_folded, _LINE_BREAK.split(text))))
 
 
 def _bare(text: str) -> str:
@@ -222,8 +215,7 @@ def _value(words: str, *, whole: bool = False) -> Verdict | None:
         return None
     verdict = cast(Verdict, match["label"].upper()) if match.re is _VALUE else "tie"
     reason = match["reason"]
-    is_doubtful = _AMBIGUOUS.search(reason) or is_taken_back(reason) or is_disowned(reason)
-    return None if is_doubtful or contradicts(reason, verdict) else verdict
+    return verdict if stands(reason, verdict) and not is_disowned(reason) else None
 
 
 def _final_verdict(stated: Sequence[_Stated], prose: str, form: AnswerForm) -> _Stated | None:
@@ -232,7 +224,7 @@ def _final_verdict(stated: Sequence[_Stated], prose: str, form: AnswerForm) -> _
         return None
     *earlier, last = stated
     later = _folded_lines(prose[last.end :])
-    if is_taken_back(later) or contradicts(later, last.verdict or ""):
+    if not stands(later, last.verdict or ""):
         return None
     others = [item for item in earlier if item.verdict != last.verdict]
     if not others:
@@ -242,9 +234,10 @@ def _final_verdict(stated: Sequence[_Stated], prose: str, form: AnswerForm) -> _
     if others[-1].verdict == "unparsed":
         return last
     # Without words of a change of mind, one of the two may be a quotation or the question.
-    between = _folded_lines(prose[others[-1].end : last.end])
-    is_changed = is_taken_back(between) or (form != "label" and _CONCLUDES.search(between))
-    return last if is_changed and _WORD.search(prose, others[-1].end, last.start) else None
+    between = _folded_lines(prose[others[-1].end : last.start])
+    concludes = form != "label" and _CONCLUDES.search(prose, others[-1].end, last.end)
+    is_changed = concludes or reconsiders(between)
+    return last if is_changed and _WORD.search(between) else None
 
 
 def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
@@ -266,16 +259,20 @@ def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
             yield _Stated(start, end, verdict or "unparsed")
 
 
-def _is_quoted_by_prose(stated: _Stated, answer: str, prose: str) -> bool:
-    """Whether the sentences around a verdict introduce, continue or disown it as someone else's."""
+def _introduction(stated: _Stated, answer: str, prose: str) -> Literal["others", "unclear"] | None:
+    """Whether the sentences around a verdict introduce, continue or disown it as someone else's.
+
+    An unfinished sentence that introduces it and speaks of "I" leaves open whose it is.
+    """
     before = prose[max(0, stated.start - 300) : stated.start].rstrip(" \t\r\n*_#=~-")
     line = _LINE_BREAK.split(before)[-1]
-    introduced = line.endswith((":", "：")) or _REPORTS.search(line)
-    return (
-        bool(introduced and not _OWN_INTRODUCTION.search(line))
-        or _CONTINUED.match(answer, stated.end) is not None
-        or is_disowned(_folded(prose[stated.end : stated.end + 300]))
+    is_introduced = line.endswith((":", "：")) or _UNFINISHED.match(line)
+    if is_introduced and not _OWN_INTRODUCTION.search(line):
+        return "unclear" if re.search(r"\bI\b", line) else "others"
+    is_disputed = _CONTINUED.match(answer, stated.end) or is_disowned(
+        _folded(prose[stated.end : stated.end + 300])
     )
+    return "others" if is_disputed else None
 
 
 # Hidden reasoning -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -389,9 +389,35 @@ def json_objects(reply: str) -> Iterator[Any]:
         start = reply.find("{", end)
 
 
+@cache
+def _packaged() -> dict[str, dict[str, Any]]:
+    """The keys of the packaged rubrics, by name.
+
+    A file with `rubrics` has several rubrics of one criterion, which share its other keys: `logic`
+    in `tow.yaml` is `tow_logic`.
+    """
+    found = {}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        shared = {**read_yaml(path), "name": path.stem, "path": path}
+        rubrics = shared.pop("rubrics", None)
+        if rubrics is None:
+            found[path.stem] = shared
+            continue
+        for criterion, own in rubrics.items():
+            name = f"{path.stem}_{criterion}"
+            found[name] = {
+                **shared,
+                "name": name,
+                "highest": own.get("highest", shared["highest"]),
+                "text": shared["text"].replace("{scale}", own["scale"]),
+                "criteria": [{"name": criterion, "about": own["about"]}],
+            }
+    return found
+
+
 def packaged_rubrics() -> list[str]:
     """Sorted names of the packaged rubrics."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return sorted(_packaged())
 
 
 def rubric_files(name: str) -> dict[str, str]:
@@ -401,22 +427,23 @@ def rubric_files(name: str) -> dict[str, str]:
 
 def load_rubric(name: str | Path) -> Rubric:
     """Load a packaged rubric or a YAML file."""
-    known = packaged_rubrics()
-    is_packaged = str(name) in known
-    path = _FOLDER / f"{name}.yaml" if is_packaged else Path(name)
-    if not is_packaged and path.suffix not in (".yaml", ".yml"):
+    known, path = packaged_rubrics(), Path(name)
+    if str(name) in known:
+        content = dict(_packaged()[str(name)])
+    elif path.suffix in (".yaml", ".yml"):
+        content = {**read_yaml(path), "name": path.stem, "path": path}
+    else:
         raise ConfigError(
             f"unknown rubric '{name}' ({nearest(str(name), known)}): use a packaged rubric or the "
             "path of a .yaml file"
         )
-    where = f"rubric {path}"
-    content = read_yaml(path)
+    where = f"rubric {content['path']}"
     if isinstance(criteria := content.get("criteria"), list):
         content["criteria"] = tuple(
             build(Criterion, {"name": one} if isinstance(one, str) else one, f"{where}: criteria")
             for one in criteria
         )
-    rubric = build(Rubric, {**content, "name": path.stem, "path": path}, where)
+    rubric = build(Rubric, content, where)
     return replace(rubric, text=rubric.text.strip())
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
@@ -12,7 +12,8 @@ from litbench.templates.delimiters import without_delimiters
 from litbench.templates.parser import AnswerForm, Label
 from litbench.text import digest
 
-SLOTS = ("prompt", "story_a", "story_b")
+Slot = Literal["prompt", "story_a", "story_b"]
+SLOTS: tuple[Slot, ...] = ("prompt", "story_a", "story_b")
 # A name in braces. The braces of JSON contain quotation marks or nothing and do not match.
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _FOLDER = Path(__file__).parent
@@ -55,7 +56,7 @@ class Template:
     name: str
     path: Path
     answer: AnswerForm
-    slots: tuple[str, ...]
+    slots: tuple[Slot, ...]
     pieces: tuple[str, ...]
     hint: str | None = None
 
@@ -96,13 +97,17 @@ def template_files(name: str | None) -> dict[str, str]:
     return {} if name is None or name in packaged_names() else {"template": name}
 
 
-def load_template(name: str | Path, answer: AnswerForm | None = None) -> Template:
+def load_template(
+    name: str | Path, answer: AnswerForm | None = None, *, shows_prompt: bool = True
+) -> Template:
     """Load a packaged template or a YAML file.
 
     Args:
         name: name of a packaged template, or path of a YAML file.
         answer: answer form. A family supports every form and defaults to `explanation`; a fixed
             template supports only its own.
+        shows_prompt: if False, only the stories are shown; a fixed template with `{prompt}` is then
+            an error.
     """
     known = packaged_names()
     path = _FOLDER / f"{name}.yaml" if str(name) in known else Path(name)
@@ -113,7 +118,8 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
         )
     keys = read_yaml(path)
     if "criteria" in keys:
-        file = _framed(build(FamilyFile, keys, f"template {path}"), answer or "explanation", path)
+        family = build(FamilyFile, keys, f"template {path}")
+        file = _framed(family, answer or "explanation", path, shows_prompt)
     else:
         file = build(FixedFile, keys, f"template {path}")
     if answer not in (None, file.answer):
@@ -122,6 +128,11 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
             f"a family, which supports every form: {', '.join(family_names())}"
         )
     found = _PLACEHOLDER.findall(file.text)
+    if "prompt" in found and not shows_prompt:
+        raise ConfigError(
+            f"template {name} shows the prompt, and form is story: use a family "
+            f"({', '.join(family_names())}), or a template without {{prompt}}"
+        )
     expected = {"story_a", "story_b", *(["hint"] if file.hint is not None else [])}
     in_hint = [] if file.hint is None else _PLACEHOLDER.findall(file.hint)
     if (
@@ -135,12 +146,12 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
             "{story_b} once each, may have {prompt} once, and ends with the request for an answer; "
             "with the key hint, whose text may contain {preferred}, it also needs {hint} once"
         )
-    slots = tuple(name for name in found if name in SLOTS)
+    slots = tuple(slot for name in found for slot in SLOTS if slot == name)
     pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
     return Template(str(name), path, file.answer, slots, pieces, file.hint)
 
 
-def _framed(family: FamilyFile, answer: AnswerForm, path: Path) -> FixedFile:
+def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bool) -> FixedFile:
     """Insert a family's criteria and the request for an answer form into the frame."""
     criteria = family.criteria.strip()
     if not criteria or _PLACEHOLDER.search(criteria):
@@ -154,7 +165,8 @@ def _framed(family: FamilyFile, answer: AnswerForm, path: Path) -> FixedFile:
             f"template {path}: unknown answer form '{answer}' "
             f"({nearest(answer, sorted(frame['requests']))})"
         )
-    filled = {"criteria": criteria, "request": frame["requests"][answer]}
+    texts = frame["with_prompt" if shows_prompt else "without_prompt"]
+    filled = {"criteria": criteria, "request": frame["requests"][answer], **texts}
     text = _PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), frame["text"])
     return FixedFile(answer, text)
 

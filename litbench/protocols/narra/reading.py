@@ -7,13 +7,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from litbench.config import read_yaml
 from litbench.text import valid_unicode
 
 T = TypeVar("T", dict[str, Any], list[Any])
 
 END_CHOICE = "End the story now"
+# Word lists of the published code.
+WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("words.yaml"))
 
 _FENCE = "```"
 _PREAMBLE = re.compile(r"(?:here(?:'s| is) the|the story) json:|json response:", re.I)
@@ -38,9 +42,18 @@ _TEXT_TAGS = (
     "next_location",
     "time_progression",
     "foreshadowing",
+    "easter_egg",
+    "advancement",
+    "caption",
+    "scene_description",
+    "atmosphere",
 )
-_STATE_LINE = re.compile(rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS)})[ \t]*:", re.I)
+_LIST_TAGS = ("visual_details", "motifs")
+_STATE_LINE = re.compile(
+    rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS + _LIST_TAGS)})[ \t]*:", re.I
+)
 _BULLET = re.compile(r"^[-*\d.)\s]+")
+_NOTHING = {"nothing", "none"}
 _TRUE = {"1", "true", "yes", "y", "on"}
 
 _ENDS = r"(?:end|stop|finish|quit|exit)"
@@ -147,6 +160,7 @@ class Beat:
         scene_shift: whether the turn asks for a change of scene.
         act_advance: whether it asks for the next act.
         ending_ready: whether it asks for the end.
+        replies: how many replies it has.
         branches: choices that the structure guard adds.
     """
 
@@ -196,17 +210,15 @@ def _sections(text: str) -> dict[str, str]:
     return found
 
 
-def read_beat(
-    text: str, characters: Sequence[str], responder: str, *, choices_from_prose: bool
-) -> Beat:
+def read_beat(text: str, characters: Sequence[str], responder: str, *, as_published: bool) -> Beat:
     """Read a turn in the tagged format; any text gives a beat, perhaps with an empty reply.
 
     Args:
         text: the writer's reply.
         characters: ids of all characters.
         responder: who speaks if the reply names nobody that exists.
-        choices_from_prose: without a section of choices, take every line for one, as the
-            published code does; otherwise there are none.
+        as_published: without a section of choices, take every line for one, and "nothing" in a
+            tag for its value; otherwise both are missing.
     """
     sections = _sections(text)
     speaker = (sections.get("<<CHARACTER_ID>>") or "").split("\n")[0].strip()
@@ -221,16 +233,17 @@ def read_beat(
     reply_lines = reply.rstrip().split("\n")
     while reply_lines and (not reply_lines[-1].strip() or _STATE_LINE.match(reply_lines[-1])):
         reply_lines.pop()
-    listed = sections.get("<<CHOICES>>", text if choices_from_prose else "")
-    tags = {
-        name.strip().lower(): value.strip()
-        for name, mark, value in (
-            line.partition(":") for line in sections.get("<<TAGS>>", "").splitlines()
-        )
-        if mark
-    }
+    listed = sections.get("<<CHOICES>>", text if as_published else "")
+    tags = {}
+    for line in sections.get("<<TAGS>>", "").splitlines():
+        name, _, value = line.partition(":")
+        is_said = as_published or value.strip(" .").lower() not in _NOTHING
+        tags[name.strip().lower()] = value.strip() if is_said else ""
     values: dict[str, Any] = {name: tags.get(name, "") for name in _TEXT_TAGS}
     values |= {name: tags.get(name, "").lower() in _TRUE for name in _FLAG_TAGS}
+    for name in _LIST_TAGS:
+        values[name] = tuple(one.strip() for one in tags.get(name, "").split(";") if one.strip())
+    values["replies"] = max(1, len(re.findall(r"^[ \t]*<<RESPONSE>>", text, re.M)))
     reply = "\n".join(reply_lines).strip()
     return Beat(speaker, reply, tuple(_choice_lines(listed)), **values)
 

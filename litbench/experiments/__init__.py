@@ -1,0 +1,1 @@
+"""Experiments: one file each, with its config, method, figures and tables."""

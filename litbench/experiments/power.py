@@ -1,0 +1,208 @@
+"""Power of evaluations and of comparisons of writers, assumed or measured.
+
+The formulas are in `litbench.metrics.power`; docs/power.md explains them.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from pydantic import Field
+
+from litbench.config import build, nearest
+from litbench.errors import ConfigError
+from litbench.evaluation.results import Evaluation
+from litbench.metrics.agreement import pair_scores
+from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
+from litbench.records import connected_prompts
+from litbench.store import Artifact
+from litbench.text import aligned, clean_name
+
+
+@dataclass
+class PowerConfig:
+    """What to compute the power of.
+
+    Attributes:
+        out: output folder.
+        cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
+        grades: name -> keys of `GradeCase`; a list of values is swept.
+        evaluation: folder of an evaluation.
+        reference: the rater that the others are compared with; null for the evaluation's reference.
+        power: target power, the probability of detecting the effect.
+        alpha: two-sided family-wise significance level.
+        comparisons: number of comparisons, for Holm's worst case, alpha / comparisons; null for the
+            number in the evaluation, and for 1 in `cases`. A rater against chance is not corrected.
+    """
+
+    out: Path
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    grades: dict[str, dict[str, Any]] = field(default_factory=dict)
+    evaluation: Path | None = None
+    reference: str | None = None
+    power: float = 0.8
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    comparisons: Annotated[int, Field(ge=1)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradeCase:
+    """Two writers whose grades are compared on the same prompts.
+
+    Attributes:
+        difference: difference of their grades.
+        deviation: standard deviation over prompts of the difference on one prompt.
+        prompts: number of prompts.
+    """
+
+    difference: Annotated[float, Field(gt=0)]
+    deviation: Annotated[float, Field(gt=0)]
+    prompts: Annotated[int, Field(ge=2)]
+
+
+def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, Any]:
+    """The power of the paired t test over prompts, and what it would need.
+
+    Returns:
+        `power`; `detectable`, the difference with the wanted power; `prompts_needed`.
+    """
+    from scipy import optimize  # noqa: PLC0415
+
+    def power(prompts: float) -> float:
+        signal = case.difference / case.deviation * math.sqrt(prompts)
+        return t_power(signal, prompts - 1, alpha)
+
+    most = 4.0
+    while power(most) < wanted:
+        most *= 2
+    enough = 2.0
+    if power(enough) < wanted:
+        enough = optimize.brentq(lambda prompts: power(prompts) - wanted, enough, most)
+    signal = needed_signal(wanted, case.prompts - 1, alpha)
+    return {
+        "power": power(case.prompts),
+        "detectable": signal * case.deviation / math.sqrt(case.prompts),
+        "prompts_needed": math.ceil(enough - 1e-7),
+    }
+
+
+def _swept(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the values of every combination of swept values."""
+    for name, keys in cases.items():
+        values = [value if isinstance(value, list) else [value] for value in keys.values()]
+        for combination in itertools.product(*values):
+            yield name, dict(zip(keys, combination, strict=True))
+
+
+def _measured(config: PowerConfig, judged: Evaluation) -> tuple[dict[str, Case], int]:
+    """The comparisons of an evaluation, and how many raters it compares with the reference."""
+    pairs = judged.pairs.headline
+    credits = {score.rater: score.credit for score in pair_scores(judged.verdicts, pairs)}
+    reference = config.reference or judged.reference
+    if reference not in credits:
+        raise ConfigError(
+            f"reference '{reference}' has no verdicts: {nearest(reference, list(credits))}"
+        )
+    return measure(credits, reference, connected_prompts(pairs)), len(credits) - 1
+
+
+def _rows(
+    config: PowerConfig, cases: Sequence[tuple[str, Case]], comparisons: int
+) -> list[dict[str, Any]]:
+    """The assumptions of each case, its power and the sizes needed."""
+    rows = []
+    for name, case in cases:
+        one = case.reference is None
+        alpha = config.alpha / (1 if one else config.comparisons or comparisons)
+        row = {"name": name, **asdict(case), "disagreement": None if one else case.square}
+        rows.append(row | plan(case, config.power, alpha))
+    return rows
+
+
+_HEADINGS = {
+    "name": "case",
+    "agreement": "agreement",
+    "reference": "against",
+    "disagreement": "disagree",
+    "intra_prompt": "within",
+    "pairs": "pairs",
+    "difference": "difference",
+    "deviation": "deviation",
+    "prompts": "prompts",
+    "power": "power",
+    "half_width": "half width",
+    "detectable": "detectable",
+    "prompts_needed": "needs prompts",
+    "pairs_needed": "or pairs",
+}
+
+
+def _text(rows: Sequence[Mapping[str, Any]], note: str) -> str:
+    """The rows as a table for a terminal, with the columns that they have."""
+
+    def cell(key: str, value: Any) -> str:
+        if value is None:
+            return "-"
+        if isinstance(value, str):
+            return clean_name(value)
+        whole = isinstance(value, int) or key == "prompts"
+        return format(value, ",.0f" if whole else ".3f")
+
+    keys = [key for key in _HEADINGS if key in rows[0]]
+    table = [[_HEADINGS[key] for key in keys], *([cell(k, row[k]) for k in keys] for row in rows)]
+    return aligned(table) + note
+
+
+def run_power(config: PowerConfig, program: str) -> None:
+    """Compute the power of the cases and of the evaluation, and write the tables."""
+    if not config.cases and not config.grades and config.evaluation is None:
+        raise ConfigError("cases, grades and evaluation are empty: give one of them")
+    judged = None if config.evaluation is None else Evaluation.find(config.evaluation)
+    inputs = {} if judged is None else judged.inputs()
+    artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
+    if artifact.is_current():
+        print((config.out / "power.txt").read_text(encoding="utf-8"), end="")
+        return
+    cases = [(name, build(Case, of, f"cases: {name}")) for name, of in _swept(config.cases)]
+    rows = _rows(config, cases, 1)
+    if judged is not None:
+        measured, others = _measured(config, judged)
+        rows += _rows(config, list(measured.items()), max(1, others))
+    alpha, graded = config.alpha / (config.comparisons or 1), []
+    for name, keys in _swept(config.grades):
+        grades = build(GradeCase, keys, f"grades: {name}")
+        graded.append({"name": name, **asdict(grades), **grade_plan(grades, config.power, alpha)})
+    texts = []
+    if rows:
+        texts.append(
+            _text(
+                rows,
+                f"\nAt a power of {config.power:g}. Prompts: effective number. Detectable: the "
+                "difference of two raters at the same\ndisagreement, or the agreement of one rater."
+                " Needs: effective prompts with as many pairs each, or pairs\nof the same "
+                "prompts.\n",
+            )
+        )
+    if graded:
+        texts.append(
+            _text(
+                graded,
+                f"\nAt a power of {config.power:g}. Deviation: of the difference on one prompt, "
+                "over prompts.\n",
+            )
+        )
+    text = "\n".join(texts)
+    table = pa.concat_tables(
+        [pa.Table.from_pylist(found) for found in (rows, graded) if found],
+        promote_options="permissive",
+    )
+    artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))
+    artifact.write("power.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.counts = {"plans": len(rows) + len(graded)}
+    artifact.finish()
+    print(text, end="")
