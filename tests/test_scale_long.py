@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +86,11 @@ def test_ray_data_scores_and_survives_a_killed_worker(job):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_spark_scores_and_survives_a_killed_worker(job):
+def test_spark_scores_and_survives_a_killed_worker(job, monkeypatch):
     sql = pytest.importorskip("pyspark.sql", reason="pip install 'litbench[spark]'")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
     spark = builder.getOrCreate()
     try:
