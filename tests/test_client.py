@@ -1,6 +1,5 @@
 """The client retries failures, respects limits and sends no stored question again."""
 
-import base64
 import json
 import os
 import random
@@ -20,6 +19,7 @@ from litbench.judges.client import WITHHELD, Budget, Traffic, ask, estimate_toke
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_of, local_folder
 from litbench.store import fingerprint
+from litbench.templates.parser import LONGEST_REPLY
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -207,6 +207,12 @@ def test_lone_surrogates_are_replaced(serve, tmp_path):
     assert {stored.text, stored.model, stored.detail} == {"A \ufffd and \ufffd, 😀"}
 
 
+def test_answers_are_cut_before_anything_reads_them():
+    answer = Answer("answered", "# " * 2**19)
+    assert (answer.outcome, answer.text) == ("cut", "# " * (LONGEST_REPLY // 2))
+    assert Answer("answered", "x" * LONGEST_REPLY).outcome == "answered"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -277,10 +283,6 @@ SPELLINGS = {
     "plain": str,
     "in capitals": str.upper,
     "percent-encoded": lambda key: key.replace("-", "%2D"),
-    "hexadecimal": lambda key: key.encode().hex(),
-    "base64": lambda key: base64.b64encode(key.encode()).decode(),
-    "base64 in a header": lambda key: base64.b64encode(f"me:{key}".encode()).decode(),
-    "base64, shifted": lambda key: base64.b64encode(f"you:{key}.".encode()).decode(),
     "over lines": lambda key: "\n".join(re.findall(".{1,5}", key)),
     "in pieces": " ".join,
     "cut short": lambda key: key[: len(key) * 2 // 3],

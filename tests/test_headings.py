@@ -207,3 +207,11 @@ def test_published_scores_of_published_texts():
     assert (sum(tens), len(tens)) == (3281, 6429)
     means = {key: round(sum(found) / len(found), 2) for key, found in scores.items()}
     assert means == PUBLISHED_MEANS
+
+
+@pytest.mark.parametrize("start", ["- ", "#", "一、", "1."])
+def test_long_lines_are_read_in_linear_time(start):
+    """In quadratic time, these lines would take minutes."""
+    text = start + " " * 250_000 + "!" * 250_000
+    assert formatting_violations(text, "fiction") == []
+    heading_tree("#" * 500_000 + "\n# a" * 100_000)

@@ -137,6 +137,8 @@ class Session:
         result: what the script returned; None if the session is unfinished.
         reason: why it is unfinished.
         judge_sample: number of a repeated judgement of the same texts; see `rubric.rate`.
+        shown: what a person who plays a role is shown with the next question; set by protocols
+            that people can play.
     """
 
     writer: str
@@ -149,6 +151,7 @@ class Session:
     result: Any = None
     reason: str | None = None
     judge_sample: int = 0
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
     async def ask(self, role: str, messages: Question, *, step: str, attempt: int = 0) -> Turn:
         """Ask the model of a role, or look up the recorded answer.
@@ -277,12 +280,17 @@ class Models:
         }
 
 
-@cache
 def _tables(model: str) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
     """The turns of `recorded/FILE` by session, then by role and step."""
+    # Absolute, because the working directory may change.
+    return _read_turns(Path(model.removeprefix(RECORDED)).absolute())
+
+
+@cache
+def _read_turns(path: Path) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
     found: defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]] = defaultdict(dict)
     names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
-    for row in read_table(Path(model.removeprefix(RECORDED)), TURNS).to_pylist():
+    for row in read_table(path, TURNS).to_pylist():
         answer = Answer(**{name: row[name] for name in names})
         session = (row["writer"], row["prompt_id"], row["sample"])
         found[session][row["role"], row["step"]] = answer

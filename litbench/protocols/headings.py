@@ -26,7 +26,7 @@ _PUBLISHED_TITLE = re.compile(
     r"(?:[一二三四五六七八九十百]+[、.．]|第[一二三四五六七八九十百]+[章节部分]|\d+[、.．])\s*.+"
 )
 # A line of nothing but marks is a divider.
-_BULLET = re.compile(r"[-*+•]\s+.*\w")
+_BULLET = re.compile(r"[-*+•]\s.*\w")
 _SENTENCE_END = re.compile("[。！？!?…]+")
 # Genres of continuous text, in which lists do not belong.
 _CONTINUOUS = frozenset(["fiction", "prose", "poetry", "argumentative", "letter", "speech"])

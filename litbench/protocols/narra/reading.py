@@ -3,7 +3,6 @@
 Replies are untrusted text of any length: every function takes time linear in it.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench.config import read_yaml
-from litbench.text import valid_unicode
+from litbench.templates.json_replies import decoded, repaired
 
 T = TypeVar("T", dict[str, Any], list[Any])
 
@@ -22,13 +21,6 @@ WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("words.yaml"))
 _FENCE = "```"
 _PREAMBLE = re.compile(r"(?:here(?:'s| is) the|the story) json:|json response:", re.I)
 _CLOSERS = {"{": "}", "[": "]"}
-_CLEANED = str.maketrans(
-    {"“": '"', "”": '"', "‘": "'", "’": "'", "\ufeff": None}
-    | {chr(code): None for code in [*range(9), 11, 12, *range(14, 32), 127]}
-)
-_PIECE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{\[\]}]|[^"{\[\]}]+', re.S)
-_TRAILING_COMMA = re.compile(r",(?=\s{0,200}[}\]])")
-
 _MARKERS = ("<<CHARACTER_ID>>", "<<RESPONSE>>", "<<CHOICES>>", "<<TAGS>>")
 _FLAG_TAGS = ("scene_shift", "act_advance", "ending_ready")
 _TEXT_TAGS = (
@@ -94,25 +86,6 @@ def _unwrapped(text: str) -> str:
     return text[preamble.end() :] if preamble else text
 
 
-def _balanced(text: str) -> str:
-    """Close what a cut reply left open, in order, and drop surplus closing brackets."""
-    kept: list[str] = []
-    stack: list[str] = []
-    for match in _PIECE.finditer(text):
-        piece = match[0]
-        if piece in _CLOSERS:
-            stack.append(_CLOSERS[piece])
-        elif piece in _CLOSERS.values():
-            if not stack:
-                break
-            # A closing bracket of the other kind closes what is open.
-            piece = stack.pop()
-        elif piece.startswith('"') and (len(piece) == 1 or not piece.endswith('"')):
-            piece = piece.rstrip("\\") + '"'
-        kept.append(piece)
-    return "".join([*kept, *reversed(stack)])
-
-
 def read_json(text: str, kind: type[T]) -> T | None:
     """Read the JSON object or array of a reply; None if it cannot be read.
 
@@ -128,25 +101,16 @@ def read_json(text: str, kind: type[T]) -> T | None:
     start = unwrapped.find("{" if kind is dict else "[")
     if start < 0:
         return None
-    decoder = json.JSONDecoder(strict=False)
-    for candidate in _candidates(text, unwrapped[start:]):
-        try:
-            value, _ = decoder.raw_decode(candidate)
-            # Escapes in the reply may be lone surrogates, which no later question may contain.
-            value = json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, kind):
-            return value
-    return None
+    contents = map(decoded, _candidates(text, unwrapped[start:]))
+    return next((content for content in contents if isinstance(content, kind)), None)
 
 
 def _candidates(text: str, from_start: str) -> Iterator[str]:
     yield from_start
     cut = extract_json(text) or ""
     yield cut
-    yield _TRAILING_COMMA.sub("", cut.translate(_CLEANED))
-    yield _TRAILING_COMMA.sub("", _balanced(from_start.translate(_CLEANED)))
+    yield repaired(cut, is_closed=True)
+    yield repaired(from_start)
 
 
 @dataclass(frozen=True)

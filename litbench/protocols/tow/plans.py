@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from litbench.templates.rubric import canonical, json_objects
+from litbench.templates.json_replies import json_objects
+from litbench.templates.rubric import canonical
 
 # Weights with two decimals each miss a sum of 1 by rounding.
 _ROUNDING = 0.02 + 1e-9
