@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from litbench.markdown import escape, make_rows
+from litbench.markdown import escape
+from litbench.show import show
 
 
 def set_rows(
@@ -105,10 +106,14 @@ def sets_markdown(
         "",
         "95 % intervals by prompt.",
         "",
-        *make_rows(
-            ["set", *heading[:3], *map(escape, raters)],
-            [[name, *(of.get(key, "–") for key in heading)] for name, of in cells.items()],
+        show(
+            [
+                ["set", *heading],
+                *([name, *(of.get(key, "–") for key in heading)] for name, of in cells.items()),
+            ],
+            "md",
         ),
+        "",
         *(f"- {escape(name)}: {escape(note)}" for name, note in notes),
         "",
     ]
@@ -120,16 +125,20 @@ def sets_markdown(
             "whose prompts a rater was trained are left out. The sets are not a sample of a "
             "population, so the means have a standard deviation and no interval.",
             "",
-            *make_rows(
-                ["rater", "mean", "sd over sets", "lowest", "highest"],
+            show(
                 [
-                    [
-                        row["rater"],
-                        *(f"{row[key]:.3f}" for key in ("mean", "sd", "lowest", "highest")),
-                    ]
-                    for row in means["raters"]
+                    ["rater", "mean", "sd over sets", "lowest", "highest"],
+                    *(
+                        [
+                            row["rater"],
+                            *(f"{row[key]:.3f}" for key in ("mean", "sd", "lowest", "highest")),
+                        ]
+                        for row in means["raters"]
+                    ),
                 ],
+                "md",
             ),
+            "",
         ]
     lines += [
         f"Left out of the means: {escape(name)} (trained on: {escape(', '.join(raters))})."
