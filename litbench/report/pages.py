@@ -634,6 +634,7 @@ def write_writers(
     *,
     scale: str = "",
     excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    distributions: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
 ) -> None:
     """Write writers.html: the leaderboard of writers as a plot, all tables, and excerpts.
 
@@ -646,6 +647,7 @@ def write_writers(
         published: published results by name and writer.
         scale: the scale of the grades.
         excerpts: by writer, a prompt and a text.
+        distributions: by quantity and writer, the grades of its items.
     """
     name = next(iter(published), None)
     hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
@@ -669,6 +671,10 @@ def write_writers(
     sections += [
         Section(title, table=Table(table[0], table[1:])) for title, table in tables.items()
     ]
+    drawings = {one: figures.densities(of, one) for one, of in distributions.items()}
+    normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
+    pictures = [Figure(one, "", drawn) for one, drawn in drawings.items()]
+    sections += [Section("Distributions", normal, figures=pictures)] if pictures else []
     cards = [
         Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
         for writer, (prompt, text) in excerpts.items()
