@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -46,7 +47,6 @@ from litbench.metrics.grades import (
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.plackett_luce import Ranking, plackett_luce
-from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
     PairCredits,
     TextAgreement,
@@ -62,9 +62,14 @@ from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
+from litbench.show import show
 from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
+from litbench.templates.rubric import load_rubric
+
+# So many books make a distribution.
+_FEWEST_BOOKS = 10
 
 
 @dataclass
@@ -230,6 +235,26 @@ def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str
     return {writer: found[writer] for writer in writers if writer in found}
 
 
+def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
+    """The grades of books by WebNovelBench's criteria and their mean, by writer (its Figure 4).
+
+    Writers with fewer than ten books, or without different grades, are left out.
+    """
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in (*(one.name for one in load_rubric("webnovel").criteria), "mean"):
+        by_writer = defaultdict(list)
+        for cell in without_people(cells_of(graded, name)):
+            by_writer[cell.writer].append(cell.grade)
+        kept = {
+            writer: np.array(grades)
+            for writer, grades in by_writer.items()
+            if len(grades) >= _FEWEST_BOOKS and np.ptp(grades) > 0
+        }
+        found |= {name: kept} if kept else {}
+    # Other protocols have means, too.
+    return found if len(found) > 1 else {}
+
+
 def main(config: Config) -> None:
     """Read the runs, compare the writers, and write the results."""
     folders = config.runs if isinstance(config.runs, list) else [config.runs]
@@ -309,7 +334,7 @@ def main(config: Config) -> None:
     tables, notes = comparison_tables(comparison), comparison_notes(comparison)
     if config.utility_prior and utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    parts_of_text = [f"{title}\n" + "\n".join(text_table(table)) for title, table in tables.items()]
+    parts_of_text = [f"{title}\n{show(table)}" for title, table in tables.items()]
     text = "\n\n".join([*parts_of_text, *notes]) + "\n"
     table = [
         {
@@ -346,6 +371,7 @@ def main(config: Config) -> None:
         scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
         f"{highest:.2f}.",
         excerpts=read_excerpts(graded, [row.writer for row in rows]),
+        distributions=criterion_grades(graded),
     )
     artifact.finish()
     parts.discard_unused()
