@@ -1,6 +1,6 @@
 """Compare the writers of one or several runs of a protocol (litbench run).
 
-    python eval/writers.py --config configs/eval/longform_writers.yaml
+    python eval/writers.py --config configs/eval/writers.yaml --preset longform
 
 Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Writes into `out`:
 
@@ -18,13 +18,15 @@ A killed run resumes.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
@@ -45,7 +47,6 @@ from litbench.metrics.grades import (
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.plackett_luce import Ranking, plackett_luce
-from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
     PairCredits,
     TextAgreement,
@@ -61,9 +62,14 @@ from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
-from litbench.sources.ratings import overall_ratings
+from litbench.show import show
+from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
+from litbench.templates.rubric import load_rubric
+
+# So many books make a distribution.
+_FEWEST_BOOKS = 10
 
 
 @dataclass
@@ -95,9 +101,16 @@ class Config:
     collapse: float | None = None
 
 
+def known_ids(stories: Iterable[pa.Table]) -> pa.Array:
+    """The `story_id`s of some tables."""
+    ids = [name for table in stories for name in table["story_id"].to_pylist()]
+    return pa.array(ids, pa.large_string())
+
+
 def read_runs(folders: Sequence[Path]) -> Graded:
     """Read the tables of all runs."""
-    tables, stories, people, texts, notes, protocols = [], [], set(), {}, [], set()
+    tables, stories, people, texts, notes, protocols = [], {}, set(), {}, [], set()
+    criteria: list[dict[str, Any]] = []
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
         protocols.add((counts.get("protocol"), counts["headline"]))
@@ -106,13 +119,26 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         path = folder / "ratings.parquet"
         # A run without judges has no ratings.
         rated = pq.read_metadata(path).num_rows > 0
-        for row in overall_ratings(read_table(path, RATINGS)).to_pylist() if rated else ():
+        ratings = read_table(path, RATINGS) if rated else None
+        for row in overall_ratings(ratings).to_pylist() if ratings is not None else ():
             if row["rater_kind"] == "person":
                 people.add(row["rater"])
             elif row["rating"] is not None:
                 texts[row["rater"], row["story_id"]] = row["rating"]
         if (folder / "stories.parquet").is_file():
-            stories.append(read_table(folder / "stories.parquet", STORIES))
+            own = read_table(folder / "stories.parquet", STORIES)
+            # People may have rated the stories of another run.
+            stories[folder] = own.filter(
+                pc.invert(pc.is_in(own["story_id"], known_ids(stories.values())))
+            )
+            if ratings is not None:
+                named = set(tables[-1]["quantity"].to_pylist())
+                found = grades_of(ratings, own, "source").to_pylist()
+                criteria += [
+                    row
+                    for row in found
+                    if row["quantity"] not in named | {"overall"} and row["grade"] is not None
+                ]
     if len(protocols) > 1:
         names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
         raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
@@ -126,10 +152,11 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         known,
         len(rows) - len(known),
         people,
-        pa.concat_tables(stories, promote_options="default") if stories else None,
+        pa.concat_tables(stories.values(), promote_options="default") if stories else None,
         texts,
         next(iter(protocols))[1],
         list(dict.fromkeys(notes)),
+        criteria,
     )
 
 
@@ -206,6 +233,26 @@ def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str
     for of_prompt in sorted(firsts.values(), key=lambda of: -len(of)):
         found = of_prompt | found
     return {writer: found[writer] for writer in writers if writer in found}
+
+
+def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
+    """The grades of books by WebNovelBench's criteria and their mean, by writer (its Figure 4).
+
+    Writers with fewer than ten books, or without different grades, are left out.
+    """
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in (*(one.name for one in load_rubric("webnovel").criteria), "mean"):
+        by_writer = defaultdict(list)
+        for cell in without_people(cells_of(graded, name)):
+            by_writer[cell.writer].append(cell.grade)
+        kept = {
+            writer: np.array(grades)
+            for writer, grades in by_writer.items()
+            if len(grades) >= _FEWEST_BOOKS and np.ptp(grades) > 0
+        }
+        found |= {name: kept} if kept else {}
+    # Other protocols have means, too.
+    return found if len(found) > 1 else {}
 
 
 def main(config: Config) -> None:
@@ -287,7 +334,7 @@ def main(config: Config) -> None:
     tables, notes = comparison_tables(comparison), comparison_notes(comparison)
     if config.utility_prior and utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    parts_of_text = [f"{title}\n" + "\n".join(text_table(table)) for title, table in tables.items()]
+    parts_of_text = [f"{title}\n{show(table)}" for title, table in tables.items()]
     text = "\n\n".join([*parts_of_text, *notes]) + "\n"
     table = [
         {
@@ -324,6 +371,7 @@ def main(config: Config) -> None:
         scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
         f"{highest:.2f}.",
         excerpts=read_excerpts(graded, [row.writer for row in rows]),
+        distributions=criterion_grades(graded),
     )
     artifact.finish()
     parts.discard_unused()

@@ -6,9 +6,10 @@ returns verdicts. `litbench.entries` reads the entries of raters in configs.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -17,9 +18,10 @@ import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.printing import text_table, write_dollars
+from litbench.metrics.printing import write_dollars
 from litbench.progress import ProgressBar
 from litbench.records import VERDICTS, empty_columns, prompt_keys
+from litbench.show import show
 from litbench.text import digest, prompt_key
 
 _SIDES = ("chosen", "rejected")
@@ -90,7 +92,7 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
         )
         for row in estimates
     ]
-    return "\n".join(text_table([heading, *rows]))
+    return show([heading, *rows])
 
 
 class Rater:
@@ -101,6 +103,7 @@ class Rater:
         needs_texts: whether pairs without texts are an error. If false, `judge` gets the
             `story_id` in place of a missing text.
         reads_prompt: whether verdicts need the prompt, so that a pair without one is an error.
+        columns: columns of the prompt and the story (`text`) in the data that it was trained on.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Rater:
     shard: int | None = None
     needs_texts = True
     reads_prompt = False
+    columns: Mapping[str, str] = MappingProxyType({})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""

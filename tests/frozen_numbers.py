@@ -170,15 +170,19 @@ def compute(folder, *, minilm=False):
     found["sample"] = digest_of_pairs(sample / "pairs.parquet")
     found["sample_before_symmetry"] = digest_of_pairs(sample / "pairs_before_symmetry.parquet")
     found["sample_split"] = digest_of_pairs(folder / "runs/sample/pairs/pairs.parquet")
-    run(folder, "data_prep/simulate_stories.py", "data/simulated_stories.yaml")
-    simulated = "runs/simulated/stories/stories.parquet"
-    for config in ("paper_full", "paper_naive_upvotes", "paper_upvotes_and_timestamps"):
-        out = f"simulated_{config}"
+    presets = {
+        "paper_full": "cleaned",
+        "paper_naive_upvotes": "cleaned_naive_upvotes",
+        "paper_upvotes_and_timestamps": "cleaned_upvotes_and_timestamps",
+    }
+    for name, preset in presets.items():
+        out = f"sample_{name}"
         run(
             folder,
             "data_prep/make_pairs.py",
-            f"data/{config}.yaml",
-            stories=simulated,
+            "paper/litbench_figure1.yaml",
+            preset=preset,
+            stories="runs/quickstart/stories/stories.parquet",
             out=out,
             label_source="planted",
         )

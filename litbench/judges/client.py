@@ -11,7 +11,6 @@ Refusals and truncated answers are stored. Errors are retried, and retried again
 """
 
 import asyncio
-import base64
 import contextvars
 import itertools
 import math
@@ -25,7 +24,7 @@ from urllib.parse import unquote
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from litbench.config import as_plain
+from litbench.config import as_plain, nearest
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
 from litbench.judges.responses import ResponseError, check_response
@@ -174,6 +173,27 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
+def check_model(name: str) -> None:
+    """Raise a ConfigError for a model without a provider, or with one that inspect-ai lacks.
+
+    Without inspect-ai, a dry run checks only that there is a provider.
+    """
+    provider, _, rest = name.partition("/")
+    if not rest:
+        raise ConfigError(f"model {name}: its provider is missing: write openai/{name}, or another")
+    try:
+        import inspect_ai.model  # noqa: F401, PLC0415
+        from inspect_ai._util.registry import (  # noqa: PLC0415
+            registry_find,
+            registry_unqualified_name,
+        )
+    except ImportError:
+        return
+    known = map(registry_unqualified_name, registry_find(lambda info: info.type == "modelapi"))
+    if provider not in (providers := sorted(known)):
+        raise ConfigError(f"model {name}: unknown provider: {nearest(provider, providers)}")
+
+
 def is_error(answer: Answer) -> bool:
     """Whether the request failed, so that there is no answer."""
     return answer.outcome == "error"
@@ -291,7 +311,12 @@ class Client:
     def estimate(
         self, rater: str, tokens: Sequence[tuple[int, int]], known: int, at_once: int
     ) -> Estimate:
-        """Estimate calls that read and write so many tokens each, `at_once` at a time."""
+        """Estimate calls that read and write so many tokens each, `at_once` at a time.
+
+        Raises:
+            ConfigError: the model has no known provider.
+        """
+        check_model(self.name)
         calls, most = len(tokens), self.sampling.max_tokens
         read = sum(read for read, _ in tokens)
         written = sum(written for _, written in tokens)
@@ -519,26 +544,20 @@ WITHHELD = "(withheld: the message contains an API key)"
 def without_secrets(text: str) -> str:
     """The text without logins in URLs, or `WITHHELD` if it contains a key of the environment.
 
-    Eight consecutive letters and digits of a key count as the key, in any form: plain,
-    percent-encoded, base64, hexadecimal, upper case, or broken over lines.
+    Eight consecutive letters and digits of a key count as the key, plain or percent-encoded, in any
+    case and with anything else between them.
     """
     redacted = _LOGIN.sub(r"\1***@", text)
     named = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.I)
     secrets = {value.strip() for name, value in os.environ.items() if named.search(name)}
     for value in os.environ.values():
         secrets |= {login.partition(":")[2] for _, login in _LOGIN.findall(value)}
-    pieces: set[str] = set()
-    for secret in secrets:
-        data = secret.encode("utf-8", "replace")
-        # Base64 of a text that contains the key, without the characters that depend on the
-        # surrounding text.
-        shifted = [base64.b64encode(b" " * k + data).decode()[4:-4] for k in range(3)]
-        if len(secret) >= _LEAST_SECRET:
-            for form in map(_letters, (secret, data.hex(), *shifted)):
-                last = len(form) - _LEAST_SECRET
-                pieces |= {form[k : k + _LEAST_SECRET] for k in range(last + 1)}
     forms = (_letters(redacted), _letters(unquote(redacted)))
-    return WITHHELD if any(piece in form for piece in pieces for form in forms) else redacted
+    for secret in map(_letters, secrets):
+        for start in range(len(secret) - _LEAST_SECRET + 1):
+            if any(secret[start : start + _LEAST_SECRET] in form for form in forms):
+                return WITHHELD
+    return redacted
 
 
 def _letters(text: str) -> str:

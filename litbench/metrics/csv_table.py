@@ -1,49 +1,34 @@
 """Tables of results as CSV files."""
 
-import csv
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
-
-# Spreadsheets of East Asian locales also read the full-width characters as the start of a formula.
-_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
+from litbench.show import show
 
 
-def csv_cell(value: Any) -> Any:
-    """A value for CSV: as `plain` returns it, with text escaped that a spreadsheet would run.
+def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as plain values; an interval becomes `key`, `key_low` and `key_high`.
 
-    Spreadsheets read a cell that begins with =, +, -, @, a tab or a carriage return as a formula; a
-    leading apostrophe makes it a text (OWASP, CSV injection).
+    Args:
+        rows: all rows have the same keys.
     """
-    value = plain(value)
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    intervals = {key for row in rows for key, value in row.items() if isinstance(value, Interval)}
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    return [
+        {
+            f"{key}{suffix}": plain(value and getattr(value, end) if key in intervals else value)
+            for key, value in row.items()
+            for suffix, end in (ends if key in intervals else {"": ""}).items()
+        }
+        for row in rows
+    ]
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as CSV, escaped by `csv_cell`.
-
-    An interval becomes the columns `key`, `key_low` and `key_high`.
-
-    Args:
-        rows: at least one row; all rows have the same keys.
-        path: the file to write.
-    """
-    intervals = {key for row in rows for key, value in row.items() if isinstance(value, Interval)}
-    heading: list[str] = []
-    for key in rows[0]:
-        heading += [key, f"{key}_low", f"{key}_high"] if key in intervals else [key]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(heading)
-        for row in rows:
-            cells: list[Any] = []
-            for key, value in row.items():
-                if key not in intervals:
-                    cells.append(value)
-                else:
-                    cells += [value and getattr(value, end) for end in ("mean", "low", "high")]
-            writer.writerow([csv_cell(cell) for cell in cells])
+    """Write at least one row as CSV; see `flat_rows` and `litbench.show`."""
+    flat = flat_rows(rows)
+    text = show([list(flat[0]), *(list(row.values()) for row in flat)], "csv")
+    path.write_text(text, encoding="utf-8", newline="")

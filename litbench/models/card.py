@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from litbench.markdown import as_text, escape, make_rows
+from litbench.markdown import as_text, escape
+from litbench.passport import Passport, figures_text
+from litbench.show import show
 
 # The manifest's digest of a data set or model on the Hub; others are of files and packages.
 _ON_HUB = re.compile(r"name:([\w-][\w.-]*/[\w.-]+)(?:[@:].*)?", re.ASCII)
@@ -24,8 +26,8 @@ _LABELS = {
 _CARD = Path(__file__).with_suffix(".md")
 
 
-def model_card(run: Mapping[str, Any]) -> str:
-    """Write the model card from the content of `run.json`."""
+def model_card(run: Mapping[str, Any], passport: Passport | None = None) -> str:
+    """Write the model card from the content of `run.json`, and a passport of the suite."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData  # noqa: PLC0415
 
     training, evaluation, is_reward = run["training"], run["evaluation"], run["kind"] == "reward"
@@ -78,6 +80,8 @@ def model_card(run: Mapping[str, Any]) -> str:
         labels=" ".join(_LABELS.get(source, escape(source)) for source in run["label_source"]),
         held_out=held_out,
         agreement=agreement,
+        passport=passport,
+        suite=[] if passport is None else figures_text(passport.sets),
         program=escape(run["program"]),
         finished=escape(run["finished_utc"]),
         table=_table,
@@ -117,4 +121,4 @@ def _table(heading: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     texts = [
         tuple(f"{cell:,}" if type(cell) is int else as_text(cell) for cell in row) for row in rows
     ]
-    return "\n".join(make_rows(heading, texts))
+    return show([heading, *texts], "md") + "\n"
