@@ -49,7 +49,7 @@ from litbench.judges.session import (
 from litbench.judges.store import AnswerStore, local_folder
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.protocol import written_text
-from litbench.protocols.webnovel.books import read_synopsis, read_texts
+from litbench.protocols.webnovel.books import book_texts, read_synopsis
 from litbench.raters import estimates_text
 from litbench.records import GRADES, TURNS, Column, Schema
 from litbench.sources.novels import consecutive_chapters, one_per_percentile, split_chapters
@@ -285,7 +285,7 @@ def main(config: Config) -> None:
     synopses = {novel.novel_id: [""] * CHAPTERS for novel in chosen}
     sessions, roles = [], {}
     if config.extractor is not None:
-        prompt = read_texts(config.texts)["extraction_user"]
+        prompt = book_texts(config.texts)["extraction_user"]
         sessions = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in chosen]
         roles = {EXTRACTOR: config.extractor}
     models = Models({}, roles, load_prices(config.prices))

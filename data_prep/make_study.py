@@ -1,31 +1,42 @@
-"""Make a study with human readers from a pairs file, and say what it takes.
+"""Make a study with human readers, and say what it takes.
 
     python data_prep/make_study.py --config configs/data/sample_study.yaml
 
-Reads pairs, such as the best and worst stories of eval/best_of_n.py. Writes `pairs.parquet`,
-`plan.json`, `estimate.txt` and `manifest.json` into `out`, and prints the estimate: readers, hours
-and, by the formulas of docs/power.md, the difference that the study can find. No reader is needed
-for that.
+Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
+stories, such as those of a run, and a rubric. Writes them, `plan.json`, `estimate.txt` and
+`manifest.json` into `out`, and prints the estimate: readers, hours and, by the formulas of
+docs/power.md, the difference that the study can find. No reader is needed for that.
 
 Then `litbench study simulate OUT` tries the study with simulated readers, `litbench study serve
-OUT` shows it to people, `litbench study export OUT` writes their choices, and eval/study.py
-analyses them (docs/human_study.md).
+OUT` shows it to people, and `litbench study export OUT` writes their choices, which eval/study.py
+analyses, or ratings, which eval/writers.py does (docs/human_study.md).
 """
 
+import shutil
+from collections import Counter
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.config import Input, as_plain, run_program
-from litbench.errors import DataError
+from litbench.errors import ConfigError, DataError
 from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
+from litbench.human_study.ratings import (
+    RatingStudy,
+    estimate_ratings,
+    estimate_ratings_text,
+    run_of,
+)
 from litbench.metrics.agreement import has_texts
+from litbench.records import STORIES
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
-from litbench.tables import write_table
+from litbench.tables import read_table, write_table
+from litbench.templates.rubric import load_rubric
 
 
 @dataclass(kw_only=True)
@@ -33,22 +44,22 @@ class Config(Plan):
     """Configuration of `make_study.py`; the other keys are those of litbench.human_study.plan.Plan.
 
     Attributes:
-        pairs: pairs file; the chosen side is the one whose agreement with readers is asked.
         out: folder to write.
+        pairs: pairs file; the chosen side is the one whose agreement with readers is asked.
         split: split of the pairs; null for all.
+        stories: in ratings, file of the stories, such as `stories.parquet` of a run.
     """
 
-    pairs: Annotated[Path, Input]
     out: Path
+    pairs: Annotated[Path | None, Input] = None
     split: str | None = None
+    stories: Annotated[Path | None, Input] = None
 
 
-def main(config: Config) -> None:
-    """Check the plan, write the study and print the estimate."""
-    artifact = Artifact(config.out, program=__file__, config=config)
-    if artifact.is_current():
-        print((config.out / "estimate.txt").read_text(encoding="utf-8"), end="")
-        return
+def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> str:
+    """Write the pairs of a study; returns the estimate."""
+    if config.pairs is None:
+        raise ConfigError("pairs is missing: give a pairs file")
     pairs = read_pairs(config.pairs, None, config.split).headline.sort_by("pair_id")
     without = int((~has_texts(pairs)).sum())
     copies = pc.sum(pc.equal(pairs["chosen"], pairs["rejected"])).as_py()
@@ -57,17 +68,63 @@ def main(config: Config) -> None:
             f"{config.pairs}: {without} pairs have no texts and {copies} twice the same: leave "
             "them out"
         )
-    plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
     check_plan(plan, pairs)
-    study = Study(config.out, plan, pairs)
-    if study.database.exists():
-        raise DataError(f"{study.database} has readers of an earlier plan: write to another folder")
-    found = estimate(study)
-    text = estimate_text(plan, found)
+    found = estimate(Study(config.out, plan, pairs))
     artifact.write("pairs.parquet", partial(write_table, pairs))
+    artifact.counts = found
+    return estimate_text(plan, found)
+
+
+def with_samples(stories: pa.Table) -> pa.Table:
+    """Add the columns that tell a writer's stories for a prompt apart, where a run did not."""
+    if "sample" not in stories.column_names:
+        seen: Counter[tuple[str, str]] = Counter()
+        samples = []
+        for place in zip(
+            stories["source"].to_pylist(), stories["prompt_id"].to_pylist(), strict=True
+        ):
+            samples.append(seen[place])
+            seen[place] += 1
+        stories = stories.append_column("sample", pa.array(samples, pa.int64()))
+    if "step" not in stories.column_names:
+        steps = pa.array(["story"] * stories.num_rows, pa.large_string())
+        stories = stories.append_column("step", steps)
+    return stories
+
+
+def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> str:
+    """Write the stories and the rubric of a study; returns the estimate."""
+    if config.stories is None:
+        raise ConfigError("stories is missing: give a file of stories")
+    stories = read_table(config.stories, STORIES).sort_by("story_id")
+    without = pc.sum(pc.equal(pc.utf8_trim_whitespace(stories["text"]), "")).as_py()
+    if without or not stories.num_rows:
+        raise DataError(
+            f"{config.stories}: {without} of {stories.num_rows} stories have no text: leave them "
+            "out, and give at least one"
+        )
+    stories, rubric = with_samples(stories), load_rubric(str(plan.rubric))
+    found = estimate_ratings(RatingStudy(config.out, plan, stories, rubric))
+    artifact.write("stories.parquet", partial(write_table, stories))
+    artifact.write("rubric.yaml", partial(shutil.copyfile, rubric.path or ""))
+    artifact.counts = found | run_of(config.stories)
+    return estimate_ratings_text(plan, found)
+
+
+def main(config: Config) -> None:
+    """Check the plan, write the study and print the estimate."""
+    artifact = Artifact(config.out, program=__file__, config=config)
+    if artifact.is_current():
+        print((config.out / "estimate.txt").read_text(encoding="utf-8"), end="")
+        return
+    plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
+    if (config.pairs, config.stories)[plan.kind == "pairs"] is not None:
+        raise ConfigError(f"a study of {plan.kind} reads one file: leave out the other")
+    if (config.out / "study.sqlite").exists():
+        raise DataError(f"{config.out} has readers of an earlier plan: write to another folder")
+    text = (write_pairs if plan.kind == "pairs" else write_ratings)(config, plan, artifact)
     artifact.write("plan.json", partial(write_json, as_plain(plan)))
     artifact.write("estimate.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    artifact.counts = found
     artifact.finish()
     if plan.reader_ids is not None:
         for name in ("plan.json", "manifest.json"):

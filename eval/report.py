@@ -24,7 +24,7 @@ from typing import Any
 
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.results import Evaluation, EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv
@@ -110,7 +110,7 @@ def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list
     stated = match_published(list(named), config.published)
     entries = []
     for name, (one, row) in named.items():
-        parts = one.judged.manifest["counts"].get("raters", {}).get(row.rater, [])
+        parts = one.manifest["counts"].get("raters", {}).get(row.rater, [])
         notes = parts[0].get("notes", {}) if parts else {}
         if not config.raters or row.rater in config.raters:
             size = config.parameters.get(name) or notes.get("parameters")
@@ -144,14 +144,15 @@ def main(config: Config) -> None:
     """Write the report."""
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
-    judged = {name: EvaluationFolder.find(folder) for name, folder in config.evaluations.items()}
-    inputs = {key: path for name, one in judged.items() for key, path in one.inputs(name).items()}
+    evaluations = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
+    inputs = {
+        key: path for name, one in evaluations.items() for key, path in one.inputs(name).items()
+    }
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     page_path = (config.out / "report.html").resolve()
     if artifact.is_current():
         print(f"report: {page_path}")
         return
-    evaluations = {name: Evaluation.read(one) for name, one in judged.items()}
     first = next(iter(evaluations.values()))
     known = list(dict.fromkeys(row.rater for one in evaluations.values() for row in one.rows))
     check_raters("raters", config.raters, known)

@@ -25,7 +25,7 @@ import pyarrow as pa
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import compare_annotators
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.human_study.plan import Study
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement
@@ -110,7 +110,7 @@ def input_paths(config: Config) -> dict[str, Path]:
     else:
         raise ConfigError("give study, or pairs and ratings of a finished study")
     if config.evaluation is not None:
-        paths |= EvaluationFolder.find(config.evaluation).inputs("evaluation")
+        paths |= Evaluation.find(config.evaluation).inputs("evaluation")
     return paths
 
 
@@ -153,7 +153,7 @@ def main(config: Config) -> None:
         return
     raters = pa.table(empty_columns(VERDICTS, 0))
     if config.evaluation is not None:
-        raters = EvaluationFolder.find(config.evaluation).read_verdicts()
+        raters = Evaluation.find(config.evaluation).verdicts
     if config.study is not None:
         found = read_study(config.study, config.verifier, raters)
     else:

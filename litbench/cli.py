@@ -43,7 +43,7 @@ from litbench.scoring import (
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 # Commands: the function, whose argument is the config, and what it does.
 _COMMANDS = {
-    "fit": ("litbench.fit:fit", "Train and evaluate on your own stories."),
+    "fit": ("litbench.fitting:fit", "Train and evaluate on your own stories."),
     "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),

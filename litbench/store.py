@@ -53,7 +53,7 @@ _LIBRARIES = (
     ),
     *("flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas"),
     *("peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers"),
-    *("torch", "transformers", "trl", "jieba", "nltk", "wordfreq"),
+    *("torch", "transformers", "trl", "jieba", "nltk"),
 )
 
 
@@ -390,8 +390,8 @@ class Artifact:
     """The output folder of one program, and its manifest.
 
     The fingerprint covers the config, the contents of the inputs and the program's version, but no
-    paths. `counts` is written to the manifest. Paths of inputs are written relative to the folder,
-    so that they hold in a copy of both.
+    paths. `counts` is written to the manifest; `paths` are the inputs by key. In the manifest they
+    are relative to the folder, so that they hold in a copy of both.
 
     Args:
         folder: output folder.
@@ -427,7 +427,7 @@ class Artifact:
                 del self._config[name]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
-        self._paths = {name: Path(source) for name, source in inputs.items()}
+        self.paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
             **{name: source_digest(model, is_model=True) for name, model in models.items()},
@@ -467,7 +467,7 @@ class Artifact:
 
     def finish(self) -> None:
         """Write the manifest; DataError if an input has changed since the start."""
-        for name, path in self._paths.items():
+        for name, path in self.paths.items():
             files = [file for file in (path, *path.rglob("*")) if file.exists()]
             is_newer = any(file.stat().st_mtime > self._started - 2 for file in files)
             if is_newer and source_digest(path) != self.digests[name]:

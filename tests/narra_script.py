@@ -10,16 +10,10 @@ from litbench.text import digest
 
 _CONSTRUCTION = ("foundation", "setting", "characters", "acts", "critic", "refiner", "opening")
 EXAMPLES = mock_of("narra", load_protocol("narra", {})).texts["writer"]
-# Steps with another name than their prompt.
-_STEPS = {
-    "summary": "dialogue_summary",
-    "memory": "structured_memory",
-    "journey": "journey_summary",
-}
 _PROMPTS = {
     name: {
         "text": (PROMPTS["construction"][name] if name in _CONSTRUCTION else PROMPTS[name])["text"],
-        "example": EXAMPLES[_STEPS.get(name, name)],
+        "example": EXAMPLES[name],
     }
     for name in (
         *_CONSTRUCTION,
@@ -28,9 +22,9 @@ _PROMPTS = {
         "profile_keywords",
         "turn",
         "choices",
-        "summary",
-        "memory",
-        "journey",
+        "dialogue_summary",
+        "structured_memory",
+        "journey_summary",
         "progress",
         "plan",
         "artifact",
@@ -59,7 +53,11 @@ def writer(question):
     example = _PROMPTS[name]["example"]
     if name == "turn":
         return example.replace("the bell", f"the bell {digest(question)[:6]}")
-    return f"{example} {digest(question)[:6]}" if name in ("summary", "journey") else example
+    return (
+        f"{example} {digest(question)[:6]}"
+        if name in ("dialogue_summary", "journey_summary")
+        else example
+    )
 
 
 def repeating_writer(question):

@@ -16,10 +16,13 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from litbench.cli import main
-from litbench.config import as_plain
+from litbench.config import as_plain, build
+from litbench.human_study.command import open_study
 from litbench.human_study.plan import Plan, Study
+from litbench.human_study.ratings import RatingStore
 from litbench.human_study.simulation import Reader, SimulatedReaders
 from litbench.human_study.store import Store
+from litbench.records import STORIES, empty_columns
 from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
@@ -49,6 +52,34 @@ def write_study(folder: Path, pairs: pa.Table, **plan) -> Study:
     artifact.write("plan.json", partial(write_json, as_plain(given)))
     artifact.finish()
     return Study.open(folder)
+
+
+def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
+    """Write the folder of a study of ratings as data_prep/make_study.py does, and open it.
+
+    `make_study` is that program; `prompt` and `story` are put before all prompts and stories.
+    """
+    before = {name: plan.pop(name, "") for name in ("prompt", "story")}
+    rows = [
+        {
+            "story_id": f"story-{p}-{w}",
+            "prompt_id": f"prompt-{p}",
+            "prompt": f"{before['prompt']} Write about thing {p}.",
+            "text": f"{before['story']} " + " ".join(f"word{p}x{w}x{k}" for k in range(20)),
+            "n_words": 20,
+            "source": f"writer-{w}",
+        }
+        for p in range(prompts)
+        for w in range(writers)
+    ]
+    folder.mkdir(parents=True)
+    stories = folder.parent / "stories.parquet"
+    schema = pa.schema({n: c.type for n, c in empty_columns(STORIES, 0).items()})
+    write_table(pa.Table.from_pylist(rows, schema), stories)
+    given = {"kind": "ratings", "rubric": "narra_story", "fastest_words_per_minute": None}
+    config = {**TEXTS, **given, **plan, "stories": str(stories), "out": str(folder)}
+    make_study.main(build(make_study.Config, config))
+    return open_study(folder)
 
 
 def simulate_choices(study: Study, crowd: SimulatedReaders) -> pa.Table:
@@ -107,7 +138,8 @@ def serving(study: Study, now=time.time):
     from litbench.human_study.server import make_app  # noqa: PLC0415
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
 
-    port, store = free_port(), Store(study, now=now)
+    cls = Store if study.plan.kind == "pairs" else RatingStore
+    port, store = free_port(), cls(study, now=now)
     app = make_app(study, store, ["127.0.0.1"])
     server = make_server(app, ServerLimits(), "127.0.0.1", port)
     thread = threading.Thread(target=server.run)

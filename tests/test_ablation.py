@@ -13,16 +13,11 @@ from litbench.config import build
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import loop as evaluation
-from litbench.metrics.ablation import (
-    Arm,
-    ablation_study,
-    ablation_text,
-    by_family,
-    join_test_sets,
-)
+from litbench.experiments import ablation as experiment
+from litbench.experiments.ablation import first_by_hash, join_test_sets, relabel
+from litbench.metrics.agreement import pair_scores
 from litbench.records import STORIES, pair_id, prompt_keys
-from litbench.report.pages import draw_ablation, write_ablation
-from litbench.store import Artifact, Cache
+from litbench.store import Cache
 from litbench.tables import write_table
 
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}
@@ -82,15 +77,16 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
     No plots are drawn, and no pairs made twice.
     """
     module = load_program("eval/ablation.py")
-    make_pairs = module.make_pairs
+    make_pairs, learning_curves = experiment.make_pairs, experiment._learning_curves
 
     def remembered(config, what, source, parts):
         return make_pairs(config, what, source, Cache(made_before / parts.folder.name))
 
-    monkeypatch.setattr(module, "make_pairs", remembered)
-    monkeypatch.setattr("litbench.report.pages.draw_ablation", lambda _: {})
+    monkeypatch.setattr(experiment, "make_pairs", remembered)
 
-    def make(out="out", stories=None, **changes):
+    def make(out="out", stories=None, draws=False, **changes):
+        curves = learning_curves if draws else lambda *_: ()
+        monkeypatch.setattr(experiment, "_learning_curves", curves)
         path = tmp_path / "stories.parquet"
         if stories is not None or not path.exists():
             write_table(world() if stories is None else stories, path)
@@ -152,22 +148,33 @@ def results(folder):
     return {name: (folder / name).read_bytes() for name in [*names, "test_pairs.parquet"]}
 
 
-def test_variants_are_judged_on_all_test_sets(ablation, trainings, monkeypatch):
-    module, config = ablation()
-    monkeypatch.setattr("litbench.report.pages.draw_ablation", draw_ablation)
+def test_variants_are_judged_on_all_test_sets(ablation, trainings):
+    module, config = ablation(draws=True)
     module.main(config)
-    found = read(config.out)
-    arms = [arm["name"] for arm in found["arms"]]
-    assert [test["name"] for test in found["tests"]] == list(VARIANTS)
-    cells = {(cell["arm"], cell["test"]): cell for cell in found["cells"]}
-    assert set(cells) == set(itertools.product(arms, VARIANTS))
-    of_tests = [
-        [cells[name, test]["agreement"]["mean"] for name in arms] for test in ("full", "naive")
-    ]
-    assert of_tests[0] != of_tests[1]
-    # The verdicts tell the same.
+    boards = read(config.out)
+    assert list(boards) == list(VARIANTS)
+    names = {name: {row["rater"] for row in rows} for name, rows in boards.items()}
+    totals = json.loads((config.out / "manifest.json").read_text())["counts"]["training_pairs"]
+    least = min(totals.values())
+    assert len(set(totals.values())) > 1
+    # As many pairs of each variant, then all of each, never of a test prompt.
+    arms = {*itertools.product(VARIANTS, [round(least / 2), least]), *totals.items()}
+    assert {(variant, used) for variant, used, _ in trainings} == arms
+    assert names["full"] == names["naive"]
+    assert names["full"] == {"longer", *(f"features on {name}@{used}" for name, used in arms)}
     verdicts = pq.read_table(config.out / "verdicts.parquet").to_pylist()
     tested = pq.read_table(config.out / "test_pairs.parquet")
+    for (_, used, _), table in trainings.items():
+        assert len(set(table["pair_id"].to_pylist())) == table.num_rows == used
+        assert not set(prompt_keys(tested)) & set(prompt_keys(table))
+    # All are compared with the reference at the largest equal number.
+    first = f"features on full@{least}"
+    for rows in boards.values():
+        for row in rows:
+            compared = row["comparison"]
+            assert (compared is None) == (row["rater"] == first)
+            assert compared is None or compared["reference"] == first
+    # The verdicts tell the same.
     pairs = {row["pair_id"]: row for row in tested.to_pylist()}
     longer = [row for row in verdicts if row["rater"] == "longer"]
     assert {row["pair_id"] for row in longer} == set(pairs)
@@ -175,20 +182,6 @@ def test_variants_are_judged_on_all_test_sets(ablation, trainings, monkeypatch):
         pair = pairs[row["pair_id"]]
         difference = pair["chosen_n_words"] - pair["rejected_n_words"]
         assert row["outcome"] == {0: "tie", 1: "chosen", -1: "rejected"}[np.sign(difference)]
-    # As many pairs of each variant, then all of each, never of a test prompt.
-    totals = json.loads((config.out / "manifest.json").read_text())["counts"]["training_pairs"]
-    least = min(totals.values())
-    assert len(set(totals.values())) > 1
-    assert {(variant, used) for variant, used, _ in trainings} == {
-        *itertools.product(VARIANTS, [round(least / 2), least]),
-        *totals.items(),
-    }
-    for (_, used, _), table in trainings.items():
-        assert len(set(table["pair_id"].to_pylist())) == table.num_rows == used
-        assert not set(prompt_keys(tested)) & set(prompt_keys(table))
-    equal = {(arm["variant"], arm["pairs_used"]) for arm in found["arms"] if arm["equal"]}
-    assert equal == set(itertools.product(VARIANTS, [round(least / 2), least]))
-    assert {a["variant"]: a["pairs_used"] for a in found["arms"] if a["natural"]} == totals
     for name in ("ablation.html", "ablation.csv", "ablation.txt"):
         assert (config.out / name).stat().st_size
     pictures = {path.stem for path in config.out.glob("*.svg")}
@@ -220,26 +213,6 @@ def test_killed_run_resumes_with_equal_files(ablation, judgings):
     assert not (config.out / "data").exists()
 
 
-def test_parts_equal_one_run(ablation, judgings, capsys):
-    module, whole = ablation("whole")
-    module.main(whole)
-    made = []
-    for part in ("1/2", "2/2"):
-        _, config = ablation("parts", part=part)
-        module.main(config)
-        made.append({path.name for path in (config.out / "parts").glob("*.parquet")})
-        assert not (config.out / "manifest.json").exists()
-    assert made[0] < made[1]
-    judgings["count"] = 0
-    _, config = ablation("parts")
-    module.main(config)
-    assert judgings["count"] == 0
-    assert results(config.out) == results(whole.out)
-    capsys.readouterr()
-    module.main(config)
-    assert "unchanged" in capsys.readouterr().out
-
-
 @pytest.fixture
 def ready(ablation, load_program, tmp_path):
     """Pairs of the same stories with weights, as a file."""
@@ -255,11 +228,7 @@ def ready(ablation, load_program, tmp_path):
 
 
 def test_one_variant_is_a_scaling_study(ablation, trainings, ready):
-    raters = {
-        "small": {**FAST, "family": "f", "parameters": 1_000},
-        "large": {**FAST, "c": [1.0], "family": "f", "parameters": 2_000_000},
-        "longer": {"kind": "longer"},
-    }
+    raters = {"one": FAST, "other": {**FAST, "c": [1.0]}, "longer": {"kind": "longer"}}
     module, config = ablation(
         stories=world(),
         variants={"ready": {"pairs": str(ready)}},
@@ -270,20 +239,13 @@ def test_one_variant_is_a_scaling_study(ablation, trainings, ready):
     )
     config.stories = None
     module.main(config)
-    found = read(config.out)
+    rows = read(config.out)["ready"]
     total = json.loads((config.out / "manifest.json").read_text())["counts"]["training_pairs"]
     amounts = sorted([round(0.2 * total["ready"]), 21, round(0.5 * total["ready"]), total["ready"]])
-    most, least = amounts[-1], amounts[0]
-    compared = [
-        (one["axis"], one["comparison"]["rater"], one["comparison"]["reference"])
-        for one in found["contrasts"]
-    ]
-    assert compared == [
-        ("pairs", f"small on ready@{most}", f"small on ready@{least}"),
-        ("pairs", f"large on ready@{most}", f"large on ready@{least}"),
-        ("parameters", f"large on ready@{most}", f"small on ready@{most}"),
-    ]
-    assert [test["name"] for test in found["tests"]] == ["ready"]
+    assert {row["rater"]: len(row["repeats"]) for row in rows} == {
+        "longer": 0,
+        **{f"{name} on ready@{used}": 2 for name in ("one", "other") for used in amounts},
+    }
     assert all(row["weight"] is not None for row in trainings["ready", 21, 0].to_pylist())
     # A smaller amount is contained in a larger one, and one prompt at most is cut.
     for seed in (0, 1):
@@ -307,12 +269,10 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     module, config = ablation(test_pairs={"external": str(other)})
     module.main(config)
-    found = read(config.out)
-    assert [test["name"] for test in found["tests"]] == [*VARIANTS, "external"]
-    assert found["headline"] == ["full", "external"]
+    assert list(read(config.out)) == [*VARIANTS, "external"]
     module, config = ablation(test_pairs={"external": str(other)}, test_split=None)
     module.main(config)
-    assert {test["name"] for test in read(config.out)["tests"]} == {"external"}
+    assert set(read(config.out)) == {"external"}
     trainings.clear()
     module, config = ablation(test_pairs={"same": str(ready)})
     with pytest.raises(
@@ -337,7 +297,6 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
         ({"seeds": []}, r"seeds is \[\]"),
         ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),
         ({"pairs_used": [1.5]}, "pairs_used has 1.5"),
-        ({"part": "3/2"}, "part is '3/2'"),
         ({"train_split": "trian"}, "no pair of split 'trian'"),
     ],
 )
@@ -348,21 +307,20 @@ def test_invalid_configs_raise(ablation, trainings, changes, message):
     assert not trainings
 
 
-def test_subsampled_test_pairs_cover_prompts_and_variants(ablation, pair_table):
-    module, _ = ablation()
+def test_subsampled_test_pairs_cover_prompts_and_variants(pair_table):
     every = pair_table([{"prompt_id": f"p{row // 20}"} for row in range(400)])
     fewer = every.filter(pa.array([row % 3 == 0 for row in range(400)]))
-    drawn = module.first_by_hash(every, 60, 1, by_prompt=False)
+    drawn = first_by_hash(every, 60, 1, by_prompt=False)
     assert drawn.num_rows == 60
     assert len(set(drawn["prompt_id"].to_pylist())) > 15, "whole prompts would be three of twenty"
-    of_fewer = set(module.first_by_hash(fewer, 60, 1, by_prompt=False)["pair_id"].to_pylist())
+    of_fewer = set(first_by_hash(fewer, 60, 1, by_prompt=False)["pair_id"].to_pylist())
     both = set(drawn["pair_id"].to_pylist()) & set(fewer["pair_id"].to_pylist())
     assert both <= of_fewer
     ids = every["pair_id"].to_pylist()
     rows = [ids.index(one) for one in drawn["pair_id"].to_pylist()]
     assert rows == sorted(rows)
-    assert module.first_by_hash(every, 60, 2, by_prompt=False) != drawn
-    assert module.first_by_hash(every, None, 1, by_prompt=False) == every
+    assert first_by_hash(every, 60, 2, by_prompt=False) != drawn
+    assert first_by_hash(every, None, 1, by_prompt=False) == every
 
 
 # The figures ----------------------------------------------------------------------------------
@@ -385,60 +343,51 @@ def keys_of(pair_table, chosen):
     return pair_table(rows)
 
 
-def test_pairs_with_both_labels_are_judged_once(pair_table):
+def test_pairs_with_both_labels_are_judged_once(pair_table, verdict_table):
     sets = {
         "one": keys_of(pair_table, [("a", "b"), ("a", "c")]),
         "other": keys_of(pair_table, [("b", "a"), ("a", "d"), ("a", "c")]),
     }
-    pairs, tests = join_test_sets(sets)
-    assert pairs.num_rows == 3
-    assert [test.flipped.tolist() for test in tests] == [[False, False], [True, False, False]]
-    arms = [Arm("r on one@5", "r", "one", 5, True), Arm("l", "l")]
-    # The first pair right, the second (a, c) wrong, the third a tie.
-    credit = {"r on one@5": [np.array([1.0, 0.0, 0.5])] * 2, "l": [np.zeros(3)]}
-    study = ablation_study(arms, credit, pairs, tests, "one", ["one"])
-    assert study.cell("r on one@5", "one").agreement.mean == 0.5
-    assert study.cell("r on one@5", "other").agreement.mean == pytest.approx((0 + 0.5 + 0) / 3)
-    # a is the shortest: who calls the chosen a right prefers the shorter.
-    assert study.cell("r on one@5", "one").prefers_longer.mean == 0.5
-    assert study.cell("r on one@5", "one").chosen_shorter.n == 2
-    assert study.cell("r on one@5", "other").chosen_longer.n == 1
-    by_name = {test.name: test.longer.mean for test in study.tests}
-    assert by_name == {"one": 0.0, "other": pytest.approx(1 / 3)}
-    # A rater prefers the same story whatever the label says.
-    alone, flipped = (
-        join_test_sets({"x": keys_of(pair_table, [sides])}) for sides in (("a", "b"), ("b", "a"))
-    )
-    lengths = []
-    for (of, tests), credit in ((alone, 1.0), (flipped, 0.0)):
-        study = ablation_study([arms[1]], {"l": [np.array([credit])]}, of, tests, "x", ["x"])
-        lengths.append(study.cells[0].prefers_longer.mean)
-    assert lengths == [0.0, 0.0]
-
-
-def test_comparisons_are_at_equal_amounts_with_holm(pair_table):
-    # Pairs that share stories would be one cluster.
-    stories = [{"chosen_story_id": f"c{k}", "rejected_story_id": f"r{k}"} for k in range(6)]
-    pairs, tests = join_test_sets({"full": pair_table(stories)})
-    random = np.random.default_rng(0)
-    arms, credit = [], {}
-    for variant, natural in (("full", 6), ("naive", 9)):
-        for used in sorted({3, 6, natural}):
-            name = f"r on {variant}@{used}"
-            arms.append(Arm(name, "r", variant, used, used <= 6, used == natural))
-            credit[name] = [random.random(6), random.random(6)]
-    study = ablation_study(arms, credit, pairs, tests, "full", ["full"])
-    compared = [(c.axis, c.comparison.rater, c.comparison.reference) for c in study.contrasts]
-    assert compared == [
-        ("variant", "r on naive@6", "r on full@6"),
-        ("variant", "r on naive@9", "r on full@6"),
-        ("pairs", "r on full@6", "r on full@3"),
+    pairs, flipped = join_test_sets(sets)
+    ids = [pair_id(*sides) for sides in (("a", "b"), ("a", "c"), ("a", "d"))]
+    assert pairs["pair_id"].to_pylist() == ids
+    assert flipped == {"one": set(), "other": {ids[0]}}
+    # The first pair right, the second wrong, the third a tie.
+    outcomes, p = ["chosen", "rejected", "tie"], [0.9, 0.2, 0.5]
+    rows = [
+        {
+            "pair_id": name,
+            "outcome": outcome,
+            "order": "chosen",
+            "p_chosen": p,
+            "reward_chosen": p,
+            "reward_rejected": 0.0,
+        }
+        for name, outcome, p in zip(ids, outcomes, p, strict=True)
     ]
-    of_variants = [contrast.comparison for contrast in study.contrasts[:2]]
-    raw = [comparison.p_value for comparison in of_variants]
-    assert min(c.p_holm for c in of_variants) == pytest.approx(min(1, 2 * min(raw)))
-    assert study.contrasts[2].comparison.p_holm == study.contrasts[2].comparison.p_value
-    assert "r on naive@9 vs r on full@6  on full" in ablation_text(study)
+    verdicts = verdict_table(rows)
+    turned = relabel(verdicts, flipped["other"])
+    assert turned.schema == verdicts.schema
+    first, *others = turned.to_pylist()
+    assert others == verdicts.to_pylist()[1:]
+    assert (first["order"], first["outcome"]) == ("rejected", "rejected")
+    assert first["p_chosen"] == pytest.approx(0.1)
+    assert (first["reward_chosen"], first["reward_rejected"]) == (0.0, 0.9)
+    (scores,) = pair_scores(turned, sets["other"])
+    assert scores.credit.tolist() == [0.0, 0.5, 0.0]
+    assert relabel(turned, flipped["other"]).to_pylist()[0]["outcome"] == "chosen"
+
+
+def test_seeds_are_averaged_before_the_interval(pair_table, verdict_table):
+    pairs = pair_table([{"prompt_id": f"p{k}"} for k in range(4)])
+    rows = [
+        {"pair_id": name, "outcome": outcome, "fold": f"{seed}/0"}
+        for seed, wrong in ((0, 1), (1, 2))
+        for place, name in enumerate(pairs["pair_id"].to_pylist())
+        for outcome in ["rejected" if place < wrong else "chosen"]
+    ]
+    (scores,) = pair_scores(verdict_table(rows), pairs)
+    assert scores.credit.tolist() == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_reused_pair_ids_raise(pair_table):
@@ -449,37 +398,14 @@ def test_reused_pair_ids_raise(pair_table):
         join_test_sets({"x": one, "y": renamed})
 
 
-def test_names_of_others_are_text_on_the_page(pair_table, tmp_path):
+def test_names_of_others_are_text_on_the_page(ablation):
     wicked = "<script>alert(1)</script>"
-    pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
-    arms = [Arm("a", f"{wicked}/r", wicked, 2, True, True)]
-    study = ablation_study(arms, {"a": [np.array([1.0, 0.0])]}, pairs, tests, wicked, [wicked])
-    assert all("/" not in name and "<" not in name for name in draw_ablation(study))
-    artifact = Artifact(tmp_path, program="ablation.py", config={}, inputs={})
-    write_ablation(
-        artifact,
-        study,
-        title=wicked,
-        label_sources=["planted"],
-        variants={wicked: {"min_score": wicked}},
-        training_pairs={wicked: 2},
-        funnels={wicked: []},
+    raters = {f"{wicked}/r": dict(FAST)}
+    module, config = ablation(
+        variants={wicked: {}}, reference=None, raters=raters, draws=True, pairs_used=[1.0]
     )
-    page = (tmp_path / "ablation.html").read_text(encoding="utf-8")
+    module.main(config)
+    page = (config.out / "ablation.html").read_text(encoding="utf-8")
     assert "<script" not in page
-    assert "Trained on 2 pairs of &lt;script&gt;" in page
-
-
-def test_sizes_are_compared_at_one_amount():
-    arms = [
-        Arm("b@5", "b", "full", 5, True, family="f", parameters=30),
-        Arm("a@5", "a", "full", 5, True, family="f", parameters=20),
-        Arm("a@9", "a", "full", 9, True, family="f", parameters=20),
-        Arm("b@9", "b", "full", 9, True, family="f", parameters=30),
-        Arm("a on x@9", "a", "x", 9, True, family="f", parameters=20),
-        Arm("c", "c", family="f", parameters=10),
-        Arm("d", "d", family="f"),
-        Arm("e", "e", parameters=5),
-    ]
-    found = {family: [arm.name for arm in of] for family, of in by_family(arms, "full").items()}
-    assert found == {"f": ["c", "a@9", "b@9"]}
+    assert "pairs of &lt;script&gt;" in page
+    assert {path.stem for path in config.out.glob("*.svg")} == {"ablation_1_1"}

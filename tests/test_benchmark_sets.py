@@ -7,7 +7,7 @@ import pytest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import loop as evaluation
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.sets import over_sets
 from litbench.records import PAIRS
 from litbench.tables import read_table, write_table
@@ -85,8 +85,8 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
     text = (tmp_path / "out/sets.md").read_text()
     assert "<b>" not in text
     assert "gone: absent" in text
-    judged = EvaluationFolder.find(tmp_path / "out/two")
-    rows = judged.leaderboard(judged.read_verdicts(), judged.read_pairs())
+    judged = Evaluation.find(tmp_path / "out/two")
+    rows = judged.rows
     assert {row.rater: row.agreement.mean for row in rows} == {
         row["rater"]: row["agreement"] for row in found["rows"] if row["set"] == "two"
     }
@@ -177,13 +177,13 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
     assert "one: 7 pairs left out: no text" in said
     assert "one: 10 of 13 pairs drawn" in said
     assert "two: 10 of 16 pairs drawn" in said
-    judged = EvaluationFolder.find(tmp_path / "out/two")
-    drawn = judged.read_pairs().headline["pair_id"].to_pylist()
+    judged = Evaluation.find(tmp_path / "out/two")
+    drawn = judged.pairs.headline["pair_id"].to_pylist()
     assert len(drawn) == 10
     whole = read_table(tmp_path / "two.parquet", PAIRS)
     write_table(whole.take(list(range(whole.num_rows - 1, -1, -1))), tmp_path / "two.parquet")
     benchmark(most_pairs=10)
-    again = EvaluationFolder.find(tmp_path / "out/two").read_pairs().headline["pair_id"].to_pylist()
+    again = Evaluation.find(tmp_path / "out/two").pairs.headline["pair_id"].to_pylist()
     assert set(again) == set(drawn), "the draw goes by the pairs, not by their order"
 
 

@@ -20,6 +20,7 @@ from litbench.judges.client import WITHHELD, Budget, Traffic, ask, estimate_toke
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_of, local_folder
 from litbench.store import fingerprint
+from litbench.templates.parser import LONGEST_REPLY
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -205,6 +206,12 @@ def test_lone_surrogates_are_replaced(serve, tmp_path):
         file.write(json.dumps({**line, "sha256": fingerprint(line)}) + "\n")
     stored = AnswerStore(tmp_path, read_only=True).get("old")
     assert {stored.text, stored.model, stored.detail} == {"A \ufffd and \ufffd, 😀"}
+
+
+def test_answers_are_cut_before_anything_reads_them():
+    answer = Answer("answered", "# " * 2**19)
+    assert (answer.outcome, answer.text) == ("cut", "# " * (LONGEST_REPLY // 2))
+    assert Answer("answered", "x" * LONGEST_REPLY).outcome == "answered"
 
 
 @pytest.mark.parametrize(

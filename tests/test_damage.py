@@ -16,6 +16,7 @@ import pytest
 from litbench import scoring
 from litbench.entries import parse_raters
 from litbench.evaluation.loop import Job, evaluate
+from litbench.experiments.ablation import make_pairs
 from litbench.judges.store import Answer, AnswerStore
 from litbench.models.embeddings import EmbeddingStore
 from litbench.sources.parts import fresh_parts
@@ -52,8 +53,8 @@ def import_dumps(folder, module, dumps):
     return [(folder / "out" / name).read_bytes() for name in ("stories.parquet", "rejected.jsonl")]
 
 
-def copy_pairs(folder, module, pairs):
-    made = module.make_pairs(None, pairs, "digest of the pairs", Cache(folder / "data"))
+def copy_pairs(folder, pairs):
+    made = make_pairs(None, pairs, "digest of the pairs", Cache(folder / "data"))
     return [(made / name).read_bytes() for name in ("pairs.parquet", "funnel.json")]
 
 
@@ -139,8 +140,7 @@ def prepare(tmp_path, load_program, pair_table, monkeypatch):
             return finish
         if kind == "pairs":
             write_table(pair_table([{} for _ in range(8)]), tmp_path / "pairs.parquet")
-            module = load_program("eval/ablation.py")
-            return partial(copy_pairs, module=module, pairs=tmp_path / "pairs.parquet")
+            return partial(copy_pairs, pairs=tmp_path / "pairs.parquet")
         return {"collected": collect, "embeddings": embed, "answers": ask, "checkpoints": resume}[
             kind
         ]

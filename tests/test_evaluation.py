@@ -109,7 +109,9 @@ def test_held_out_pairs_exclude_training_prompts_of_the_base_model(write_pairs, 
 def test_evaluation_files_are_consistent(pair_table, tmp_path, capsys):
     pairs = pair_table([row(i, prompt=f"[WP] Door {i % 4}") for i in range(12)])
     raters = [LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
-    artifact = Artifact(tmp_path, program=__file__, config={}, inputs={})
+    write_table(pairs, tmp_path / "pairs.parquet")
+    inputs = {"pairs": tmp_path / "pairs.parquet"}
+    artifact = Artifact(tmp_path, program=__file__, config={}, inputs=inputs)
     results = [
         Result(
             Job(RaterSpec(rater.name, rater.kind), "", lambda: pairs, 0),

@@ -15,7 +15,7 @@ from litbench.protocols.headings import (
     formatting_violations,
     heading_tree,
     paragraph_statistics,
-    released_formatting_score,
+    published_formatting_score,
 )
 
 LONG = "\n" + "河水很冷。" * 120
@@ -77,7 +77,7 @@ def test_violations(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "genre", "expected", "released"),
+    ("text", "genre", "expected", "as_published"),
     [
         ("# 雨\n## 风" + LONG, "report", 10, 10),
         ("# 雨" + LONG, "report", 5, 10),
@@ -96,9 +96,9 @@ def test_violations(text, expected):
         ("", "fiction", None, 10),
     ],
 )
-def test_formatting_scores_of_both_modes(text, genre, expected, released):
+def test_formatting_scores_of_the_paper_and_as_published(text, genre, expected, as_published):
     assert formatting_score(text, genre) == expected
-    assert released_formatting_score(text) == released
+    assert published_formatting_score(text) == as_published
 
 
 def test_paragraphs_are_counted_without_headings():
@@ -131,11 +131,11 @@ def test_statistics_without_paragraphs_or_chapters_are_missing():
 
 
 @pytest.mark.parametrize(("load", "count"), [(golden, 69), (published, 141)])
-def test_released_scores_are_as_published(load, count):
+def test_published_scores_are_as_published(load, count):
     cases = load("tow/formatting_score_code")["cases"]
     assert len(cases) == count
     for case in cases:
-        assert released_formatting_score(case["text"]) == case["expected"], case["id"]
+        assert published_formatting_score(case["text"]) == case["expected"], case["id"]
 
 
 @pytest.mark.parametrize(("load", "count"), [(golden, 19), (published, 43)])
@@ -190,12 +190,12 @@ PUBLISHED_MEANS = {
 }
 
 
-def test_released_scores_of_published_texts():
+def test_published_scores_of_published_texts():
     path = str(folder_of("HOWTOBENCH") / "outputs.parquet")
     query = "select model, task, text from read_parquet(?) where text <> ''"
     scores = {}
     for model, task, text in duckdb.execute(query, [path]).fetchall():
-        scores.setdefault((model, task), []).append(released_formatting_score(text))
+        scores.setdefault((model, task), []).append(published_formatting_score(text))
     assert sum(map(len, scores.values())) == 9086
     assert {score for found in scores.values() for score in found} == {5, 10}
     tens = [
@@ -207,3 +207,11 @@ def test_released_scores_of_published_texts():
     assert (sum(tens), len(tens)) == (3281, 6429)
     means = {key: round(sum(found) / len(found), 2) for key, found in scores.items()}
     assert means == PUBLISHED_MEANS
+
+
+@pytest.mark.parametrize("start", ["- ", "#", "一、", "1."])
+def test_long_lines_are_read_in_linear_time(start):
+    """In quadratic time, these lines would take minutes."""
+    text = start + " " * 250_000 + "!" * 250_000
+    assert formatting_violations(text, "fiction") == []
+    heading_tree("#" * 500_000 + "\n# a" * 100_000)

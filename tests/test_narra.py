@@ -21,7 +21,6 @@ from litbench.judges.session import Models, Role, UnfinishedError
 from litbench.judges.store import Answer, AnswerStore
 from litbench.protocols.narra import Narra, NarraOptions, family
 from litbench.protocols.narra.episode import PROMPTS
-from litbench.protocols.narra.personas import EndCondition
 from litbench.protocols.narra.quantities import CRITERIA
 from litbench.protocols.narra.reading import END_CHOICE
 from litbench.protocols.run import Run, run
@@ -51,8 +50,7 @@ def played(
     protocol = Narra(NarraOptions(**options))
     item = protocol.items()[persona]
     if turns is not None:
-        end = EndCondition(max_user_turns=turns)
-        item = replace(item, content=replace(item.content, end_condition=end))
+        item = replace(item, content={**item.content, "end_condition": {"max_user_turns": turns}})
     judges = {"alpha": script.judge} if judges is None else judges
     scripted = {
         name: ByQuestion(answer)
@@ -91,9 +89,9 @@ def broken(stage, text="I cannot do that."):
     "options",
     [
         {},
-        {"profile": "released"},
+        {"as_published": True},
         {"part": "full"},
-        {"profile": "released", "part": "full"},
+        {"as_published": True, "part": "full"},
     ],
 )
 def test_every_episode_twice(writer, options):
@@ -133,8 +131,8 @@ def test_the_flag_is_cleared_by_the_guard():
     assert {True, False} == set(seen[3:])
 
 
-def test_signals_do_not_force_in_the_released_profile():
-    results, _ = played(script.repeating_writer, profile="released")
+def test_signals_do_not_force_as_published():
+    results, _ = played(script.repeating_writer, as_published=True)
     assert events(results, "stagnation")
     assert not any(event["forced"] for event in events(results, "pacing"))
 
@@ -183,7 +181,7 @@ def test_critic_and_refiner_keep_the_draft():
         assert states[stage] == "kept"
     results, scripted = played(part="full", critic_threshold=1.0)
     assert "refiner" not in [step for step, _ in scripted["writer"].asked]
-    _, scripted = played(part="full", critic_threshold=1.0, profile="released")
+    _, scripted = played(part="full", critic_threshold=1.0, as_published=True)
     assert "refiner" in [step for step, _ in scripted["writer"].asked]
 
 
@@ -221,7 +219,7 @@ def test_failed_requests_leave_the_episode_unfinished():
 
 
 def test_failed_memory_calls_are_counted():
-    results, _ = played(broken("memory"))
+    results, _ = played(broken("structured_memory"))
     failed = [event for event in events(results, "memory") if event["failed"]]
     assert {event["call"] for event in failed} == {"structured_memory"}
     assert events(results, "end")[0]["failed_memory_calls"] == len(failed) > 4
@@ -261,7 +259,7 @@ def test_countdown_completes_the_story_and_offers_its_end_before():
     results, _ = played(moving_writer, saying(**{f"t{offered[0]}": choose}), turns=30)
     assert events(results, "end")[0]["reason"] == "asked"
     # Without a change of scene there is no countdown in the benchmark.
-    still, _ = played(reader=saying(), turns=30, profile="released")
+    still, _ = played(reader=saying(), turns=30, as_published=True)
     assert events(still, "end")[0]["reason"] == "turns"
 
 
@@ -296,6 +294,13 @@ def test_a_progress_check_forces_a_change():
     assert "no_progress" in {event["signal"] for event in events(results, "stagnation")}
 
 
+def test_the_full_part_asks_for_what_the_guard_reads():
+    for part in ("benchmark", "full"):
+        _, scripted = played(part=part, turns=1)
+        question = next(text for step, text in scripted["writer"].asked if step == "turn_1")
+        assert ("\neaster_egg: " in question, "\nmotifs: " in question) == (part == "full",) * 2
+
+
 def test_missing_ratings():
     def lazy(question):
         content = json.loads(script.judge(question))
@@ -308,7 +313,7 @@ def test_missing_ratings():
     assert by["lazy", "storyq"][1] == ["1 of 11 ratings missing"]
     assert by["silent", "storyq"] == (None, ["11 of 11 ratings missing"])
     assert results.ratings["lazy", "story"].ratings["story_surprise"].rating is None
-    released, _ = played(judges={"lazy": lazy, "silent": lambda _: "!"}, profile="released")
+    released, _ = played(judges={"lazy": lazy, "silent": lambda _: "!"}, as_published=True)
     assert released.ratings["lazy", "story"].ratings["story_surprise"].rating == 1
     assert ("silent", "storyq", None, ["11 of 11 ratings missing"]) in released.grades
 
@@ -387,8 +392,8 @@ def test_one_family_is_refused_unless_forced():
 
 
 def test_record_names_profile_part_and_personas():
-    record = Narra(NarraOptions(profile="released", part="full")).record()
-    assert (record["profile"], record["part"]) == ("released", "full")
+    record = Narra(NarraOptions(as_published=True, part="full")).record()
+    assert (record["as_published"], record["part"]) == (True, "full")
     assert len(record["personas"]) == 8
     assert any("planner" in reason for reason in record["not_comparable"])
 
@@ -484,7 +489,7 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
     for name in TABLES:
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
     manifest = json.loads((tmp_path / "first" / "manifest.json").read_text())
-    assert manifest["counts"]["profile"] == "paper"
+    assert manifest["counts"]["as_published"] is False
     grades = pq.read_table(tmp_path / "first" / "grades.parquet").to_pylist()
     assert Counter(row["quantity"] for row in grades if row["rater"] is None)["failed"] == 4
     turns = pq.read_table(tmp_path / "first" / "turns.parquet").to_pylist()

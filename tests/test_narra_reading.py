@@ -75,7 +75,7 @@ def test_golden_beats():
     ids = [character["id"] for character in story["characters"]]
     for case in golden("tagged_response")["cases"]:
         responder = case.get("target") or "guide"
-        beat = read_beat(case["content"], ids, responder, choices_from_prose=True)
+        beat = read_beat(case["content"], ids, responder, as_published=True)
         expected = dict(case["expected"])
         assert beat.speaker == expected.pop("character_id")
         assert beat.text == expected.pop("assistant_text")
@@ -84,7 +84,7 @@ def test_golden_beats():
 
 
 def test_beat_sections():
-    beat = read_beat(BEAT, ["ferry_man", "you"], "you", choices_from_prose=False)
+    beat = read_beat(BEAT, ["ferry_man", "you"], "you", as_published=False)
     assert (beat.speaker, beat.text) == ("ferry_man", "The rope gives way.")
     assert beat.choices == ("Take the oar", "Shout", "Wait for 3 waves")
     assert (beat.scene_shift, beat.act_advance) == (True, False)
@@ -92,11 +92,11 @@ def test_beat_sections():
 
 
 def test_unknown_speaker_and_missing_sections():
-    beat = read_beat("nobody\nShe waits.\ntension: rising", ["a"], "a", choices_from_prose=False)
+    beat = read_beat("nobody\nShe waits.\ntension: rising", ["a"], "a", as_published=False)
     assert (beat.speaker, beat.text, beat.choices) == ("a", "nobody\nShe waits.", ())
     # The published code takes prose for choices.
-    released = read_beat("She waits.\nIt rains.", ["a"], "a", choices_from_prose=True)
-    assert released.choices == ("She waits.", "It rains.")
+    published = read_beat("She waits.\nIt rains.", ["a"], "a", as_published=True)
+    assert published.choices == ("She waits.", "It rains.")
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_unknown_speaker_and_missing_sections():
     ],
 )
 def test_hostile_scene_changes_nothing_else(scene):
-    plain = read_beat(BEAT, ["ferry_man"], "ferry_man", choices_from_prose=False)
+    plain = read_beat(BEAT, ["ferry_man"], "ferry_man", as_published=False)
     text = BEAT.replace("The rope gives way.", scene)
-    hostile = read_beat(text, ["ferry_man"], "ferry_man", choices_from_prose=False)
+    hostile = read_beat(text, ["ferry_man"], "ferry_man", as_published=False)
     assert hostile == replace(plain, text=scene)
 
 
@@ -229,6 +229,20 @@ def test_linear_time(piece):
     started = time.process_time()
     read_json(text, dict)
     read_json('{"' + text, list)
-    read_beat(text, ["a"], "a", choices_from_prose=True)
+    read_beat(text, ["a"], "a", as_published=True)
     wants_end(text)
     assert time.process_time() - started < 2
+
+
+def test_what_the_guard_reads_is_set_from_the_turn():
+    text = (
+        "<<CHARACTER_ID>>\na\n<<RESPONSE>>\nShe waits.\n<<CHARACTER_ID>>\nb\n<<RESPONSE>>\nHe goes."
+        "\n<<CHOICES>>\n- Go\n<<TAGS>>\neaster_egg: a paint tin\nvisual_details: rust; wet rope\n"
+        "motifs: green\nlatest_reveal: Nothing.\nforeshadowing: none"
+    )
+    beat = read_beat(text, ["a", "b"], "a", as_published=False)
+    assert (beat.easter_egg, beat.visual_details) == ("a paint tin", ("rust", "wet rope"))
+    assert (beat.motifs, beat.replies) == (("green",), 2)
+    assert (beat.latest_reveal, beat.foreshadowing) == ("", "")
+    published = read_beat(text, ["a", "b"], "a", as_published=True)
+    assert published.latest_reveal == "Nothing."

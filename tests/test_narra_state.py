@@ -20,14 +20,14 @@ from litbench.protocols.narra.pacing import (
     SceneState,
     guard,
     has_material_shift,
-    load_profile,
+    pace_of,
     shift_flags,
     stagnation_signals,
 )
 from litbench.protocols.narra.reading import Beat
 
 SENTENCES = {field.name: f"fixed {field.name}" for field in fields(Beat)} | {"branches": ["a", "b"]}
-PROFILES = {"default": ("released", "full"), "benchmark": ("released", "benchmark")}
+PARTS = {"default": "full", "benchmark": "benchmark"}
 # Published names of fields, where ours differ.
 OURS = {
     "current_objective": "objective",
@@ -93,44 +93,44 @@ def test_transcripts_are_cut():
     )
 
 
-@pytest.mark.parametrize("speed", PROFILES)
+@pytest.mark.parametrize("speed", PARTS)
 def test_golden_levels_of_the_code(speed):
-    profile = load_profile(*PROFILES[speed])
+    pace = pace_of(PARTS[speed], as_published=True)
     for case in golden("pacing_levels_code")["cases"]:
         if case["profile"] == speed:
             count = case["progression_count"]
-            assert profile.level(count) == case["level"], case
-            assert profile.guards(count, forced=False) == case["structure_guard"], case
+            assert pace.level(count) == case["level"], case
+            assert pace.guards(count, forced=False) == case["structure_guard"], case
 
 
 def test_golden_levels_of_the_paper():
     for part in ("benchmark", "full"):
-        profile = load_profile("paper", part)
+        pace = pace_of(part, as_published=False)
         for case in golden("pacing_levels_paper")["cases"]:
             found = (
-                profile.level(case["exchanges"]),
-                profile.guards(case["exchanges"], forced=False),
+                pace.level(case["exchanges"]),
+                pace.guards(case["exchanges"], forced=False),
             )
             assert found == (case["level"], case["structure_guard"]), case
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "starts", "guard_start"),
+    ("as_published", "part", "starts", "guard_start"),
     [
-        ("paper", "benchmark", (5, 7, 8, 14), 7),
-        ("released", "benchmark", (4, 6, 7, 16), 6),
-        ("released", "full", (10, 13, 15, 30), 12),
+        (False, "benchmark", (5, 7, 8, 14), 7),
+        (True, "benchmark", (4, 6, 7, 16), 6),
+        (True, "full", (10, 13, 15, 30), 12),
     ],
 )
-def test_levels(name, part, starts, guard_start):
-    profile = load_profile(name, part)
+def test_levels(as_published, part, starts, guard_start):
+    pace = pace_of(part, as_published=as_published)
     for level, start in enumerate(starts, 1):
-        assert (profile.level(start - 1), profile.level(start)) == (level - 1, level)
-    assert profile.guards(guard_start, forced=False)
-    assert not profile.guards(guard_start - 1, forced=False)
-    assert profile.guards(0, forced=True)
+        assert (pace.level(start - 1), pace.level(start)) == (level - 1, level)
+    assert pace.guards(guard_start, forced=False)
+    assert not pace.guards(guard_start - 1, forced=False)
+    assert pace.guards(0, forced=True)
     four = said("a", "b", "c", "d") + said("later", kind="transition")
-    assert profile.count(four) == (4 if part == "full" else 2)
+    assert pace.count(four) == (4 if part == "full" else 2)
 
 
 def test_golden_stagnation():
@@ -168,7 +168,7 @@ def test_golden_guard():
             if result
             else ()
         )
-        scene = SceneState("The front room", "Find the letter", True, *checked)
+        scene = SceneState("The front room", "Find the letter", *checked)
         payload = case["payload"]
         values = {
             OURS.get(name, name): tuple(value) if isinstance(value, list) else value
@@ -185,7 +185,7 @@ def test_golden_guard():
             beat,
             scene,
             case["progression_count"],
-            load_profile(*PROFILES[case["profile"]]),
+            pace_of(PARTS[case["profile"]], as_published=True),
             SENTENCES,
             forced=case["force_advance"],
         )
@@ -194,16 +194,17 @@ def test_golden_guard():
         assert (patched == beat) == case["returned_unchanged"]
 
 
-def test_released_guard_fills_every_missing_field():
-    profile = load_profile("released", "benchmark")
-    scene = SceneState("Quay", "Cross", False, False, "The rope snaps.", "Nothing happened.")
-    beat, patches = guard(Beat(text="hm"), scene, 7, profile, SENTENCES, forced=False)
+def test_published_guard_fills_every_missing_field():
+    pace = pace_of("benchmark", as_published=True)
+    scene = SceneState("Quay", "Cross", False, "The rope snaps.", "Nothing happened.")
+    beat, patches = guard(Beat(text="hm"), scene, 7, pace, SENTENCES, forced=False)
     assert [patch.field for patch in patches] == [
         "location_status",
         "latest_reveal",
         "objective",
         "tension",
         "immediate_stakes",
+        "relationship_shift",
         "emotional_beat",
         "advancement",
         "scene_description",
@@ -257,22 +258,22 @@ ACT = {"key_locations": ["The mill"], "opening_moment": "The wheel stops."}
     ],
 )
 def test_guard_of_the_paper_writes_the_first_kind_with_material(scene, beat, expected):
-    profile = load_profile("paper", "benchmark")
+    pace = pace_of("benchmark", as_published=False)
     before = Beat(**beat)
     state = SceneState("Quay", "Cross", **scene)
-    after, patches = guard(before, state, 8, profile, SENTENCES, forced=False)
+    after, patches = guard(before, state, 8, pace, SENTENCES, forced=False)
     assert [(p.kind, p.field, p.source, p.after) for p in patches] == [expected]
     assert getattr(after, expected[1]) == expected[3]
 
 
 def test_guard_leaves_a_turn_that_moves():
-    profile = load_profile("paper", "benchmark")
+    pace = pace_of("benchmark", as_published=False)
     moved, stays = Beat(next_location="Mill"), Beat(latest_reveal="It burns.")
     state = SceneState("Quay", tensions=["danger"])
-    assert guard(moved, state, 9, profile, SENTENCES, forced=True) == (moved, [])
-    assert guard(stays, state, 7, profile, SENTENCES, forced=False) == (stays, [])
+    assert guard(moved, state, 9, pace, SENTENCES, forced=True) == (moved, [])
+    assert guard(stays, state, 7, pace, SENTENCES, forced=False) == (stays, [])
     for count, forced in ((8, False), (3, True)):
-        assert guard(stays, state, count, profile, SENTENCES, forced=forced)[1]
+        assert guard(stays, state, count, pace, SENTENCES, forced=forced)[1]
 
 
 def test_golden_memory():
@@ -351,7 +352,7 @@ def test_failed_memory_calls_keep_the_state():
     assert answered(kept, "journey_summary", "Far.").journey_summary == "Far."
 
 
-def test_released_state_follows_the_tags():
+def test_published_state_follows_the_tags():
     beat = Beat(objective="Land", tension="Wind", latest_reveal="The map is false.")
     kept = memories.overwritten(Memory(open_tensions=("a", "b")), beat)
     assert kept.open_tensions == ("Wind",)

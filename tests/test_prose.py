@@ -28,11 +28,6 @@ def needs(*names):
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not set")
 
 
-WORD_COUNTS = json.loads(
-    (Path(__file__).parent / "golden/longform/metrics_corpus.json").read_text(encoding="utf-8")
-)["word_counts"]
-
-
 def golden(name):
     path = Path(os.environ["GOLDEN"]) / "longform" / name
     return json.loads(path.read_text(encoding="utf-8"))
@@ -117,22 +112,6 @@ def test_statistics_of_a_writer():
     assert str((empty.length, empty.repetition)) == "(nan, nan)"
 
 
-def test_repetitive_words():
-    counts = prose.count_long_words("Mara\u2019s lantern, Mara's: it\u2019s MARA the crowd")
-    assert counts == {"mara's": 2, "lantern": 1, "it's": 1, "mara": 1, "crowd": 1}
-    assert prose.fold_possessives(counts)["mara"] == 3
-    assert prose.without_names(counts, ["crow", "lant"]).keys() == {"mara's", "it's", "mara"}
-    wordfreq = pytest.importorskip("wordfreq")
-    stories = [["lantern " * 4, "zzyzzx"], ["Lantern's " + "lantern " * 2 + "zzyzzx " * 5]]
-    stories += [["winter " * 9, "river " * 4], ["river"]]
-    found = dict(prose.repetitive_words(stories))
-    assert list(found) == ["zzyzzx", "lantern"]
-    expected = 7 / 13 / wordfreq.word_frequency("lantern", "en")
-    assert found["lantern"] == pytest.approx(expected)
-    assert found["zzyzzx"] == pytest.approx(6 / 13 / 1e-12)
-    assert list(dict(prose.repetitive_words(stories, ["zzy"]))) == ["lantern"]
-
-
 def test_slop_lists_are_read(tmp_path):
     for name, rows in (("", [["lantern"]]), ("_bigrams", [["a lantern"]]), ("_trigrams", [])):
         (tmp_path / f"slop_list{name}.json").write_text(json.dumps(rows), encoding="utf-8")
@@ -173,15 +152,6 @@ def test_chapters_are_as_published():
             "total_syllables": complexity.syllables,
             "n_polysyllabic": complexity.polysyllabic,
         }, case["id"]
-
-
-def test_word_counts_are_as_published():
-    for case in WORD_COUNTS.values():
-        counts = prose.count_long_words(case["text"])
-        assert counts == case["counts"] == case["after_numeric"]
-        assert prose.fold_possessives(counts) == case["after_possessive"]
-        names = ["arthur", "crow", "lighthouse"]
-        assert prose.without_names(counts, names) == case["after_forbidden"]
 
 
 @needs("LONGFORM_BENCH", "LONGFORM", "NLTK_DATA")

@@ -9,7 +9,7 @@ import pytest
 
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.ingest import RejectedRows
 from litbench.judges.recorded import RecordedOptions
 from litbench.metrics.agreement import pair_scores
@@ -338,7 +338,7 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
     differences = {row["rater"]: row["comparison"]["difference"] for row in found["raters"]}
     assert differences["sharp"]["low"] > 0 > differences["dull"]["mean"]
     assert found["one_annotator"]["n"] + found["left_out"] == 3 * 120
-    assert EvaluationFolder.find(out).annotators() == found
+    assert Evaluation.find(out).annotators() == found
     capsys.readouterr()
     benchmark.main(config)
     again = capsys.readouterr().out

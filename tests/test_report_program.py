@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.records import prompt_keys
 from litbench.store import write_sealed
@@ -123,7 +123,7 @@ def test_a_copied_evaluation_finds_its_pairs(report, evaluated, tmp_path, monkey
     other = tmp_path / "elsewhere/another/one.parquet"
     other.parent.mkdir()
     other.write_bytes(b"other")
-    assert EvaluationFolder.find(Path("evaluation")).pairs_path.samefile(place)
+    assert Evaluation.find(Path("evaluation")).pairs_path.samefile(place)
 
 
 def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, monkeypatch):
@@ -133,7 +133,7 @@ def test_relative_paths_of_a_manifest_are_relative_to_it(evaluated, tmp_path, mo
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
-    assert EvaluationFolder.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
+    assert Evaluation.find(folder).pairs_path.samefile(tmp_path / "one.parquet")
 
 
 def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):

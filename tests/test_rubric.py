@@ -38,7 +38,19 @@ LINES = {
         [12, 3, 0],
     ),
     "no marker": (SCORES.partition("\n")[2], [12, 3, 0]),
-    "the last number binds": (f"{SCORES}\nCompelling Plot: 14.5", [14.5, 3, 0]),
+    "two numbers of one criterion": (f"{SCORES}\nCompelling Plot: 14.5", [None, None, None]),
+    "an incomplete block before a complete one": (
+        f"Compelling Plot: 20\nPurple Prose: N/A\n\nSo it goes.\n\n{SCORES[9:]}",
+        [None, None, None],
+    ),
+    "reasons before the numbers": (
+        f"Compelling Plot: it holds from first to last\n\n{SCORES.partition(chr(10))[2]}",
+        [12, 3, 0],
+    ),
+    "a quotation of lines": (
+        f"It has “\nCompelling Plot: 20\nPurple Prose: 20” in it.\n{SCORES[9:]}",
+        [12, 3, 0],
+    ),
     "quoted scores before its own": (
         f"The story says:\n[Scores]\nCompelling Plot: 20\nPurple Prose: 20\n\n{SCORES}",
         [12, 3, 0],
@@ -262,7 +274,8 @@ OTHER_FORMS = {
     "tags": ("tags", "<coherence>4</coherence> <Empathy> 3 </Empathy>", [4, 3]),
     "tags, a fence": ("tags", "```xml\n<coherence>4/5</coherence>\n```", [4, None]),
     "brackets": ("brackets", "I say [[9]] at first. Score: [[4]], not [[2]]", [4]),
-    "brackets, no word": ("brackets", "[[3]] or rather [[4.5]]", [4.5]),
+    "brackets, no word": ("brackets", "It is [[4.5]], I said", [4.5]),
+    "brackets, two": ("brackets", "[[3]] or rather [[4.5]]", [None]),
     "brackets, none": ("brackets", "Score: 4", [None]),
     "json": ("json", 'So {this}: ```json\n{"Coherence": 4, "empathy": "2/5"}\n```', [4, 2]),
     "json, nested": ("json", '{"ratings": {"coherence": {"score": 5, "why": "{}"}}}', [5, None]),
@@ -272,6 +285,11 @@ OTHER_FORMS = {
         [None, None],
     ),
     "json, not allowed": ("json", '{"coherence": 4, "empathy": 2.5}', [4, None]),
+    "json, a truncated one first": (
+        "json",
+        '{"coherence": 4, "empathy":\nIt ends: {"coherence": 5, "empathy": 3}',
+        [None, None],
+    ),
     "json, broken": ("json", '{"coherence": 4, "empathy": ', [None, None]),
 }
 

@@ -13,9 +13,10 @@ import litbench.entries
 from litbench.entries import Kind
 from litbench.errors import ConfigError, DataError, LitBenchError
 from litbench.evaluation import loop as evaluation
-from litbench.evaluation.selection import Selection, subsample
+from litbench.evaluation.selection import Selection
 from litbench.raters import Estimate, Judgement, Rater
 from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.sources.evaluation_pairs import subsample
 from litbench.store import read_manifest
 from litbench.tables import read_table, write_table
 from litbench.templates import family_names, template_files

@@ -754,7 +754,7 @@ def test_titles_and_languages(client):
 
 
 def test_a_locked_store_blocks_nothing_else(make, monkeypatch):
-    monkeypatch.setattr("litbench.human_study.server.BUSY_S", 0.5)
+    monkeypatch.setattr("litbench.human_study.server._TURN_S", 0.5)
     monkeypatch.setattr("litbench.human_study.store.BUSY_S", 0.5)
     study = make(4, pairs_per_reader=3)
     with serving(study) as (url, store), ThreadPoolExecutor(20) as threads:

@@ -1,10 +1,12 @@
 """The page of a study in a real browser: mouse and keyboard, phone and desktop, light and dark."""
 
 import itertools
+import json
+import re
 from collections import Counter
 
 import pytest
-from study_folder import TEXTS, serving, study_pairs, write_study
+from study_folder import TEXTS, rating_folder, serving, study_pairs, write_study
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -54,6 +56,10 @@ class Keyboard(Mouse):
         self._go_to(selector)
         self.page.keyboard.press("Space")
 
+    def follow(self, selector):
+        self._go_to(selector)
+        self.page.keyboard.press("Enter")
+
     def press(self, name):
         self._go_to("form button")
         assert self.page.evaluate("document.activeElement.innerText") == name
@@ -65,12 +71,12 @@ class Keyboard(Mouse):
         self.page.keyboard.type(text)
 
 
-def enter(hand, url, reader):
-    """From the link to the first pair."""
+def enter(hand, url, reader, statements=("true", "false", "true", "false", "true")):
+    """From the link to the first page."""
     hand.page.goto(f"{url}/?PROLIFIC_PID={reader}")
     hand.choose("input[name=agree]")
     hand.press("Continue")
-    for at, is_true in enumerate(("true", "false", "true", "false", "true")):
+    for at, is_true in enumerate(statements):
         hand.choose(f"input[name=statement{at}][value={is_true}]")
     hand.press("Continue")
 
@@ -85,6 +91,8 @@ def check_looks(page):
     # The footer begins where the page does, and a warning stands apart from the card below it.
     left = [page.locator(one).bounding_box()["x"] for one in ("main", "footer")]
     assert left[0] == pytest.approx(left[1], abs=1)
+    if page.locator("article").count() < 2:
+        return
     # Beside each other if there is room, else one below the other.
     first, second = (one.bounding_box() for one in page.locator("article").all())
     assert (second["y"] == first["y"]) == (page.viewport_size["width"] > 1000)
@@ -139,6 +147,49 @@ def test_keyboard_on_a_phone(study, open_page):
     with serving(study) as (url, store):
         page = open_page(viewport=PHONE, color_scheme="dark")
         go_through(Keyboard(page), url, "reader", store)
+
+
+def rate_page(hand, number):
+    """Rate the story of a page, as its lines ask for it."""
+    page = hand.page
+    check_looks(page)
+    for scale in page.locator("fieldset.criterion").all():
+        asked = re.search(r"choose (\d+) here", scale.inner_text())
+        field = scale.locator("input").first.get_attribute("name")
+        hand.choose(f'input[name={field}][value="{asked[1] if asked else number}"]')
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "scheme"), [(Keyboard, PHONE, "dark"), (Mouse, DESKTOP, "light")]
+)
+def test_ratings(open_page, tmp_path, load_program, kind, size, scheme):
+    program = load_program("data_prep/make_study.py")
+    study = rating_folder(tmp_path / "study", program, 1, 3, asks_reason=True)
+    with serving(study) as (url, store):
+        page = open_page(viewport=size, color_scheme=scheme)
+        hand = kind(page)
+        enter(hand, url, "reader")
+        for number in (2, 3, 4):
+            rate_page(hand, number)
+            hand.write(f"reason {number}")
+            page.screenshot(path=tmp_path / f"rating{number}.png", full_page=True)
+            hand.press("Next")
+        # Back to the first text, to rate it anew.
+        page.screenshot(path=tmp_path / "submit.png", full_page=True)
+        with page.expect_navigation():
+            hand.choose("nav li:first-child a") if kind is Mouse else hand.follow(
+                "nav li:first-child a"
+            )
+        rate_page(hand, 5)
+        hand.press("Save")
+        hand.press("Submit")
+        assert TEXTS["completion_code"] in page.inner_text("main")
+        rows = store.answers().sort_by("position").to_pylist()
+        assert [set(json.loads(row["ratings"]).values()) for row in rows] == [{5.0}, {3.0}, {4.0}]
+        assert [row["reason"] for row in rows] == ["reason 2", "reason 3", "reason 4"]
+        assert [row["is_right"] for row in rows].count(1) == 1
+        assert not page.console
+        assert all(one.startswith(url) for one in page.requests)
 
 
 @pytest.mark.long

@@ -27,8 +27,8 @@ from litbench.models.baselines import LengthRater
 from litbench.protocols.protocol import load_protocol
 from litbench.protocols.run import Run, run
 from litbench.protocols.tow import TASKS, Tow, TowOptions
-from litbench.protocols.tow.plans import broken_rule, final_plan, released_plan, stated_weights
-from litbench.protocols.tow.tree import CONTENT, SCHEMES, grade_tree, leaf_score
+from litbench.protocols.tow.plans import broken_rule, final_plan, published_plan, stated_weights
+from litbench.protocols.tow.tree import CONTENT, PUBLISHED_WEIGHTS, grade_tree, leaf_score
 from litbench.raters import judge_pairs
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.tables import write_table
@@ -90,7 +90,7 @@ def of_judge(found, quantity="overall"):
 def asked(tmp_path, monkeypatch):
     """Run instructions against a server that replies; returns the server."""
 
-    def start(reply, rows=({},), others=(), **config):
+    def start(reply, rows=({},), others=(), options=None, **config):
         with served(monkeypatch, reply, others=dict(others)) as server:
             writers = {"w": server.model, **{name: server.model_called(name) for name in others}}
             run(
@@ -99,7 +99,7 @@ def asked(tmp_path, monkeypatch):
                     tmp_path / "out",
                     writers,
                     {"j": server.model},
-                    options={"instructions": instructions(tmp_path, rows)},
+                    options={"instructions": instructions(tmp_path, rows), **(options or {})},
                     **config,
                 )
             )
@@ -201,39 +201,43 @@ def test_raw_and_final_weights_and_the_answers_are_kept(tmp_path):
         ("没有", [0.2] * 5),
     ],
 )
-def test_released_plans_keep_their_defects(reply, weights):
-    assert list(released_plan(reply, CONTENT).weights.values()) == pytest.approx(weights)
+def test_published_plans_keep_their_defects(reply, weights):
+    assert list(published_plan(reply, CONTENT).weights.values()) == pytest.approx(weights)
 
 
 @pytest.mark.parametrize("weight", ['"高"', "null", "[]", "NaN", "1" * 400])
-def test_released_plans_lose_items_with_weights_that_are_no_numbers(weight):
+def test_published_plans_lose_items_with_weights_that_are_no_numbers(weight):
     with pytest.raises(ValueError, match=r"."):
-        released_plan(f'{{"weights": [0.1, {weight}, 0.2, 0.3]}}', CONTENT)
+        published_plan(f'{{"weights": [0.1, {weight}, 0.2, 0.3]}}', CONTENT)
 
 
-def test_released_plans_are_as_published():
+def test_plans_are_as_published():
     for case in golden("tow/weight_negotiator_code")["cases"]:
         if case["plan_error"]:
             with pytest.raises(ValueError, match="could not convert"):
-                released_plan(case["response"], CONTENT)
+                published_plan(case["response"], CONTENT)
             continue
-        found = released_plan(case["response"], CONTENT).weights
+        found = published_plan(case["response"], CONTENT).weights
         assert list(found.values()) == pytest.approx(case["five_weights"], abs=1e-12), case
     for case in golden("tow/weight_expand_code")["cases"]:
-        found = released_plan(json.dumps({"weights": case["weights4"]}), CONTENT).weights
+        found = published_plan(json.dumps({"weights": case["weights4"]}), CONTENT).weights
         assert list(found.values()) == pytest.approx(case["five_weights"], abs=1e-6), case
 
 
 # The tree -------------------------------------------------------------------------------------
 
 
-def test_steps_of_both_modes():
-    for mode, lowest in (("paper", 4), ("released", 3)):
-        plots = [leaf_score("plots_structure", rating, mode) for rating in range(1, 11)]
+def test_steps_of_the_paper_and_as_published():
+    for as_published, lowest in ((False, 4), (True, 3)):
+        plots = [
+            leaf_score("plots_structure", rating, as_published=as_published)
+            for rating in range(1, 11)
+        ]
         assert plots == [0] * lowest + [5] * (7 - lowest) + [10] * 3
-    assert [leaf_score("paragraphing", rating, "paper") for rating in (1, 2, 3)] == [0, 5, 10]
+    assert [leaf_score("paragraphing", rating) for rating in (1, 2, 3)] == [0, 5, 10]
 
 
+TABLE7 = {"content": 0.4, "format": 0.3, "impression": 0.2}
 NO_FORMAT = dict.fromkeys(("plots_structure", "paragraphing"))
 SOME = (0.1 * 6 + 0.4 * 7 + 0.3 * 5) / 0.8
 FIVE = 0.08 * 6 + 0.32 * 7 + 0.2 * 9 + 0.16 * 5 + 0.24 * 12
@@ -243,8 +247,8 @@ FIVE = 0.08 * 6 + 0.32 * 7 + 0.2 * 9 + 0.16 * 5 + 0.24 * 12
     ("changes", "nodes", "overall", "flags"),
     [
         # 0.1 * 6 + 0.4 * 7 + 0.2 * 8 + 0.3 * 5; plots 5, paragraphing 10, no headings 5.
-        ({}, (6.5, 20 / 3), (4 * 6.5 + 20 + 9) / 8, "scheme leaf-count"),
-        ({"text": "短文。"}, (6.5, 7.5), (4 * 6.5 + 3 * 7.5 + 9) / 8, "mode paper"),
+        ({}, (6.5, 20 / 3), (4 * 6.5 + 20 + 9) / 8, "root weights 4, 3, 1"),
+        ({"text": "短文。"}, (6.5, 7.5), (4 * 6.5 + 3 * 7.5 + 9) / 8, "reference item"),
         (
             {"leaves": {"logic": "好", "impression": "Score: [[11]]"}},
             (SOME, 20 / 3),
@@ -258,17 +262,22 @@ FIVE = 0.08 * 6 + 0.32 * 7 + 0.2 * 9 + 0.16 * 5 + 0.24 * 12
             7,
             "no gap marker",
         ),
-        ({"scheme": "released"}, (6.5, 20 / 3), (5 * 6.5 + 20 + 9) / 9, "scheme released"),
-        ({"scheme": "table7"}, (6.5, 20 / 3), 0.4 * 6.5 + 2 + 0.2 * 9, "scheme table7"),
+        ({"weights": TABLE7}, (6.5, 20 / 3), 0.4 * 6.5 + 2 + 0.2 * 9, "out of 9"),
         (
-            {"scheme": "custom", "weights": {"content": 1.0, "format": 0.0, "impression": 1.0}},
+            {"weights": TABLE7, "row": GAP, "leaves": NO_FORMAT},
+            (6.5, None),
+            0.4 * 6.5 + 0.2 * 9,
+            "out of 6",
+        ),
+        (
+            {"weights": {"content": 1.0, "format": 0.0, "impression": 1.0}},
             (6.5, 20 / 3),
             15.5 / 2,
-            "scheme custom",
+            "root weights 1, 0, 1",
         ),
         (
             {
-                "mode": "released",
+                "as_published": True,
                 "leaves": {
                     "proper_instance": 9,
                     "logic": "好",
@@ -278,7 +287,7 @@ FIVE = 0.08 * 6 + 0.32 * 7 + 0.2 * 9 + 0.16 * 5 + 0.24 * 12
             },
             (FIVE, 20 / 3),
             round((5 * FIVE + 20 + 9) / 9, 4),
-            "mode released; logic missing",
+            "as published; root weights 5, 3, 1; logic missing",
         ),
     ],
 )
@@ -289,6 +298,35 @@ def test_grades_follow_from_leaves(tmp_path, changes, nodes, overall, flags):
     assert of_judge(found)[0] == pytest.approx(overall)
     assert set(flags.split("; ")) <= set(of_judge(found)[1].split("; "))
     assert ("no gap marker" in of_judge(found)[1]) == ("no gap marker" in flags)
+
+
+def test_format_leaves_are_weighed_by_a_plan_of_their_own(tmp_path, asked):
+    def reply(question):
+        if "权重" not in question:
+            return "Score: [[2]]" if "评分" in question else TEXT
+        return '{"weights": [0.2, 0.7, 0.1]}' if "标题与层次" in question else GOOD_PLAN
+
+    asked(reply, [{}, GAP], options={"plan_format": True})
+    found = grades_of(tmp_path / "out")
+    assert found["w", "i0", "planner", "format weight formatting"][0] == pytest.approx(0.7)
+    # Plots 0, formatting 5 (no headings), paragraphing 5.
+    assert of_judge(found, "format")[0] == pytest.approx(0.7 * 5 + 0.1 * 5)
+    assert ("w", "i1", "planner", "format weight formatting") not in found
+
+
+def test_a_judge_that_plans_its_own_criteria_is_a_baseline(tmp_path, asked):
+    def reply(question):
+        if "自行拟定" in question:
+            return '{"criteria": {"节奏": {"weight": 1, "score": 4}, "用典": 2}, "overall": 8}'
+        return GOOD_PLAN if "权重" in question else "Score: [[2]]"
+
+    asked(reply, options={"baselines": ["auto_plan"]})
+    found = grades_of(tmp_path / "out")
+    assert of_judge(found, "auto_plan")[0] == 8
+    assert of_judge(found, "share 节奏")[0] == 0.5
+    assert of_judge(found, "share 用典")[0] == 0.25
+    ratings = pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
+    assert [row["rating"] for row in ratings if row["story_id"].endswith("/auto_plan")] == [8, 8]
 
 
 def test_other_grades_and_ratings_are_kept(tmp_path):
@@ -308,9 +346,8 @@ def test_empty_texts_are_missing_not_zero(tmp_path):
 
 
 def test_table7_has_no_grade_without_a_node():
-    scheme = {"content": 0.4, "format": 0.3, "impression": 0.2}
     leaves = {"logic": 6.0, "impression": None}
-    tree = grade_tree(leaves, {"logic": 1.0}, scheme, is_normalised=False)
+    tree = grade_tree(leaves, {"logic": 1.0}, TABLE7)
     assert (tree.nodes, tree.overall) == ({"content": 6.0, "impression": None}, None)
 
 
@@ -323,7 +360,6 @@ def test_weights_of_the_leaves_that_are_left_never_flip_a_sign():
 
 def test_grades_are_as_published():
     names = {leaf: "argumentative_logic" if leaf == "logic" else leaf for leaf in CONTENT}
-    scheme = dict(zip(("content", "format", "impression"), SCHEMES["released"], strict=True))
     for case in golden("tow/aggregation_code")["cases"]:
         leaves = {
             leaf: float(case["content_trait_scores"].get(name, 5)) for leaf, name in names.items()
@@ -333,12 +369,12 @@ def test_grades_are_as_published():
             leaves |= {leaf: float(case["format_trait_scores"].get(leaf, 5)) for leaf in of_format}
         leaves["impression"] = float(case["impression"])
         weights = dict(zip(CONTENT, case["content_weights"], strict=True))
-        tree = grade_tree(leaves, weights, scheme)
+        tree = grade_tree(leaves, weights, PUBLISHED_WEIGHTS)
         assert tree.nodes["content"] == pytest.approx(case["content"])
         assert round(tree.overall, 4) == pytest.approx(case["root"], abs=1e-9)
     for case in golden("tow/step_maps_code")["cases"]:
         for leaf, key in (("plots_structure", "plots_step"), ("paragraphing", "paragraphing")):
-            assert leaf_score(leaf, case["raw"], "released") == case[key]
+            assert leaf_score(leaf, case["raw"], as_published=True) == case[key]
     for case in golden("tow/extract_score_code")["cases"]:
         read = load_rubric("tow_logic").read(case["text"], as_published=True)
         assert read["logic"].rating == case["expected"]
@@ -356,7 +392,7 @@ def test_printed_tables_follow_from_their_parts():
     nodes = ("content", "format", "impression")
     columns = zip(*(table7[node] for node in nodes), table7["root_published"], strict=True)
     for *parts, root in columns:
-        total = sum(w * part for w, part in zip(SCHEMES["table7"], parts, strict=True))
+        total = sum(w * part for w, part in zip(TABLE7.values(), parts, strict=True))
         assert total == pytest.approx(root, abs=0.0051)
 
 
@@ -438,10 +474,9 @@ def test_overlap_with_the_reference(tmp_path):
     [
         ({"genre": "相声"}, {}, "i0 has the genre '相声'"),
         ({}, {"reference": "model:x"}, "reference is 'model:x'"),
-        ({}, {"scheme": "custom"}, "give content, format, impression with scheme: custom"),
-        ({}, {"scheme": "custom", "weights": {"content": 1.0}}, "weights is"),
-        ({}, {"weights": {"content": 1.0}}, "weights is"),
-        ({}, {"scheme": "custom", "weights": {"content": -1}}, "weights.content"),
+        ({}, {"weights": {"content": 1.0}}, "give content, format, impression"),
+        ({}, {"weights": {"content": -1}}, "weights.content"),
+        ({}, {"plan_format": True, "as_published": True}, "plan no weights of format"),
         ({}, {"tasks": ["story"]}, "'completion', 'guide' or 'open'"),
         ({}, {"tasks": ["guide"]}, "no instruction of tasks guide"),
     ],

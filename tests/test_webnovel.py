@@ -19,11 +19,11 @@ from chinese_writers import (
 )
 from fake_openai import FakeOpenAI
 
-from litbench.errors import ConfigError, DataError
+from litbench.errors import DataError
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.run import Run, run
 from litbench.protocols.webnovel import Webnovel, WebnovelOptions
-from litbench.protocols.webnovel.books import read_books, read_synopsis, read_texts
+from litbench.protocols.webnovel.books import read_books, read_synopsis
 from litbench.templates.rubric import load_rubric
 
 MEANS = (3.5, 3.5, 4.0, 3.8, 4.1, 3.9, 4.1, 4.0)
@@ -77,11 +77,11 @@ def test_replies_are_read(reply, strict, lenient):
         assert {rating.rating for rating in found.values()} == {expected}
 
 
-def test_an_echoed_block_does_not_fill_in_for_the_last_one():
+def test_an_echoed_block_does_not_fill_in_for_another():
     rubric = load_rubric("webnovel")
     most = block(4).replace(f"<{TAGS[2]}>4</{TAGS[2]}>", "")
-    for said, expected in ((block(1) + most, [None] * 8), (most + block(1), [1] * 8)):
-        assert [rating.rating for rating in rubric.read(said).values()] == expected
+    for said in (block(1) + most, most + block(1)):
+        assert [rating.rating for rating in rubric.read(said).values()] == [None] * 8
 
 
 def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
@@ -190,23 +190,16 @@ def test_criteria_can_be_kept_from_the_writer(tmp_path):
 
 
 def test_published_texts_take_the_place_of_ours(tmp_path):
-    names = (
-        "generation_system_with_criteria",
-        "generation_system_without_criteria",
-        "extraction_user",
-    )
-    texts = {name: f"{name} {{text}}" for name in names} | {"judge_user": "评 {chapter}"}
+    systems = ("generation_system_with_criteria", "generation_system_without_criteria")
+    texts = dict.fromkeys(systems, "写") | {
+        "extraction_user": "{text}",
+        "judge_user": "评 {chapter}",
+    }
     (tmp_path / "prompts.json").write_text(json.dumps(texts))
     books = write_books(tmp_path / "books.json")
     protocol = Webnovel(WebnovelOptions(books, texts=tmp_path))
     assert protocol.rubric.render({"text": "===== 甲 ====="}) == [("user", "评 ===== 甲 =====")]
     assert protocol.files() == {"options.books": books, "options.texts": tmp_path}
-    for bad, message in (({"judge_user": "评"}, "judge_user has no slot"), ({}, "judge_user")):
-        texts.pop("judge_user")
-        texts |= bad
-        (tmp_path / "prompts.json").write_text(json.dumps(texts))
-        with pytest.raises(ConfigError, match=message):
-            read_texts(tmp_path)
 
 
 def test_synopses_are_read_with_or_without_outer_tag():

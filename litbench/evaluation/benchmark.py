@@ -8,8 +8,8 @@ eval/benchmark.py and `litbench judge` run it; that program's docstring lists th
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,11 +24,17 @@ from litbench.evaluation.loop import (
     Result,
     evaluate,
     finish_evaluation,
+    finished_evaluation,
     print_errors,
     print_estimates,
-    print_leaderboard,
 )
-from litbench.evaluation.selection import Selection, select_templates, subsample
+from litbench.evaluation.results import Evaluation
+from litbench.evaluation.selection import (
+    Selection,
+    best_templates,
+    check_validation,
+    list_candidates,
+)
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
@@ -36,7 +42,7 @@ from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
 from litbench.metrics.sets import over_sets, set_rows, sets_markdown
 from litbench.records import prompt_keys
-from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
+from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
 from litbench.store import Artifact, Cache, write_json
 
 
@@ -187,53 +193,59 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
     return evaluations, notes, broken
 
 
-def judge_sets(config: Benchmark, program: str, evaluations: list[OpenedSet], parts: Cache) -> None:
+def judge_sets(
+    config: Benchmark, program: str, opened: list[OpenedSet], parts: Cache
+) -> dict[str, Evaluation]:
     """Judge every set and write the evaluations, unless all of them are up to date."""
     jobs: list[Job] = []
     set_of: dict[str, str] = {}
     artifacts = {}
     keys = ("reference", "on_training_prompts", "most_pairs")
-    for evaluation in evaluations:
-        source = evaluation.source
+    for one in opened:
+        source = one.source
         files = input_files(source.pairs, source.before_symmetry, source.ratings)
-        raters = {spec.name: spec.plain() for spec in evaluation.specs}
-        artifacts[evaluation.name] = artifact = Artifact(
-            config.out / evaluation.name,
+        raters = {spec.name: spec.plain() for spec in one.specs}
+        artifacts[one.name] = artifact = Artifact(
+            config.out / one.name,
             program=program,
             config=vars(source) | {"raters": raters} | {key: getattr(config, key) for key in keys},
             inputs=files,
-            models=files_of(evaluation.specs),
+            models=files_of(one.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
         depends_on = [data, source.split, config.most_pairs]
-        pairs, work = partial(getattr, evaluation.pairs, "all"), evaluation.pairs.all.num_rows
-        for spec in evaluation.specs:
-            label = f"{spec.name}@{evaluation.name}" if evaluation.name else spec.name
-            set_of[label] = evaluation.name
+        pairs, work = partial(getattr, one.pairs, "all"), one.pairs.all.num_rows
+        for spec in one.specs:
+            label = f"{spec.name}@{one.name}" if one.name else spec.name
+            set_of[label] = one.name
             jobs.append(Job(spec, label, pairs, depends_on, work=work))
     if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
         if "" in artifacts:
-            print_leaderboard(config.out)
-        return
-    for evaluation in evaluations:
+            return {"": finished_evaluation(artifacts[""])}
+        return {name: Evaluation.of(artifact) for name, artifact in artifacts.items()}
+    for one in opened:
         # Other raters cost nothing, and may be slow to load.
-        judges = [spec for spec in evaluation.specs if spec.kind == "judge"]
-        print_estimates(judges, evaluation.pairs.all, config.out, dry_run=False)
+        judges = [spec for spec in one.specs if spec.kind == "judge"]
+        print_estimates(judges, one.pairs.all, config.out, dry_run=False)
     # Group jobs by rater, so that each rater is loaded once.
     order = list(dict.fromkeys(job.spec.name for job in jobs))
     jobs.sort(key=lambda job: order.index(job.spec.name))
-    policy = "flag" if evaluations[0].name else config.on_training_prompts
+    policy = "flag" if opened[0].name else config.on_training_prompts
     results: dict[str, list[Result]] = defaultdict(list)
     again = config.errors_again
     for result in evaluate(jobs, parts, on_training_prompts=policy, errors_again=again):
         results[set_of[result.job.label]].append(result)
-    for evaluation in evaluations:
-        if evaluation.name:
-            print(f"\n{evaluation.name}:")
-        artifact, own = artifacts[evaluation.name], results[evaluation.name]
-        ratings = evaluation.source.ratings
-        finish_evaluation(artifact, own, evaluation.pairs, config.reference, ratings)
+    evaluations = {}
+    for one in opened:
+        if one.name:
+            print(f"\n{one.name}:")
+        artifact, own = artifacts[one.name], results[one.name]
+        ratings = one.source.ratings
+        evaluations[one.name] = finish_evaluation(
+            artifact, own, one.pairs, config.reference, ratings
+        )
         print_errors(own)
+    return evaluations
 
 
 def summarise(
@@ -266,37 +278,74 @@ def summarise(
     return artifact
 
 
-def run_benchmark(config: Benchmark, program: str) -> None:
+def select_templates(
+    config: Benchmark, select: Selection, opened: Sequence[OpenedSet], program: str
+) -> None:
+    """Replace judges without a template by the best of a benchmark of judge@template entries.
+
+    The benchmark judges the validation pairs and writes into `out/selection`; a dry run estimates
+    its cost and takes the first template.
+    """
+    folder = config.out / "selection"
+    candidates = list_candidates(select, parse_raters(config.raters))
+    entries = {one.name: one.plain() for of in candidates.values() for one in of}
+    validation = Benchmark(
+        select.pairs,
+        folder,
+        entries,
+        split=select.split,
+        reference=next(iter(entries)),
+        most_pairs=select.sample,
+        errors_again=config.errors_again,
+    )
+    judged = {key for one in opened for key in prompt_keys(one.pairs.all)}
+    of_all = open_set(replace(validation, most_pairs=None), "", Set(select.pairs, select.split), [])
+    check_validation(select, of_all.pairs.headline, judged)
+    drawn = replace(of_all, pairs=EvaluationPairs(subsample(of_all.pairs.headline, select.sample)))
+    print("select:")
+    chosen = {judge: of_judge[0] for judge, of_judge in candidates.items()}
+    if config.dry_run:
+        print_estimates(drawn.specs, drawn.pairs.all, folder)
+    else:
+        parts = Cache(folder / "parts")
+        (evaluation,) = judge_sets(validation, program, [drawn], parts).values()
+        if parts.used:
+            parts.discard_unused()
+        chosen = best_templates(evaluation, candidates)
+    for one in opened:
+        one.specs = [
+            replace(chosen[spec.name], name=spec.name) if spec.name in chosen else spec
+            for spec in one.specs
+        ]
+
+
+def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
     """Read the sets, select templates, judge, and write the results.
 
-    `program` is the name or path of the program, for the manifests.
+    Args:
+        config: see `Benchmark`.
+        program: the name or path of the program, for the manifests.
+
+    Returns:
+        The evaluation of each set, by name ("" for a single set); empty after a dry run.
     """
     if config.raters or config.ratings is None:
         parse_raters(config.raters)
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
-    evaluations, notes, broken = find_sets(config)
+    opened, notes, broken = find_sets(config)
     if config.select is not None:
-        judged = {key for evaluation in evaluations for key in prompt_keys(evaluation.pairs.all)}
-        chosen = select_templates(
-            config.select,
-            parse_raters(config.raters),
-            judged,
-            config.out / "selection",
-            program=program,
-            dry_run=config.dry_run,
-        )
-        for evaluation in evaluations:
-            evaluation.specs = [chosen.get(spec.name, spec) for spec in evaluation.specs]
+        select_templates(config, config.select, opened, program)
+    evaluations = {}
     if config.dry_run:
-        for evaluation in evaluations:
-            if evaluation.name:
-                print(f"\n{evaluation.name}:")
-            print_estimates(evaluation.specs, evaluation.pairs.all, config.out)
+        for one in opened:
+            if one.name:
+                print(f"\n{one.name}:")
+            print_estimates(one.specs, one.pairs.all, config.out)
     else:
         parts = Cache(config.out / "parts")
-        judge_sets(config, program, evaluations, parts)
-        summary = summarise(config, program, evaluations, notes) if evaluations[0].name else None
+        evaluations = judge_sets(config, program, opened, parts)
+        summary = summarise(config, program, opened, notes) if opened[0].name else None
         if not broken:
             # Keep the stored verdicts of a broken set until it is fixed.
             if parts.used:
@@ -308,3 +357,4 @@ def run_benchmark(config: Benchmark, program: str) -> None:
             f"not used: {', '.join(broken)}, for the reasons above: fix or remove these sets and "
             "run the same command again; it judges only what is missing"
         )
+    return evaluations

@@ -20,12 +20,13 @@ from litbench.evaluation.loop import (
     Job,
     evaluate,
     finish_evaluation,
-    print_leaderboard,
+    finished_evaluation,
 )
+from litbench.evaluation.results import Evaluation
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.records import connected_prompts
-from litbench.sources.evaluation_pairs import input_files, read_pairs
+from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.store import Artifact, Cache
 from litbench.text import digest
 
@@ -83,11 +84,18 @@ def _list_raters(config: CrossValidation) -> list[tuple[RaterSpec, int, float]]:
     return raters
 
 
-def crossvalidate(config: CrossValidation, program: str) -> None:
+def crossvalidate(
+    config: CrossValidation, program: str, pairs: EvaluationPairs | None = None
+) -> Evaluation:
     """Train and judge every fold, then write the results into `config.out` and print them.
 
     Each fold is stored when complete: a killed run resumes with the next fold, or the last
-    checkpoint of an unfinished training. `program` is named in the manifest.
+    checkpoint of an unfinished training.
+
+    Args:
+        config: see `CrossValidation`.
+        program: named in the manifest.
+        pairs: the pairs of `config`, if they have been read.
     """
     raters = _list_raters(config)
     specs = [spec for spec, *_ in raters]
@@ -97,9 +105,9 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
         config.out, program=program, config=config, inputs=inputs, models=files_of(specs)
     )
     if artifact.is_current():
-        print_leaderboard(config.out)
-        return
-    pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
+        return finished_evaluation(artifact)
+    if pairs is None:
+        pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
     data = [artifact.digests[name] for name in inputs]
     prompts = np.array(connected_prompts(pairs.all))
     prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
@@ -150,5 +158,8 @@ def crossvalidate(config: CrossValidation, program: str) -> None:
                 jobs += [job] if len(judged) else []
     parts = Cache(config.out / "parts")
     results = list(evaluate(jobs, parts))
-    finish_evaluation(artifact, results, judged_pairs, config.reference, config.ratings)
+    evaluation = finish_evaluation(
+        artifact, results, judged_pairs, config.reference, config.ratings
+    )
     parts.discard_unused()
+    return evaluation

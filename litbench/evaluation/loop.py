@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from litbench.config import as_plain
 from litbench.entries import RaterSpec
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.csv_table import write_csv
@@ -241,7 +242,7 @@ def finish_evaluation(
     pairs: EvaluationPairs,
     reference: str,
     ratings: Path | None = None,
-) -> None:
+) -> Evaluation:
     """Write the verdicts, the leaderboard and the manifest, and print the leaderboard.
 
     With `ratings`, also write the result of `compare_annotators` as `annotators.json`.
@@ -276,8 +277,12 @@ def finish_evaluation(
     }
     artifact.finish()
     print(text, end="")
+    evaluation = Evaluation.of(artifact)
+    evaluation.pairs, evaluation.verdicts, evaluation.rows = pairs, table, rows
+    return evaluation
 
 
-def print_leaderboard(folder: Path) -> None:
-    """Print the stored leaderboard."""
-    print((folder / _TEXT).read_text(encoding="utf-8"), end="")
+def finished_evaluation(artifact: Artifact) -> Evaluation:
+    """Print the stored leaderboard of an evaluation that is current, and return it."""
+    print((artifact.folder / _TEXT).read_text(encoding="utf-8"), end="")
+    return Evaluation.of(artifact)

@@ -1,8 +1,9 @@
-"""Finished evaluations: read back, with the leaderboard computed again, and shown as a page."""
+"""Finished evaluations: pairs, verdicts and leaderboard, shown as a page."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,7 @@ from litbench.raters import judge_pairs
 from litbench.records import VERDICTS, connected_prompts
 from litbench.report.pages import ReportData, render_report
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
-from litbench.store import is_output, read_manifest, source_digest
+from litbench.store import Artifact, is_output, read_manifest, source_digest
 from litbench.tables import read_table
 
 
@@ -52,9 +53,9 @@ def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
     )
 
 
-@dataclass(frozen=True)
-class EvaluationFolder:
-    """A finished evaluation of one set of pairs, whose pairs file has not changed since.
+@dataclass
+class Evaluation:
+    """A finished evaluation of one set of pairs; pairs, verdicts and leaderboard are read once.
 
     Attributes:
         folder: the evaluation's folder.
@@ -69,7 +70,14 @@ class EvaluationFolder:
     wider_path: Path | None
 
     @classmethod
-    def find(cls, folder: Path) -> "EvaluationFolder":
+    def of(cls, artifact: Artifact) -> "Evaluation":
+        """Return the evaluation that a program has just written, or found to be current."""
+        wider = artifact.paths.get("before_symmetry")
+        manifest = read_manifest(artifact.folder)
+        return cls(artifact.folder, manifest, artifact.paths["pairs"], wider)
+
+    @classmethod
+    def find(cls, folder: Path) -> "Evaluation":
         """Open an evaluation.
 
         Raises:
@@ -108,24 +116,27 @@ class EvaluationFolder:
             f"{start}pairs": self.pairs_path,
         }
 
-    def read_verdicts(self) -> pa.Table:
-        """Read the verdicts, with the schema VERDICTS."""
+    @cached_property
+    def verdicts(self) -> pa.Table:
+        """The verdicts, with the schema VERDICTS."""
         return read_table(self.folder / "verdicts.parquet", VERDICTS)
 
-    def read_pairs(self) -> EvaluationPairs:
-        """Read the pairs that were judged."""
+    @cached_property
+    def pairs(self) -> EvaluationPairs:
+        """The pairs that were judged."""
         split = self.manifest["config"].get("split")
         pairs = read_pairs(self.pairs_path, self.wider_path, split)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
-        return pairs.select(self.read_verdicts()["pair_id"].unique())
+        return pairs.select(self.verdicts["pair_id"].unique())
 
-    def leaderboard(self, verdicts: pa.Table, pairs: EvaluationPairs) -> list[LeaderboardRow]:
-        """Compute the leaderboard from verdicts."""
+    @cached_property
+    def rows(self) -> list[LeaderboardRow]:
+        """The leaderboard."""
         return leaderboard(
-            verdicts,
-            pairs.headline,
+            self.verdicts,
+            self.pairs.headline,
             self.reference,
-            before_symmetry=pairs.before_symmetry,
+            before_symmetry=self.pairs.before_symmetry,
             trained_on=self.manifest["counts"]["trained_on"],
         )
 
@@ -144,22 +155,6 @@ class EvaluationFolder:
         manifest = read_manifest(self.pairs_path.parent)
         return manifest if is_output(manifest, self.pairs_path) else None
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A finished evaluation with its pairs, verdicts and results."""
-
-    judged: EvaluationFolder
-    pairs: EvaluationPairs
-    verdicts: pa.Table
-    rows: list[LeaderboardRow]
-
-    @classmethod
-    def read(cls, judged: EvaluationFolder) -> "Evaluation":
-        """Read pairs and verdicts, and compute the leaderboard."""
-        pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
-        return cls(judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
-
     def report(
         self,
         title: str,
@@ -175,10 +170,10 @@ class Evaluation:
             verdicts=self.verdicts,
             pairs=self.pairs.headline,
             before_symmetry=self.pairs.before_symmetry,
-            reference=self.judged.reference,
-            evaluation_manifest=self.judged.manifest,
-            pairs_manifest=self.judged.manifest_of_pairs(),
-            annotators=self.judged.annotators(),
+            reference=self.reference,
+            evaluation_manifest=self.manifest,
+            pairs_manifest=self.manifest_of_pairs(),
+            annotators=self.annotators(),
             changes=changes,
             reader_notes=reader_notes(self.pairs.headline),
             learning=learning,

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from litbench.config import read_yaml
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import (
@@ -336,7 +336,7 @@ def run_explanations(config: ExplanationsConfig, program: str) -> None:
     """Write the study of explanations."""
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
-    sources = {name: EvaluationFolder.find(folder) for name, folder in config.evaluations.items()}
+    sources = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
     inputs: dict[str, Path] = {}
     for name, source in sources.items():
         inputs |= source.inputs(name)
@@ -345,8 +345,8 @@ def run_explanations(config: ExplanationsConfig, program: str) -> None:
     if artifact.is_current():
         print((config.out / "explanations.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
-    verdicts = _rename_namesakes({name: one.read_verdicts() for name, one in sources.items()})
-    pairs = {name: one.read_pairs().headline for name, one in sources.items()}
+    verdicts = _rename_namesakes({name: one.verdicts for name, one in sources.items()})
+    pairs = {name: one.pairs.headline for name, one in sources.items()}
     data = read_explanations((table, pairs[name]) for name, table in verdicts.items())
     study = explanation_study(data)
     rows = [

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.evaluation.results import EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
 from litbench.records import connected_prompts
@@ -99,10 +99,10 @@ def _swept(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[s
             yield name, dict(zip(keys, combination, strict=True))
 
 
-def _measured(config: PowerConfig, judged: EvaluationFolder) -> tuple[dict[str, Case], int]:
+def _measured(config: PowerConfig, judged: Evaluation) -> tuple[dict[str, Case], int]:
     """The comparisons of an evaluation, and how many raters it compares with the reference."""
-    pairs = judged.read_pairs().headline
-    credits = {score.rater: score.credit for score in pair_scores(judged.read_verdicts(), pairs)}
+    pairs = judged.pairs.headline
+    credits = {score.rater: score.credit for score in pair_scores(judged.verdicts, pairs)}
     reference = config.reference or judged.reference
     if reference not in credits:
         raise ConfigError(
@@ -162,7 +162,7 @@ def run_power(config: PowerConfig, program: str) -> None:
     """Compute the power of the cases and of the evaluation, and write the tables."""
     if not config.cases and not config.grades and config.evaluation is None:
         raise ConfigError("cases, grades and evaluation are empty: give one of them")
-    judged = None if config.evaluation is None else EvaluationFolder.find(config.evaluation)
+    judged = None if config.evaluation is None else Evaluation.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
     artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
     if artifact.is_current():

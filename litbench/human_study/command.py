@@ -18,11 +18,11 @@ import numpy as np
 from litbench.config import Positional
 from litbench.errors import DataError, MissingExtraError
 from litbench.human_study.export import stories_and_ratings
-from litbench.human_study.plan import Study
+from litbench.human_study.plan import BaseStudy, Study, read_plan
+from litbench.human_study.ratings import RatingStore, RatingStudy, tables_of
 from litbench.human_study.simulation import SimulatedReaders, visit_study
-from litbench.human_study.store import Store
-from litbench.metrics.human_study import exclusion_counts, reader_results
-from litbench.store import Artifact
+from litbench.human_study.store import BaseStore, Store
+from litbench.store import Artifact, read_manifest
 from litbench.tables import write_table
 
 
@@ -67,7 +67,7 @@ class Status(OfStudy):
 
 @dataclass(kw_only=True)
 class Export(OfStudy):
-    """Write the choices, and the pairs with readers as annotators."""
+    """Write the answers, also as ratings of stories with readers as annotators."""
 
 
 @dataclass(kw_only=True)
@@ -112,7 +112,7 @@ def serve(config: Serve) -> None:
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     hosts = server.accepted_hosts(config.host, config.allowed_host)
-    with open_store(Study.open(config.folder)) as (study, store):
+    with open_store(open_study(config.folder)) as (study, store):
         store.note_restart()
         app = make_app(study, store, hosts)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -120,11 +120,17 @@ def serve(config: Serve) -> None:
         server.make_server(app, server.ServerLimits(), config.host, config.port).run()
 
 
+def open_study(folder: Path) -> BaseStudy:
+    """Open a study of any kind."""
+    return (Study if read_plan(folder).kind == "pairs" else RatingStudy).open(folder)
+
+
 @contextmanager
-def open_store(study: Study) -> Iterator[tuple[Study, Store]]:
+def open_store(study: BaseStudy) -> Iterator[tuple[BaseStudy, BaseStore]]:
     """Open a study's store; DataError if another program does not let it be used."""
     try:
-        with closing(Store(study)) as store:
+        cls = Store if isinstance(study, Study) else RatingStore
+        with closing(cls(study)) as store:
             yield study, store
     except sqlite3.Error as error:
         raise DataError(
@@ -132,9 +138,9 @@ def open_store(study: Study) -> Iterator[tuple[Study, Store]]:
         ) from error
 
 
-def started_study(folder: Path) -> AbstractContextManager[tuple[Study, Store]]:
+def started_study(folder: Path) -> AbstractContextManager[tuple[BaseStudy, BaseStore]]:
     """Open a study that readers have started."""
-    study = Study.open(folder)
+    study = open_study(folder)
     if not study.database.exists():
         raise DataError(f"{study.database} does not exist: run litbench study serve {folder} first")
     return open_store(study)
@@ -146,24 +152,23 @@ def status(config: Status) -> None:
         print_status(study, store, with_pairs=config.pairs)
 
 
-def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
+def print_status(study: BaseStudy, store: BaseStore, *, with_pairs: bool) -> None:
     """Print the progress of an open study."""
-    choices, progress, states = store.choices(), store.progress(), store.states()
-    wanted = study.plan.readers_per_pair * len(progress)
+    progress, states, left = store.progress(), store.states(), store.left_out()
+    what, item = ("choices", "pair") if study.plan.kind == "pairs" else ("answers", "story")
+    each = getattr(study.plan, f"readers_per_{item}")
     done = [answered for answered, _ in progress.values()]
     print("closed" if store.is_closed else "open")
     print(
-        f"choices: {sum(done):,} of {wanted:,}; by pair {min(done)} to {max(done)} of "
-        f"{study.plan.readers_per_pair}"
+        f"{what}: {sum(done):,} of {each * len(progress):,}; by {item} {min(done)} to {max(done)} "
+        f"of {each}"
     )
     print("readers: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none"))
-    left = exclusion_counts(reader_results(choices, study.plan.exclude))
     print(
         "left out by the rules so far: "
         + (", ".join(f"{n} {rule}" for rule, n in left.items()) or "nobody")
     )
-    hour = sum(at > time.time() - 3600 for at in choices["answered_utc"].to_pylist())
-    print(f"answers in the last hour: {hour:,}")
+    print(f"answers in the last hour: {store.answers_since(time.time() - 3600):,}")
     if minutes := store.minutes():
         print(
             f"minutes of readers who finished: median {np.median(minutes):.1f}, "
@@ -175,26 +180,43 @@ def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
 
 
 def export(config: Export) -> None:
-    """Write the choices, and the pairs with readers as annotators."""
+    """Write the answers, also as ratings of stories with readers as annotators."""
     with started_study(config.folder) as (study, store):
-        if not store.choices().num_rows:
+        if not has_answers(store):
             raise DataError(f"{study.database} has no answer yet: wait for readers")
         write_export(study, store)
 
 
-def write_export(study: Study, store: Store) -> None:
+def has_answers(store: BaseStore) -> bool:
+    """Whether somebody has answered a page."""
+    return store.answers_since(0) > 0
+
+
+def write_export(study: BaseStudy, store: BaseStore) -> None:
     """Write the export, which only its owner can read: it holds what readers wrote."""
-    choices, out = store.choices(), study.folder / "export"
-    inputs = {name: study.folder / name for name in ("plan.json", "pairs.parquet")}
+    out = study.folder / "export"
+    names = ["plan.json", *(p.name for p in study.folder.glob("*.parquet"))]
+    inputs = {name: study.folder / name for name in names}
     artifact = Artifact(out, program="study_export", config={"out": out}, inputs=inputs)
-    stories, ratings = stories_and_ratings(choices, study.pairs)
-    tables = {"choices": choices, "stories": stories, "ratings": ratings}
+    artifact.counts = {"readers": store.states()}
+    if isinstance(study, RatingStudy):
+        assert isinstance(store, RatingStore)
+        tables = tables_of(study, store.answers())
+        counts = read_manifest(study.folder)["counts"]
+        artifact.counts |= {name: counts.get(name) for name in ("protocol", "headline")}
+    else:
+        assert isinstance(study, Study)
+        assert isinstance(store, Store)
+        choices = store.choices()
+        stories, ratings = stories_and_ratings(choices, study.pairs)
+        tables = {"choices": choices, "stories": stories, "ratings": ratings}
     for name, table in tables.items():
         artifact.write(f"{name}.parquet", partial(write_table, table))
         (out / f"{name}.parquet").chmod(0o600)
-    artifact.counts = {"answers": choices.num_rows, "readers": store.states()}
+    first, table = next(iter(tables.items()))
+    artifact.counts["answers"] = table.num_rows
     artifact.finish()
-    print(f"{out / 'choices.parquet'}: {choices.num_rows:,} answers")
+    print(f"{out / first}.parquet: {table.num_rows:,} answers")
 
 
 def close(config: Close) -> None:
@@ -211,7 +233,7 @@ def remove(config: Remove) -> None:
         print("removed: analyse again what you computed from an earlier export")
         if not (study.folder / "export").exists():
             return
-        if store.choices().num_rows:
+        if has_answers(store):
             write_export(study, store)
         else:
             shutil.rmtree(study.folder / "export")
@@ -219,6 +241,6 @@ def remove(config: Remove) -> None:
 
 def simulate(config: Simulate) -> None:
     """Answer the running server by simulated readers."""
-    study = Study.open(config.folder)
+    study = open_study(config.folder)
     ends, _ = visit_study(study, config, config.url, config.readers)
     print(", ".join(f"{count} {how}" for how, count in ends.items()))

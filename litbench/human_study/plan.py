@@ -1,7 +1,7 @@
 """The plan of a study with human readers, and the study's folder.
 
-data_prep/make_study.py writes a folder with `pairs.parquet`, `plan.json` and `manifest.json`;
-`litbench study serve` adds `study.sqlite`.
+data_prep/make_study.py writes a folder with `plan.json`, `manifest.json` and what is read:
+`pairs.parquet`, or `stories.parquet` and `rubric.yaml`. `litbench study serve` adds `study.sqlite`.
 """
 
 import json
@@ -9,17 +9,17 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from litbench import __version__
-from litbench.config import build
+from litbench.config import build, read_yaml
 from litbench.errors import ConfigError
 from litbench.metrics.human_study import Exclusions
 from litbench.metrics.intervals import effective_clusters
@@ -35,6 +35,8 @@ PAGES = Path(__file__).with_name("pages")
 ID_PARAMETER = "PROLIFIC_PID"
 READER_ID = r"^[A-Za-z0-9_-]{1,64}$"
 
+# Titles, instructions and statements of the other kinds.
+_TEXTS = Path(__file__).with_name("texts.yaml")
 _INSTRUCTIONS = """\
 You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
 each pair, choose the story that you think is better written.
@@ -76,6 +78,15 @@ def _statements() -> list[Statement]:
     ]
 
 
+Kind = Literal["pairs", "ratings"]
+# Keys of one kind only.
+_OWN_KEYS = {
+    "pairs": (
+        *("question", "readers_per_pair", "pairs_per_reader", "repeats_a_pair", "questions"),
+        *("side_by_side", "expected_agreement", "reader_agreement"),
+    ),
+    "ratings": ("rubric", "readers_per_story", "stories_per_group", "groups_per_reader"),
+}
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(pattern=r"\S")]
@@ -89,8 +100,9 @@ class Plan:
         consent: text that readers agree to; paragraphs are separated by blank lines.
         contact: whom readers can write to.
         completion_code: shown at the end.
+        kind: what readers do: choose between the stories of pairs, or rate stories.
         completion_url: address to return to at the end; null for none.
-        title: heading of all pages.
+        title: heading of all pages; the default depends on the kind, as the next two do.
         instructions: what to weigh.
         statements: statements about the instructions; all must be answered right to go on.
         comprehension_attempts: how often a reader may answer the statements.
@@ -98,13 +110,20 @@ class Plan:
         readers_per_pair: readers of each pair.
         pairs_per_reader: pairs that each reader reads.
         repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
+        rubric: in ratings, the criteria and their scale: a packaged rubric or a file.
+        readers_per_story: in ratings, readers of each story.
+        stories_per_group: in ratings, how many stories of a prompt a reader rates before submitting
+            them together; null for all of the prompt.
+        groups_per_reader: in ratings, prompts of which each reader rates a group.
         checks_attention: show one pair in which one story, of either side, has its words in a
             random order; the default instructions and statements say so. The reader does not read
-            this pair otherwise, so a reader of all pairs gets no check.
+            this pair otherwise, so a reader of all pairs gets no check. In ratings, ask for a named
+            number in one line of one page.
         questions: pair_id -> question about its stories, asked on a page of its own after the pair.
         shows_prompt: show the writing prompt above the stories.
         side_by_side: show the stories side by side where the screen is wide enough.
-        asks_reason: ask for the reason of each choice; readers may leave it empty.
+        asks_reason: ask for the reason of each choice or the ratings of a story; readers may leave
+            it empty.
         words_per_minute: typical reading speed, for the estimate of hours.
         fastest_words_per_minute: answers that would need faster reading are sent back; null
             accepts all.
@@ -125,6 +144,7 @@ class Plan:
     consent: Text
     contact: Text
     completion_code: Text
+    kind: Kind = "pairs"
     completion_url: str | None = None
     title: str = "Which story is better?"
     instructions: str = _INSTRUCTIONS
@@ -134,6 +154,10 @@ class Plan:
     readers_per_pair: Count = 10
     pairs_per_reader: Count = 10
     repeats_a_pair: bool = True
+    rubric: str | None = None
+    readers_per_story: Count = 3
+    stories_per_group: Count | None = None
+    groups_per_reader: Count = 1
     checks_attention: bool = True
     questions: dict[str, ContentQuestion] = field(default_factory=dict)
     shows_prompt: bool = True
@@ -151,6 +175,27 @@ class Plan:
     reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
     pay_per_hour: Positive | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        defaults: dict[str, Any] = {}
+        for one in fields(Plan):
+            if one.default is not MISSING:
+                defaults[one.name] = one.default
+            elif one.default_factory is not MISSING:
+                defaults[one.name] = one.default_factory()
+        for kind, names in _OWN_KEYS.items():
+            given = [name for name in names if getattr(self, name) != defaults[name]]
+            if given and kind != self.kind:
+                raise ConfigError(f"{given[0]} is a key of the kind {kind}: leave it out")
+        if self.kind == "pairs":
+            return
+        if self.kind == "ratings" and self.rubric is None:
+            raise ConfigError("rubric is missing: name a packaged rubric or a file")
+        texts = read_yaml(_TEXTS)[self.kind]
+        texts["statements"] = [Statement(*one) for one in texts["statements"]]
+        for name, text in texts.items():
+            if getattr(self, name) == defaults[name]:
+                setattr(self, name, text)
 
 
 def check_plan(plan: Plan, pairs: pa.Table) -> None:
@@ -173,21 +218,11 @@ def check_plan(plan: Plan, pairs: pa.Table) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """An opened study; `pairs` has the schema PAIRS."""
+class BaseStudy:
+    """An opened study: its folder, its plan, and what readers read, by id."""
 
     folder: Path
     plan: Plan
-    pairs: pa.Table
-
-    @classmethod
-    def open(cls, folder: Path) -> "Study":
-        """Read the folder of a study; DataError if one of its files was changed."""
-        read_manifest_of(folder / "plan.json")
-        read_manifest_of(folder / "pairs.parquet")
-        content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        plan = build(Plan, content, str(folder / "plan.json"))
-        return cls(folder, plan, read_table(folder / "pairs.parquet", PAIRS))
 
     @property
     def database(self) -> Path:
@@ -196,30 +231,62 @@ class Study:
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
-        """The pairs by `pair_id`."""
-        return {row["pair_id"]: row for row in self.pairs.to_pylist()}
+        """What readers read: rows of a table by id."""
+        raise NotImplementedError
 
     @cached_property
     def version(self) -> str:
-        """Identifies what readers see: plan, pairs and templates."""
+        """Identifies what readers see: plan, what they read, and templates."""
         texts = [path.read_text(encoding="utf-8") for path in sorted(PAGES.iterdir())]
         ids = sorted(self.by_id)
         return fingerprint(__version__, self.plan, ids, texts)[:12]
 
-    def words_of(self, pair_id: str) -> int:
-        """Words that a reader of the pair reads."""
-        pair = self.by_id[pair_id]
-        words: int = pair["chosen_n_words"] + pair["rejected_n_words"]
-        return words + (count_words_of(pair["prompt"]) if self.plan.shows_prompt else 0)
+    def words_of(self, name: str) -> int:
+        """Words that a reader of the page reads."""
+        raise NotImplementedError
 
-    def usual_seconds(self, pair_id: str) -> float:
-        """Seconds that reading a pair takes at the usual speed."""
-        return 60 * self.words_of(pair_id) / self.plan.words_per_minute
+    def usual_seconds(self, name: str) -> float:
+        """Seconds that reading a page takes at the usual speed."""
+        return 60 * self.words_of(name) / self.plan.words_per_minute
 
-    def least_seconds(self, pair_id: str) -> float:
+    def least_seconds(self, name: str) -> float:
         """Seconds before which an answer is sent back."""
         fastest = self.plan.fastest_words_per_minute
-        return 0.0 if fastest is None else 60 * self.words_of(pair_id) / fastest
+        return 0.0 if fastest is None else 60 * self.words_of(name) / fastest
+
+
+def read_plan(folder: Path) -> Plan:
+    """Read the plan of a study; DataError if it was changed."""
+    read_manifest_of(folder / "plan.json")
+    content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    return build(Plan, content, str(folder / "plan.json"))
+
+
+@dataclass(frozen=True, eq=False)
+class Study(BaseStudy):
+    """An opened study of pairs; `pairs` has the schema PAIRS."""
+
+    pairs: pa.Table
+
+    @classmethod
+    def open(cls, folder: Path) -> "Study":
+        """Read the folder of a study; DataError if one of its files was changed."""
+        plan = read_plan(folder)
+        if plan.kind != "pairs":
+            raise ConfigError(f"{folder} is a study of the kind {plan.kind}: give one of pairs")
+        read_manifest_of(folder / "pairs.parquet")
+        return cls(folder, plan, read_table(folder / "pairs.parquet", PAIRS))
+
+    @cached_property
+    def by_id(self) -> dict[str, dict[str, Any]]:
+        """The pairs by `pair_id`."""
+        return {row["pair_id"]: row for row in self.pairs.to_pylist()}
+
+    def words_of(self, name: str) -> int:
+        """Words that a reader of the pair reads."""
+        pair = self.by_id[name]
+        words: int = pair["chosen_n_words"] + pair["rejected_n_words"]
+        return words + (count_words_of(pair["prompt"]) if self.plan.shows_prompt else 0)
 
     def stories_of(self, pair_ids: Iterable[str]) -> set[str]:
         """The `story_id`s of some pairs."""
@@ -249,28 +316,54 @@ def garble(text: str, seed: str) -> str:
     return between.join(pieces)
 
 
+def reading_time(
+    study: BaseStudy, readers: int, pages: int, page_seconds: float = 0
+) -> dict[str, Any]:
+    """Pages, minutes, hours and cost, if each of the readers reads so many pages.
+
+    `page_seconds` are what a page takes besides reading.
+    """
+    plan = study.plan
+    page_words = sum(map(study.words_of, study.by_id)) / len(study.by_id)
+    first_words = count_words_of(plan.consent) + count_words_of(plan.instructions)
+    minutes = (pages * page_words + first_words) / plan.words_per_minute
+    minutes += pages * page_seconds / 60
+    hours = readers * minutes / 60
+    return {
+        "readers": readers,
+        "pages": pages,
+        "words_per_page": page_words,
+        "minutes_per_reader": minutes,
+        "hours": hours,
+        "cost": None if plan.pay_per_hour is None else hours * plan.pay_per_hour,
+    }
+
+
+def reading_text(plan: Plan, found: dict[str, Any]) -> str:
+    """`reading_time` for a terminal."""
+    text = f"""\
+a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, about \
+{found["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
+{found["hours"]:,.1f} hours in all
+"""
+    if found["cost"] is not None:
+        text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
+    return text
+
+
 def estimate(study: Study) -> dict[str, Any]:
     """The readers, hours, cost and power of a study, see `estimate_text`."""
     plan, pairs = study.plan, study.pairs
     checks = plan.checks_attention and plan.pairs_per_reader < pairs.num_rows
     pages = plan.pairs_per_reader + plan.repeats_a_pair + checks
     readers = math.ceil(pairs.num_rows * plan.readers_per_pair / plan.pairs_per_reader)
-    page_words = sum(map(study.words_of, study.by_id)) / pairs.num_rows
-    first_words = count_words_of(plan.consent) + count_words_of(plan.instructions)
-    minutes = (pages * page_words + first_words) / plan.words_per_minute
-    hours = readers * minutes / 60
     sizes = list(Counter(connected_prompts(pairs)).values())
     found: dict[str, Any] = {
         "pairs": pairs.num_rows,
         "prompts": len(sizes),
         "choices": pairs.num_rows * plan.readers_per_pair,
-        "readers": readers,
-        "pages": pages,
         "checks_attention": checks,
-        "words_per_page": page_words,
-        "minutes_per_reader": minutes,
-        "hours": hours,
-        "cost": None if plan.pay_per_hour is None else hours * plan.pay_per_hour,
+        **reading_time(study, readers, pages),
     }
     if len(sizes) < 2:
         return found | dict.fromkeys(("power", "half_width", "detectable"))
@@ -289,16 +382,12 @@ def estimate_text(plan: Plan, found: dict[str, Any]) -> str:
     text = f"""\
 {found["pairs"]:,} pairs of {found["prompts"]:,} prompts, {plan.readers_per_pair} readers a pair, \
 {plan.pairs_per_reader} pairs a reader: {found["readers"]:,} readers, {found["choices"]:,} choices
-a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, about \
-{found["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
-{found["hours"]:,.1f} hours in all
 """
+    text += reading_text(plan, found)
     if plan.checks_attention and not found["checks_attention"]:
         text += (
             "no attention check: readers read all pairs; correct instructions that announce it\n"
         )
-    if found["cost"] is not None:
-        text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
     if found["power"] is None:
         return text + "one prompt: no interval, and no statement beyond it\n"
     reach = found["detectable"]

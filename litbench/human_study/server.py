@@ -2,20 +2,23 @@
 
 GET  /            consent; a known reader goes on where they were
 POST /start       a reader gives consent
-GET  /read        the reader's next page: statements, a pair, a check, a question, or the end
+GET  /read        the reader's next page: statements, a pair, a story, a check, or the end;
+                  with ?page=N a story of the same group, to change its ratings
 POST /statements  answers to the statements about the instructions
 POST /answer      the answer of one page
 
-The first answer of a page binds, and a POST that is accepted redirects to /read, so that a reload,
-a second tab or a double click changes nothing. A form is signed for its reader, so that a tab of
-another reader in the same browser answers for nobody. Logs contain no story, no choice and no id.
+The first answer of a page binds (ratings, the last one before their group is submitted), and a POST
+that is accepted redirects to /read, so that a reload, a second tab or a double click changes
+nothing. A form is signed for its reader and page, so that a tab of another reader in the same
+browser answers for nobody. Logs contain no story, no choice and no id.
 
 Handlers run in a thread, one at a time, because the store waits for the disk and for other
-programs; requests that would wait for long are told that the study is busy.
+programs; requests wait for their turn, and are told after a while that the study is busy.
 """
 
 import asyncio
 import hmac
+import json
 import math
 import re
 import secrets
@@ -32,13 +35,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
-from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, Study
-from litbench.human_study.store import BUSY_S, Page, Store
+from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, BaseStudy, Study
+from litbench.human_study.ratings import CHECK, IncompleteError, RatingStore, RatingStudy
+from litbench.human_study.store import BaseStore, Page
 from litbench.server import ServerLimits, log_error, read_body
 
 COOKIE = "reader"
 _LIMITS = ServerLimits(body_bytes=64 * 1024)
 _MOST_FIELDS, _MOST_REASON = 64, 2_000
+# How long a request waits for its turn. The handlers take some milliseconds, so that hundreds of
+# readers who send at the same moment are all served.
+_TURN_S = 20.0
 _NO_PAGE = "This answer belongs to no page of yours. Please go back to the study."
 _OTHER_READER = (
     "This page was opened for another reader, and the answer was not saved. Please open your own "
@@ -58,12 +65,12 @@ _HEADERS = {
 }
 
 
-def signed(store: Store, reader: str) -> str:
+def signed(store: BaseStore, reader: str) -> str:
     """The value of a reader's cookie."""
     return f"{reader}.{store.sign('cookie', reader)}"
 
 
-def reader_of(request: Request, store: Store) -> str | None:
+def reader_of(request: Request, store: BaseStore) -> str | None:
     """The reader whose signed id the cookie holds; None without a valid one."""
     cookie = request.cookies.get(COOKIE, "")
     reader = cookie.rpartition(".")[0]
@@ -98,12 +105,21 @@ def number_in(form: Form, name: str) -> int:
     return int(text)
 
 
-def form_key(store: Store, reader: str, page: str | int) -> str:
+def numbers_of(form: Form) -> dict[str, float]:
+    """The numbers chosen on a page of ratings, by field; HTTPException for something else."""
+    fields = [name for name in form if re.fullmatch(rf"rating[0-9]{{1,3}}|{CHECK}", name)]
+    numbers = [form[name] for name in fields]
+    if not all(re.fullmatch(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", number) for number in numbers):
+        raise HTTPException(400, _NO_PAGE)
+    return dict(zip(fields, map(float, numbers), strict=True))
+
+
+def form_key(store: BaseStore, reader: str, page: str | int) -> str:
     """What a form must bring back: it was made for this reader and this page."""
     return store.sign("form", f"{reader} {page}")
 
 
-def check_key(store: Store, reader: str, page: str | int, form: Form) -> None:
+def check_key(store: BaseStore, reader: str, page: str | int, form: Form) -> None:
     """Raise an HTTPException for a form of another reader or page."""
     key = form.get("key", "")
     if not hmac.compare_digest(key.encode(), form_key(store, reader, page).encode()):
@@ -115,7 +131,7 @@ def go_on() -> RedirectResponse:
     return RedirectResponse("/read", 303)
 
 
-def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
+def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -> FastAPI:
     """Create the ASGI application; `allowed_hosts` are accepted values of the Host header."""
     plan = study.plan
     environment = jinja2.Environment(
@@ -142,7 +158,7 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
             async def respond(request: Request) -> Response:
                 form = await read_form(request) if method == "POST" else {}
                 try:
-                    async with asyncio.timeout(BUSY_S):
+                    async with asyncio.timeout(_TURN_S):
                         await turn.acquire()
                 except TimeoutError:
                     raise HTTPException(503, _BUSY, {"retry-after": "5"}) from None
@@ -255,7 +271,7 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
             return page("message", heading="Thank you", text=text)
         shown = store.next_page(reader)
         if shown is not None:
-            return show(reader, shown)
+            return show(reader, earlier(request, reader, shown) or shown)
         state = store.state(reader)
         if state == "finished":
             return page("end")
@@ -265,15 +281,25 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         text = "The study has enough readers at the moment."
         return page("message", heading="Thank you", text=text)
 
-    def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: str) -> Response:
+    def earlier(request: Request, reader: str, shown: Page) -> Page | None:
+        """The story that the address names, if its ratings may still be changed."""
+        asked = request.query_params.get("page", "")
+        group = store.group(reader, shown) if isinstance(store, RatingStore) else []
+        return next((one for one, given in group if given and str(one.place) == asked), None)
+
+    def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: Any) -> Response:
         values = {
             "page": shown,
             "key": form_key(store, reader, shown.place),
             "wait": math.ceil(wait),
             "choice": "",
             "reason": "",
+            "most": _MOST_REASON,
             **sent,
         }
+        if isinstance(store, RatingStore):
+            return show_story(reader, shown, status, values, sent)
+        assert isinstance(study, Study)
         if shown.kind == "question":
             return page("question", status, asked=plan.questions[shown.pair_id], **values)
         assert shown.order is not None
@@ -281,11 +307,30 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         return page(
             "pair",
             status,
-            most=_MOST_REASON,
             prompt=study.by_id[shown.pair_id]["prompt"],
             stories=[("first", "Story A", first), ("second", "Story B", second)],
             least=math.ceil(study.least_seconds(shown.pair_id)),
             **values,
+        )
+
+    def show_story(
+        reader: str, shown: Page, status: int, values: dict[str, Any], sent: dict[str, Any]
+    ) -> Response:
+        assert isinstance(store, RatingStore)
+        assert isinstance(study, RatingStudy)
+        group = store.group(reader, shown)
+        places = [one.place for one, _ in group]
+        values |= {"group": group, "at": places.index(shown.place) if shown.place in places else 0}
+        if shown.kind == "submit":
+            return page("submit", status, **values)
+        earlier = dict(zip(places, (of for _, of in group), strict=True))[shown.place]
+        return page(
+            "rating",
+            status,
+            **{"given": {}, "missing": False, **values, **earlier, **sent},
+            story=study.by_id[shown.pair_id],
+            lines=study.lines(shown),
+            least=0 if earlier else math.ceil(study.least_seconds(shown.pair_id)),
         )
 
     @route("POST", "/statements")
@@ -312,14 +357,19 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         reason = form.get("reason", "").replace("\r\n", "\n").strip()
         if len(reason) > _MOST_REASON:
             raise HTTPException(413, f"A reason may have {_MOST_REASON:,} letters.")
-        choice = form.get("choice", "")
+        sent: dict[str, Any] = {"choice": form.get("choice", "")}
+        if isinstance(store, RatingStore):
+            sent = {"given": numbers_of(form), "missing": False}
+        answer = sent["choice"] if "choice" in sent else json.dumps(sent["given"])
         try:
-            wait = store.answer(reader, place, choice, reason or None)
+            wait = store.answer(reader, place, answer, reason or None)
+        except IncompleteError:
+            wait, sent["missing"] = 0, True
         except ValueError:
             raise HTTPException(400, _NO_PAGE) from None
-        shown = store.next_page(reader) if wait else None
+        shown = store.page_at(reader, place) if wait or sent.get("missing") else None
         if shown is None:
             return go_on()
-        return show(reader, shown, 422, wait, choice=choice, reason=reason)
+        return show(reader, shown, 422, wait, reason=reason, **sent)
 
     return app

@@ -2,6 +2,7 @@
 
 import http.client
 import itertools
+import json
 import math
 import random
 import re
@@ -21,12 +22,15 @@ from typing import Annotated
 from pydantic import Field
 
 from litbench.errors import DataError
-from litbench.human_study.plan import ID_PARAMETER, Study
+from litbench.human_study.plan import ID_PARAMETER, BaseStudy, Study
+from litbench.human_study.ratings import RatingStudy, estimate_ratings
 from litbench.text import digest
 
 _TIMEOUT, _PATIENCE = 30, 60
 # A form, or the link of a page that asks to come again.
 _NEXT = re.compile(r'<(?:form method="post" action|a class="again" href)="([^"]*)"')
+_LINE = re.compile(r'<fieldset class="criterion"><legend>(.*?)</legend>(.*?)</fieldset>', re.DOTALL)
+_OPTION = re.compile(r'name="(\w+)" value="([^"]*)"')
 _HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -38,12 +42,15 @@ class SimulatedReaders:
 
     A careful reader chooses the chosen story of a pair with the probability `agreement`, plus an
     effect of the pair and one of the reader, and repeats the choice when the pair comes again. A
-    careless reader chooses at random, at once.
+    careless reader chooses at random, at once. A careful rating is the middle of the scale plus an
+    effect of the story, one of the reader and noise, as shares of the scale; some readers go back
+    and rate a story anew before they submit a group.
 
     Attributes:
         agreement: share of choices of careful readers that agree with the labels.
-        pair_sd: standard deviation of the agreement between pairs.
-        reader_sd: standard deviation of the agreement between readers.
+        pair_sd: standard deviation of the agreement between pairs, or of ratings between stories.
+        reader_sd: standard deviation of the agreement, or of ratings, between readers.
+        noise_sd: standard deviation of a reader's ratings of equally good stories.
         careless: share of readers who choose at random.
         dropout: share of readers who leave before the end.
         seed: seed of all readers.
@@ -52,6 +59,7 @@ class SimulatedReaders:
     agreement: Share = 0.564
     pair_sd: Share = 0.2
     reader_sd: Share = 0.05
+    noise_sd: Share = 0.15
     careless: Share = 0.0
     dropout: Share = 0.0
     seed: int = 0
@@ -87,6 +95,22 @@ class Reader:
         chance = random.Random(digest("choice", self.name, pair_id)).random()
         return chance < crowd.agreement + effect + self.effect
 
+    def rate(self, story_id: str, html: str, again: int = 0) -> dict[str, str]:
+        """The fields of a page of ratings; another opinion each time it is rated `again`."""
+        crowd, found = self._crowd, {}
+        quality = random.Random(digest("pair", crowd.seed, story_id)).gauss(0, crowd.pair_sd)
+        for legend, inputs in _LINE.findall(html):
+            fields, numbers = zip(*_OPTION.findall(inputs), strict=True)
+            field = fields[0]
+            draw = random.Random(digest("rating", self.name, story_id, field, again))
+            asked = re.search(r"choose (\S+) here", legend)
+            share = 0.5 + quality + self.effect + draw.gauss(0, crowd.noise_sd)
+            place = round(min(max(share, 0), 1) * (len(numbers) - 1))
+            if self.is_careless:
+                place = draw.randrange(len(numbers))
+            found[field] = asked[1] if asked and not self.is_careless else numbers[place]
+        return found
+
 
 def shown_by(html: str) -> tuple[str, ...]:
     """The two stories of a page, or the question and its answers."""
@@ -96,9 +120,13 @@ def shown_by(html: str) -> tuple[str, ...]:
 
 
 @cache
-def page_of(study: Study) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
+def page_of(study: BaseStudy) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
     """The kind, the pair and the side that stands first, by what a page shows."""
-    pages: dict[tuple[str, ...], tuple[str, str, str | None]] = {
+    pages: dict[tuple[str, ...], tuple[str, str, str | None]]
+    if isinstance(study, RatingStudy):
+        return {(row["text"],): ("rating", name, None) for name, row in study.by_id.items()}
+    assert isinstance(study, Study)
+    pages = {
         (asked.question, *asked.answers): ("question", pair_id, None)
         for pair_id, asked in study.plan.questions.items()
     }
@@ -114,12 +142,13 @@ class Visitor:
     `acknowledged` holds the answers that the server accepted, by page.
     """
 
-    def __init__(self, study: Study, url: str, reader: Reader) -> None:
+    def __init__(self, study: BaseStudy, url: str, reader: Reader) -> None:
         self._study, self._url, self.reader = study, url.rstrip("/"), reader
         self._opener = urllib.request.build_opener(
             urllib.request.HTTPCookieProcessor(CookieJar()), urllib.request.ProxyHandler({})
         )
         self.acknowledged: dict[int, str] = {}
+        self._answers = 0
 
     def send(self, path: str, fields: dict[str, str] | None = None) -> tuple[int, str]:
         """The status and the page after redirects; DataError if the server fails or stays away."""
@@ -145,7 +174,6 @@ class Visitor:
         """Go from consent to the end; returns how it ended."""
         statements = enumerate(self._study.plan.statements)
         right = {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
-        answered = 0
         _, page = self.send(f"/?{ID_PARAMETER}={self.reader.name}")
         while form := _NEXT.search(page):
             path, hidden = form[1], dict(_HIDDEN.findall(page))
@@ -156,38 +184,64 @@ class Visitor:
                 _, page = self.send(path, hidden | {"agree": "yes"})
             elif path == "/statements":
                 _, page = self.send(path, hidden | right)
-            elif answered < self.reader.leaves_after:
-                page = self._answer(page, hidden)
-                answered += 1
+            elif self._answers < self.reader.leaves_after:
+                page = (self._answer if self._study.plan.kind == "pairs" else self._rate)(page)
+                self._answers += 1
             else:
                 return "left"
         return "finished" if 'class="code"' in page else "turned away"
 
-    def _answer(self, page: str, hidden: dict[str, str]) -> str:
+    def _rate(self, page: str) -> str:
+        """Rate the story of a page, or change a rating of the group and submit it."""
+        if 'class="criterion"' not in page:
+            links = re.findall(r'<a href="(/read\?page=\d+)">', page)
+            if links and not self.reader.is_careless and len(self.acknowledged) % 2:
+                self._rate(self.send(links[0])[1])
+            return self.send("/answer", dict(_HIDDEN.findall(page)))[1]
+        hidden = dict(_HIDDEN.findall(page))
+        _, story_id, _ = page_of(self._study)[shown_by(page)]
+        sent = self.reader.rate(story_id, page, self._answers)
+        return self._send_answer(story_id, hidden | sent, json.dumps(sent, sort_keys=True))
+
+    def _answer(self, page: str) -> str:
+        assert isinstance(self._study, Study)
+        hidden = dict(_HIDDEN.findall(page))
         kind, pair_id, order = page_of(self._study)[shown_by(page)]
         place = int(hidden["place"])
         answer = self.reader.answer(self._study, kind, pair_id, order, place)
-        least = 0.0 if kind == "question" else self._study.least_seconds(pair_id)
+        named = None if kind == "question" else pair_id
+        return self._send_answer(named, hidden | {"choice": answer}, answer)
+
+    def _send_answer(self, name: str | None, fields: dict[str, str], answer: str) -> str:
+        """Send an answer after the time that reading a pair or story takes; None: no time."""
+        least = 0.0 if name is None else self._study.least_seconds(name)
         if not self.reader.is_careless:
             time.sleep(least)
-        status, after = self.send("/answer", hidden | {"choice": answer})
+        status, after = self.send("/answer", fields)
         if status == 422:
             # Told to take longer.
             time.sleep(least + 1)
-            status, after = self.send("/answer", hidden | {"choice": answer})
+            status, after = self.send("/answer", fields)
         if status == 200:
-            self.acknowledged[place] = answer
+            self.acknowledged[int(fields["place"])] = answer
         return after
 
 
+def pages_of(study: BaseStudy) -> int:
+    """Pages about pairs or stories that a reader gets."""
+    if isinstance(study, RatingStudy):
+        return int(estimate_ratings(study)["pages"])
+    return study.plan.pairs_per_reader
+
+
 def visit_study(
-    study: Study, crowd: SimulatedReaders, url: str, readers: int
+    study: BaseStudy, crowd: SimulatedReaders, url: str, readers: int
 ) -> tuple[Counter[str], list[Visitor]]:
     """Let simulated readers answer a running server, all at once.
 
     Returns how many ended how, and the readers.
     """
-    pages, ids = study.plan.pairs_per_reader, study.plan.reader_ids
+    pages, ids = pages_of(study), study.plan.reader_ids
     names: Sequence[str | None] = [None] * readers if ids is None else ids[:readers]
     visitors = [
         Visitor(study, url, Reader(crowd, at, pages, name)) for at, name in enumerate(names, 1)

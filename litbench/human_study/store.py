@@ -1,30 +1,32 @@
-"""The store of a study: readers, their assignment and their choices, in SQLite.
+"""The store of a study: readers, their assignment and their answers, in SQLite.
 
-Every row of `choices` is one page of one reader: assigned when the reader starts, filled when the
-reader answers, and removed when a reader leaves for long. A commit is on the disk when a method
-returns. One server writes; other programs may read, close the study or remove a reader meanwhile.
+Every row of `choices` is one page of one reader, about what its `pair_id` names: assigned when the
+reader starts, filled when the reader answers, and removed when a reader leaves for long. A commit
+is on the disk when a method returns. One server writes; other programs may read, close the study or
+remove a reader meanwhile.
 """
 
 import hashlib
 import hmac
+import json
 import os
 import random
 import secrets
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from litbench.errors import DataError
-from litbench.human_study.plan import Study
-from litbench.metrics.human_study import CHOICES
+from litbench.human_study.plan import BaseStudy, Study
+from litbench.metrics.human_study import CHOICES, exclusion_counts, reader_results
 from litbench.text import digest
 
 # waiting: came when all pairs were assigned; queued: came when too many readers were starting.
@@ -35,6 +37,7 @@ BUSY_S = 2.0
 # lose it.
 _SLOW_START, _START_S = 2, 60.0
 _MEMORY = ":memory:"
+_NOUNS = {"pairs": "pairs", "ratings": "stories"}
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
 create table if not exists meta (name text primary key, value text not null) strict;
@@ -80,7 +83,10 @@ def _sign(secret: bytes, purpose: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """A page to show: `order` is the side that stands first; `done` of `total` are answered."""
+    """A page of the reader with a `number`; `done` of the reader's `total` pages are answered.
+
+    `order` is the side that stands first, or the position of a story in its group.
+    """
 
     place: int
     kind: str
@@ -88,10 +94,19 @@ class Page:
     order: str | None
     done: int
     total: int
+    number: int
 
 
-class Store:
-    """The readers and choices of one study.
+def page_of(row: sqlite3.Row, done: int = 0, total: int = 0) -> Page:
+    """The page of a row of `choices`."""
+    return Page(row["place"], row["kind"], row["pair_id"], row["order"], done, total, row["number"])
+
+
+class BaseStore:
+    """The readers of one study and their pages.
+
+    A subclass assigns the pages, reads their answers, and says with `counted` which kinds of pages
+    the study is about.
 
     Args:
         study: the study; its `database` is created if it does not exist.
@@ -99,9 +114,11 @@ class Store:
         now: the clock, in seconds since 1970; None for one that never runs backwards.
     """
 
+    counted: ClassVar[tuple[str, ...]]
+
     def __init__(
         self,
-        study: Study,
+        study: BaseStudy,
         path: str | Path | None = None,
         now: Callable[[], float] | None = None,
     ) -> None:
@@ -128,7 +145,8 @@ class Store:
             known = self._meta("pairs", pairs)
         if known != pairs:
             raise DataError(
-                f"{path} belongs to other pairs: move it away, or restore the study's pairs"
+                f"{path} belongs to other {_NOUNS[study.plan.kind]}: move it away, or restore the "
+                "study's own"
             )
         # Not a method: the database would keep this object, and this object the database.
         hashed = partial(_sign, self._secret, "reader")
@@ -260,7 +278,17 @@ class Store:
                 "update choices set shown = ? where number = ? and place = ? and shown is null",
                 (self._now(), number, page["place"]),
             )
-        return Page(page["place"], page["kind"], page["pair_id"], page["order"], done, len(pages))
+        return page_of(page, done, len(pages))
+
+    def page_at(self, reader: str, place: int) -> Page | None:
+        """The page of a reader at a place."""
+        rows = self._all(
+            "select choices.* from choices join readers using (number) where reader = ? "
+            "order by place",
+            reader,
+        )
+        done = sum(row["answered"] is not None for row in rows)
+        return next((page_of(row, done, len(rows)) for row in rows if row["place"] == place), None)
 
     def _release_silent(self, number: int) -> None:
         """Release all readers but one who have sent nothing for long."""
@@ -300,6 +328,127 @@ class Store:
             "and not (kind = 'attention' and shown is not null) "
             "and number in (select number from readers where state = 'left')"
         )
+
+    def _assign(self, number: int) -> None:
+        """Give a reader pages, if there are any left to give."""
+        raise NotImplementedError
+
+    def _add_pages(self, number: int, rows: Sequence[tuple[str, str, str | None]]) -> None:
+        """Append pages: kind, what they are about, and the order shown."""
+        # Numbers are not used again: a form of a page that was taken away finds no other page.
+        ((last,),) = self._all(
+            "update readers set pages = pages + ? where number = ? returning pages",
+            len(rows),
+            number,
+        )
+        self._database.executemany(
+            'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
+            [(number, place, *row) for place, row in enumerate(rows, last - len(rows) + 1)],
+        )
+
+    def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
+        """Store the answer of a page; the first answer binds, unless `_may_change`.
+
+        Args:
+            reader: the reader.
+            place: the page.
+            answer: "first" or "second"; for a content question, one of its answers; in ratings, see
+                `RatingStore`.
+            reason: what the reader wrote.
+
+        Returns:
+            0 if the page is answered now, or was before; else the seconds that the reader must
+            still take for the page.
+
+        Raises:
+            ValueError: the reader has no such page before them, or it has no such answer.
+        """
+        now = self._now()
+        with self._transaction():
+            rows = self._all(
+                "select choices.* from choices join readers using (number) "
+                "where reader = ? and place = ?",
+                reader,
+                place,
+            )
+            if not rows or rows[0]["shown"] is None:
+                raise ValueError("no such page")
+            page = rows[0]
+            if page["answered"] is not None and not self._may_change(page):
+                return 0.0
+            outcome, is_right = self._read_answer(page, answer)
+            key = (page["number"], place)
+            if page["answered"] is not None:
+                self._database.execute(
+                    "update choices set answer = ?, is_right = ?, reason = ? "
+                    "where number = ? and place = ?",
+                    (answer, is_right, reason, *key),
+                )
+                return 0.0
+            seconds: float = max(0.0, now - page["shown"])
+            least = self._least_seconds(page)
+            if seconds < least:
+                self._database.execute(
+                    "update choices set hurried = hurried + 1 where number = ? and place = ?", key
+                )
+                return least - seconds
+            self._database.execute(
+                "update choices set answer = ?, outcome = ?, is_right = ?, seconds = ?, reason = ?,"
+                " version = ?, answered = ? where number = ? and place = ?",
+                (answer, outcome, is_right, seconds, reason, self._study.version, now, *key),
+            )
+        return 0.0
+
+    def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
+        """The outcome of an answer, and whether a check was answered right; ValueError if none."""
+        raise NotImplementedError
+
+    def _least_seconds(self, page: sqlite3.Row) -> float:
+        """Seconds before which an answer is sent back."""
+        raise NotImplementedError
+
+    def _may_change(self, _page: sqlite3.Row) -> bool:
+        """Whether an answered page may be answered anew."""
+        return False
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def answers_since(self, at: float) -> int:
+        """Number of answers since a time."""
+        return int(self._all("select count(*) from choices where answered > ?", at)[0][0])
+
+    def left_out(self) -> dict[str, int]:
+        """Number of readers whom each rule of the plan leaves out so far."""
+        raise NotImplementedError
+
+    def states(self) -> dict[str, int]:
+        """Number of readers in each state."""
+        return dict(map(tuple, self._all("select state, count(*) from readers group by 1")))
+
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """By pair or story, its answers and the pages that readers still have before them."""
+        rows = self._all(
+            "select pair_id, count(answered), count(*) - count(answered) from choices "
+            "where kind in (select value from json_each(?)) group by 1",
+            json.dumps(self.counted),
+        )
+        counted = {pair_id: (answered, waiting) for pair_id, answered, waiting in rows}
+        return {name: counted.get(name, (0, 0)) for name in sorted(self._study.by_id)}
+
+    def minutes(self) -> list[float]:
+        """Minutes from start to the last answer, of all readers who finished; sorted."""
+        rows = self._all(
+            "select max(answered) - started from choices join readers using (number) "
+            "where state = 'finished' group by number order by 1"
+        )
+        return [row[0] / 60 for row in rows]
+
+
+class Store(BaseStore):
+    """The store of a study of pairs."""
+
+    counted = ("pair",)
+    _study: Study
 
     def _assign(self, number: int) -> None:
         """Give a reader the pairs with the fewest readers, each with the side shown less often.
@@ -354,62 +503,7 @@ class Store:
             kind, name, _ = rows[at]
             if kind == "pair" and name in self._plan.questions:
                 rows.insert(at + 1, ("question", name, None))
-        # Numbers are not used again: a form of a page that was taken away finds no other page.
-        ((last,),) = self._all(
-            "update readers set pages = pages + ? where number = ? returning pages",
-            len(rows),
-            number,
-        )
-        self._database.executemany(
-            'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
-            [(number, place, *row) for place, row in enumerate(rows, last - len(rows) + 1)],
-        )
-
-    def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
-        """Store the answer of a page; the first answer binds, a second one changes nothing.
-
-        Args:
-            reader: the reader.
-            place: the page.
-            answer: "first" or "second"; for a content question, one of its answers.
-            reason: what the reader wrote.
-
-        Returns:
-            0 if the page is answered now, or was before; else the seconds that the reader must
-            still take for the page.
-
-        Raises:
-            ValueError: the reader has no such page before them, or it has no such answer.
-        """
-        now = self._now()
-        with self._transaction():
-            rows = self._all(
-                "select choices.* from choices join readers using (number) "
-                "where reader = ? and place = ?",
-                reader,
-                place,
-            )
-            if not rows or rows[0]["shown"] is None:
-                raise ValueError("no such page")
-            page = rows[0]
-            if page["answered"] is not None:
-                return 0.0
-            outcome, is_right = self._read_answer(page, answer)
-            seconds: float = max(0.0, now - page["shown"])
-            key = (page["number"], place)
-            is_pair = page["kind"] != "question"
-            least = self._study.least_seconds(page["pair_id"]) if is_pair else 0.0
-            if seconds < least:
-                self._database.execute(
-                    "update choices set hurried = hurried + 1 where number = ? and place = ?", key
-                )
-                return least - seconds
-            self._database.execute(
-                "update choices set answer = ?, outcome = ?, is_right = ?, seconds = ?, reason = ?,"
-                " version = ?, answered = ? where number = ? and place = ?",
-                (answer, outcome, is_right, seconds, reason, self._study.version, now, *key),
-            )
-        return 0.0
+        self._add_pages(number, rows)
 
     def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
         """The side chosen, and whether a check was answered right."""
@@ -424,29 +518,14 @@ class Store:
         is_check = page["kind"] == "attention"
         return side, side != self._study.garbled_side(page["pair_id"]) if is_check else None
 
-    # Reading ----------------------------------------------------------------------------------
+    def _least_seconds(self, page: sqlite3.Row) -> float:
+        is_pair = page["kind"] != "question"
+        return self._study.least_seconds(page["pair_id"]) if is_pair else 0.0
 
     def choices(self) -> pa.Table:
         """All answers; table with the schema CHOICES, whose readers are salted hashes."""
         return pa.Table.from_pylist([dict(row) for row in self._all(_CHOICES)], CHOICES.arrow())
 
-    def states(self) -> dict[str, int]:
-        """Number of readers in each state."""
-        return dict(map(tuple, self._all("select state, count(*) from readers group by 1")))
-
-    def progress(self) -> dict[str, tuple[int, int]]:
-        """By pair, its choices and the pages that readers still have before them."""
-        rows = self._all(
-            "select pair_id, count(answered), count(*) - count(answered) from choices "
-            "where kind = 'pair' group by 1"
-        )
-        counted = {pair_id: (answered, waiting) for pair_id, answered, waiting in rows}
-        return {name: counted.get(name, (0, 0)) for name in sorted(self._study.by_id)}
-
-    def minutes(self) -> list[float]:
-        """Minutes from start to the last answer, of all readers who finished; sorted."""
-        rows = self._all(
-            "select max(answered) - started from choices join readers using (number) "
-            "where state = 'finished' group by number order by 1"
-        )
-        return [row[0] / 60 for row in rows]
+    def left_out(self) -> dict[str, int]:
+        """Number of readers whom each rule of the plan leaves out so far."""
+        return exclusion_counts(reader_results(self.choices(), self._plan.exclude))

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, Literal, Self
 from litbench.config import as_plain
 from litbench.errors import DataError
 from litbench.store import file_digest, fingerprint
+from litbench.templates.parser import LONGEST_REPLY
 from litbench.text import digest, valid_unicode
 
 Outcome = Literal["answered", "refused", "cut", "error"]
@@ -70,7 +71,8 @@ class Answer:
     negative or absurd number, another type than an integer, or 0 for a text.
 
     Attributes:
-        outcome: `cut` if truncated at `max_tokens`, or if the question was too long.
+        outcome: `cut` if truncated at `max_tokens` or, by us, at `LONGEST_REPLY` characters, or if
+            the question was too long.
         text: the answer without hidden reasoning; empty after an error.
         detail: the provider's message about a refusal or an error.
         input_tokens: tokens read, including those from the provider's prompt cache.
@@ -94,6 +96,9 @@ class Answer:
         for name in ("text", "detail", "model"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, valid_unicode(value))
+        if len(self.text) > LONGEST_REPLY:
+            object.__setattr__(self, "text", self.text[:LONGEST_REPLY])
+            object.__setattr__(self, "outcome", "cut")
         least = {"input_tokens": self.outcome != "error", "output_tokens": bool(self.text)}
         for name in ("input_tokens", "cached_tokens", "output_tokens"):
             value = getattr(self, name)

@@ -22,9 +22,10 @@ from litbench.metrics.writing import (
 )
 
 PEOPLE = "people"
-# Quantities of the protocol tow: lengths of the input and of the text, and weights of plans.
+# Quantities of the protocol tow: lengths of the input and of the text, weights of the planner, and
+# shares of the criteria that a judge has planned for a text.
 LENGTHS = ("input characters", "output characters")
-WEIGHT = "weight "
+WEIGHT, SHARE = "weight ", "share "
 
 
 @dataclass
@@ -134,15 +135,19 @@ def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, L
 
 
 def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
-    """How far the weights of each planner differ between samples, by prompt with several."""
-    plans: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(dict)
+    """How far the weights of each planner differ between samples, by prompt with several.
+
+    A judge that plans its own criteria is a planner, too; its plan is of one writer's text.
+    """
+    plans: dict[tuple[str, str, str], dict[int, dict[str, float]]] = defaultdict(dict)
     for row in graded.rows:
-        if row["quantity"].startswith(WEIGHT):
-            # The plan does not depend on the writer.
-            plan = plans[row["rater"], row["prompt_id"]].setdefault(row["sample"], {})
+        if row["quantity"].startswith((WEIGHT, SHARE)):
+            # The planner's plan does not depend on the writer.
+            writer = row["writer"] if row["quantity"].startswith(SHARE) else ""
+            plan = plans[row["rater"], row["prompt_id"], writer].setdefault(row["sample"], {})
             plan[row["quantity"]] = row["grade"]
     found = defaultdict(list)
-    for (planner, _), trials in plans.items():
+    for (planner, *_), trials in plans.items():
         if len(trials) > 1:
             ordered = [trials[sample] for sample in sorted(trials)]
             found[planner].append(negotiation_inconsistency(ordered))

@@ -7,9 +7,8 @@ has the libraries. NLTK's data are read from the folders in `NLTK_DATA` and NLTK
 
 import itertools
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,9 +19,6 @@ from litbench.errors import DataError, MissingExtraError
 
 # Later versions split words at dashes and quotes in other ways.
 _NLTK_VERSIONS = ("3.9.1", "3.9.2")
-_APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc", "'"))
-_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
-_CONTRACTION = re.compile("(?:it|that|what|who|s?he|there|here|where|when|why|how|let)'s")
 
 
 @dataclass(frozen=True)
@@ -205,7 +201,9 @@ def repetition(stories: Sequence[Sequence[str]]) -> float:
             Counter(ngram for chapter in story for ngram in _ngrams(chapter, n)) for story in tokens
         ]
         total = sum(by_story, Counter[str]())
-        repeated += sum(sorted((total[ngram] for ngram in _shared(by_story)), reverse=True)[:40])
+        stories_with = Counter(itertools.chain.from_iterable(by_story))
+        shared = (total[ngram] for ngram, count in stories_with.items() if count >= 2)
+        repeated += sum(sorted(shared, reverse=True)[:40])
     return 1000 * repeated / n_words
 
 
@@ -214,12 +212,6 @@ def _content_words(text: str) -> list[str]:
     english = _english()
     words = (token.lower() for token in english.tokens(text) if token.isalpha())
     return [word for word in words if word not in english.stop_words]
-
-
-def _shared(counts: Iterable[Counter[str]]) -> set[str]:
-    """Keys of at least two of the counters."""
-    stories = Counter(itertools.chain.from_iterable(counts))
-    return {item for item, n in stories.items() if n >= 2}
 
 
 def prose_statistics(stories: Sequence[Sequence[str]], lists: SlopLists) -> ProseStatistics:
@@ -232,54 +224,3 @@ def prose_statistics(stories: Sequence[Sequence[str]], lists: SlopLists) -> Pros
         slop=slop(text, lists).index,
         repetition=repetition(stories),
     )
-
-
-def count_long_words(text: str) -> Counter[str]:
-    """Count words of at least four letters or with an inner apostrophe, lower-case."""
-    words = _WORD.findall(text.lower().translate(_APOSTROPHES))
-    return Counter(word for word in words if len(word) >= 4 or "'" in word)
-
-
-def fold_possessives(counts: Mapping[str, int]) -> Counter[str]:
-    """Count "mara's" as "mara"; contractions such as "it's" stay."""
-    folded: Counter[str] = Counter()
-    for word, count in counts.items():
-        folded[word if _CONTRACTION.fullmatch(word) else word.removesuffix("'s")] += count
-    return folded
-
-
-def without_names(counts: Mapping[str, int], names: Collection[str]) -> Counter[str]:
-    """Drop words that contain a name; as published, the name "crow" drops "crowd", too."""
-    return Counter(
-        {word: n for word, n in counts.items() if not any(name in word for name in names)}
-    )
-
-
-def repetitive_words(
-    stories: Sequence[Sequence[str]], names: Collection[str] = ()
-) -> list[tuple[str, float]]:
-    """Words that a writer uses more than others do.
-
-    Words that occur more than five times, in at least two stories.
-
-    Args:
-        stories: texts of the chapters of each story.
-        names: lower-case names to leave out, for example those in the prompts.
-
-    Returns:
-        Words with their frequency divided by that of `wordfreq` in English, highest first.
-    """
-    try:
-        from wordfreq import word_frequency  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("wordfreq", "prose") from error
-    by_story = [count_long_words("\n".join(story)) for story in stories]
-    shared = _shared(by_story)
-    counts = without_names(fold_possessives(sum(by_story, Counter[str]())), names)
-    kept = {word: count for word, count in counts.items() if word in shared and count > 5}
-    total = sum(kept.values())
-    ratios = [
-        (word, count / total / (word_frequency(word, "en") or 1e-12))
-        for word, count in kept.items()
-    ]
-    return sorted(ratios, key=lambda item: item[1], reverse=True)

@@ -1,8 +1,8 @@
 """Headings and paragraphs of Chinese texts, and the formatting leaf of Tree-of-Writing.
 
-The heading tree is that of Listing 1 of the paper (appendix M.8). The leaf has two modes: that of
-the released code (github.com/ZhuoerFeng/ACL2026-Tree-of-Writing), and one that follows the paper's
-Table 10, which names outcomes but no rules: the rules are ours.
+The heading tree is that of Listing 1 of the paper (appendix M.8). The leaf is rated as the
+published code does (github.com/ZhuoerFeng/ACL2026-Tree-of-Writing), or by the paper's Table 10,
+which names outcomes but no rules: the rules are ours.
 """
 
 import itertools
@@ -21,12 +21,12 @@ _PATTERNS = {
     "chinese_second": re.compile(rf"[（(]({_NUMERAL})[)）]\s*(.*)"),
 }
 _DIGITS = " 一二三四五六七八九"
-_RELEASED_MARKDOWN = re.compile(r"(#{1,6})\s+.")
-_RELEASED_TITLE = re.compile(
+_PUBLISHED_MARKDOWN = re.compile(r"(#{1,6})\s+.")
+_PUBLISHED_TITLE = re.compile(
     r"(?:[一二三四五六七八九十百]+[、.．]|第[一二三四五六七八九十百]+[章节部分]|\d+[、.．])\s*.+"
 )
 # A line of nothing but marks is a divider.
-_BULLET = re.compile(r"[-*+•]\s+.*\w")
+_BULLET = re.compile(r"[-*+•]\s.*\w")
 _SENTENCE_END = re.compile("[。！？!?…]+")
 # Genres of continuous text, in which lists do not belong.
 _CONTINUOUS = frozenset(["fiction", "prose", "poetry", "argumentative", "letter", "speech"])
@@ -161,18 +161,18 @@ def formatting_score(text: str, genre: str) -> int | None:
     return 10 if headings > 1 else 5
 
 
-def released_formatting_score(text: str) -> int:
-    """Rate the formatting as the released code does.
+def published_formatting_score(text: str) -> int:
+    """Rate the formatting as the published code does.
 
     Returns:
         0 if a Markdown heading is more than one level below the one before, else 10 with any title
         (numbered list items are titles there) or below 500 characters, else 5.
     """
     lines = _lines(text)
-    hashes = [len(match[1]) for line in lines if (match := _RELEASED_MARKDOWN.match(line))]
+    hashes = [len(match[1]) for line in lines if (match := _PUBLISHED_MARKDOWN.match(line))]
     if _jumps(hashes):
         return 0
-    has_title = bool(hashes) or any(_RELEASED_TITLE.match(line) for line in lines)
+    has_title = bool(hashes) or any(_PUBLISHED_TITLE.match(line) for line in lines)
     return 10 if has_title or len(text) < _SHORT else 5
 
 

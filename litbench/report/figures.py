@@ -133,6 +133,15 @@ def short_count(value: float) -> str:
     return f"{value:.3g}"
 
 
+def write_size(parameters: float) -> str:
+    """Format a number of parameters in the usual short form: 22.7M, 1.24B."""
+    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        # Rounding to three digits: 999,999,999 is 1B, not 1000M.
+        if parameters >= size * 0.9995:
+            return f"{parameters / size:.3g}{unit}"
+    return f"{parameters:.0f}"
+
+
 def _whole_counts(axes: Any, label: str) -> None:
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 

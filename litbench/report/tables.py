@@ -12,7 +12,6 @@ from typing import Any
 
 from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.metrics.ablation import write_size
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.metrics.printing import write_dollars
@@ -269,7 +268,7 @@ def draw_figure_5(entries: Sequence[Entry]) -> Figure | None:
         )
         for (group, _), members in families.items()
     ]
-    drawn = figures.curves(lines, "parameters", tick=write_size, mark=_mark())
+    drawn = figures.curves(lines, "parameters", tick=figures.write_size, mark=_mark())
     caption = (
         "Agreement with its 95 % interval, by prompt, for raters whose size is known. A line joins "
         "raters of one family. Dotted: chance."

@@ -10,7 +10,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.records import prompt_keys
 from litbench.sources.pairs import read_any_pairs
 from litbench.sources.ratings import ROUNDING
-from litbench.text import prompt_key
+from litbench.text import digest, prompt_key
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,25 @@ def read_pairs(
             "files of the same run"
         )
     return EvaluationPairs(headline, *((wider, None) if ratings is None else (None, wider)))
+
+
+def subsample(pairs: pa.Table, size: int) -> pa.Table:
+    """Draw pairs from as many prompts as possible; the result keeps the order of the table.
+
+    A prompt gives a second pair only after every prompt has given one. A smaller subsample is
+    contained in a larger one. The order of the table has no effect on the choice.
+    """
+    by_prompt: dict[str, list[tuple[str, int]]] = {}
+    for row, (key, name) in enumerate(
+        zip(prompt_keys(pairs), pairs["pair_id"].to_pylist(), strict=True)
+    ):
+        by_prompt.setdefault(key, []).append((digest("pair", 0, name), row))
+    order = sorted(
+        (rank, digest("prompt", 0, key), row)
+        for key, of_prompt in by_prompt.items()
+        for rank, (_, row) in enumerate(sorted(of_prompt))
+    )
+    return pairs.take(pa.array(sorted(row for *_, row in order[:size]), pa.int64()))
 
 
 def read_held_out(

@@ -249,6 +249,42 @@ def overall_ratings(ratings: pa.Table) -> pa.Table:
     return ratings.filter(pc.is_null(ratings["criterion"]))
 
 
+def grades_of(
+    ratings: pa.Table, stories: pa.Table, writer: str, whole: str = "overall"
+) -> pa.Table:
+    """Return every rating as a grade of the story's writer.
+
+    Args:
+        ratings: table with the schema RATINGS.
+        stories: table with `story_id`, `prompt_id` and `writer`. Stories of one writer and prompt
+            with the same `sample` have a grade together, the mean; without that column each is a
+            sample of its own.
+        writer: column of the stories that says who wrote them.
+        whole: quantity of the ratings of whole texts.
+
+    Returns:
+        Table with the schema GRADES.
+    """
+    if writer not in stories.column_names:
+        raise DataError(f"stories: no column '{writer}': {nearest(writer, stories.column_names)}")
+    samples: Counter[tuple[str, str]] = Counter()
+    places = {}
+    for row in stories.sort_by("story_id").to_pylist():
+        of_writer = (str(row[writer]), row["prompt_id"])
+        sample = row.get("sample")
+        places[row["story_id"]] = (*of_writer, samples[of_writer] if sample is None else sample)
+        samples[of_writer] += 1
+    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for row in ratings.to_pylist():
+        key = (*places[row["story_id"]], row["rater"], row["criterion"] or whole)
+        found[key] += [row["rating"]] * (row["rating"] is not None)
+    grades = [
+        dict(zip(GRADES.key, key, strict=True)) | {"grade": sum(of) / len(of) if of else None}
+        for key, of in found.items()
+    ]
+    return pa.Table.from_pylist(grades, schema=GRADES.arrow())
+
+
 def people_means(ratings: pa.Table, least: int) -> dict[str, float]:
     """Return the annotators' mean rating of every story with at least `least` ratings."""
     by_story: dict[str, list[float]] = defaultdict(list)
@@ -378,29 +414,6 @@ class RatingImport:
     min_gap: float = 0.0
     split: str = "all"
     writer: str | None = None
-
-
-def grades_of(ratings: pa.Table, stories: pa.Table, writer: str) -> pa.Table:
-    """Return every rating as a grade of the story's writer; the whole text is `overall`."""
-    if writer not in stories.column_names:
-        raise DataError(f"stories: no column '{writer}': {nearest(writer, stories.column_names)}")
-    samples: Counter[tuple[str, str]] = Counter()
-    places = {}
-    for row in stories.select(["story_id", "prompt_id", writer]).sort_by("story_id").to_pylist():
-        place = (str(row[writer]), row["prompt_id"])
-        names = ("writer", "prompt_id", "sample")
-        places[row["story_id"]] = dict(zip(names, (*place, samples[place]), strict=True))
-        samples[place] += 1
-    grades = [
-        {
-            **places[row["story_id"]],
-            "rater": row["rater"],
-            "quantity": row["criterion"] or "overall",
-            "grade": row["rating"],
-        }
-        for row in ratings.to_pylist()
-    ]
-    return pa.Table.from_pylist(grades, schema=GRADES.arrow())
 
 
 def import_ratings(config: RatingImport, program: str) -> None:

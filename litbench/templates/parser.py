@@ -14,7 +14,6 @@ next sentence calls a manipulation. In doubt, text counts as quoted. Every step 
 because a story can influence the judge to write a pathological answer.
 """
 
-import json
 import re
 import unicodedata
 from bisect import bisect_right
@@ -25,6 +24,7 @@ from itertools import islice
 from typing import Literal, NamedTuple, cast
 
 from litbench.templates.contradiction import NOUN, is_disowned, reconsiders, stands
+from litbench.templates.json_replies import find_json
 
 # label: a single letter. verdict: the line "Preferred: A". explanation: reasons, then that line.
 # json_verdict: {"preferred": "A"}. json_explanation: an object with the keys "explanation" and
@@ -502,27 +502,21 @@ def _objects(text: str, quoted: bytearray, *, is_one_line: bool) -> Iterator[_St
     After prose the value may be a list of one. If an object is not valid JSON, the rest of the
     answer is treated as part of it.
     """
-    decoder = json.JSONDecoder(strict=False)
-    match = _OPENS.search(text)
-    while match:
-        start = match.start("start")
-        end = match.end()
-        if not quoted[start]:
-            try:
-                value, end = decoder.raw_decode(text, start)
-            except (ValueError, RecursionError):
-                end = text.rfind("}", start) + 1 or len(text)
-                yield _Stated(start, end, _loose_verdict(text[start:end]))
-                return
-            values = [entry for key, entry in value.items() if _OBJECT_KEY.fullmatch(_bare(key))]
-            preferred = value.get("preferred", values[-1] if values else None)
-            if isinstance(preferred, list) and len(preferred) == 1 and not is_one_line:
-                preferred = preferred[0]
-            reasons = next((value[key] or "" for key in _EXPLANATION_KEYS if key in value), None)
-            verdict = _value(_bare(preferred)) if isinstance(preferred, str) else None
-            explanation = reasons if reasons is None or isinstance(reasons, str) else ""
-            yield _Stated(start, end, verdict or "unparsed" if values else None, explanation)
-        match = _OPENS.search(text, end)
+    for start, end, value, is_broken in find_json(text, _OPENS):
+        if quoted[start]:
+            continue
+        if is_broken:
+            behind = text.rfind("}", start) + 1 or len(text)
+            yield _Stated(start, behind, _loose_verdict(text[start:behind]))
+            return
+        values = [entry for key, entry in value.items() if _OBJECT_KEY.fullmatch(_bare(key))]
+        preferred = value.get("preferred", values[-1] if values else None)
+        if isinstance(preferred, list) and len(preferred) == 1 and not is_one_line:
+            preferred = preferred[0]
+        reasons = next((value[key] or "" for key in _EXPLANATION_KEYS if key in value), None)
+        verdict = _value(_bare(preferred)) if isinstance(preferred, str) else None
+        explanation = reasons if reasons is None or isinstance(reasons, str) else ""
+        yield _Stated(start, end, verdict or "unparsed" if values else None, explanation)
 
 
 def _loose_verdict(text: str) -> Verdict:

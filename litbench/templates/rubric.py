@@ -22,13 +22,14 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
+from litbench.templates.json_replies import find_json
 from litbench.templates.parser import LONGEST_REPLY
 
 Form = Literal["lines", "tags", "brackets", "json"]
@@ -69,7 +70,13 @@ _OWN = re.compile(r"\b(?:my|overall|final)\b", re.I)
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
 _LONGEST_NAME = 200
-_Block = list[tuple[str, float | None]]
+_Stated = tuple[str, float | None]
+# Reasons in words instead of a number.
+_PROSE = re.compile(r"\W*(?:[^\W\d]+\W+){3,}[^\W\d]+\D*\Z")
+_FIRST_KEY = re.compile(r'\{\s*"([^"]{1,200})"\s*:')
+# A quotation of several lines.
+_PASSAGE = re.compile(r"“[^“”\n]*+\n[^“”]*+”")
+_ANCHORS = re.compile(r"[;,] (?:only )?(?=\d+ = )")
 # Typical length of the reasoning before the ratings, for estimates.
 _EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
 
@@ -93,6 +100,13 @@ class Criterion:
     weight: float = 1.0
     power: float = 1.0
     allowed: list[float] | None = None
+
+    @cached_property
+    def parts(self) -> tuple[str, dict[float, str]]:
+        """What `about` asks, and what it says of ratings, as in `... ; 1 = dull; 5 = fine`."""
+        question, *anchors = _ANCHORS.split(self.about)
+        pieces = (one.partition(" = ") for one in anchors)
+        return question, {float(number): text for number, _, text in pieces}
 
 
 class Rating(NamedTuple):
@@ -173,9 +187,9 @@ class Rubric:
     def read(self, reply: str, *, as_published: bool = False) -> dict[str, Rating]:
         """Return the rating of every criterion that a reply states; the others are unparsed.
 
-        Names match without case, Markdown, numbers, spaces and hyphens. Within a block the last
-        line of a criterion binds. If two blocks disagree, one may be quoted from the text, and
-        nothing is read, unless the last one alone is complete. Block quotations never count.
+        Names match without case, Markdown, numbers, spaces and hyphens. If a criterion is rated
+        twice and differently, one of the two may be quoted from the text, and nothing is read.
+        Block quotations, and quotations of several lines, never count.
         `as_published` reads as the benchmarks' own programs do: `lines` keeps names as
         they are written, unknown ones too, and clamps numbers to the scale; `tags` takes the first
         integer of each tag and nothing if one is missing; `brackets` takes the first number.
@@ -193,6 +207,11 @@ class Rubric:
             }
         missing = {one.name: Rating(None, "unparsed") for one in self.criteria}
         return missing | stated
+
+    def options(self, criterion: Criterion) -> list[float]:
+        """The ratings that a person can give: those allowed, else whole numbers of the scale."""
+        numbers = range(math.ceil(self.lowest), math.floor(self.highest) + 1)
+        return criterion.allowed or [float(number) for number in numbers]
 
     def unread(self, outcome: str) -> dict[str, Rating]:
         """The ratings of a reply that cannot be read, such as a refusal."""
@@ -238,45 +257,31 @@ class Rubric:
             return Rating(None, "off_scale")
         return Rating(number)
 
-    def _agreed(self, blocks: Iterable[_Block]) -> dict[str, float | None]:
-        """The numbers of all blocks; none if two disagree, unless the last alone is complete."""
+    def _agreed(self, stated: Iterable[_Stated]) -> dict[str, float | None]:
+        """The number of every criterion; none at all if one is stated in two ways."""
         agreed: dict[str, float | None] = {}
-        for block in blocks:
-            found = {name: number for name, number in block if name in self._by_name}
-            is_disputed = any(
-                number is not None and agreed.get(name) not in (None, number)
-                for name, number in found.items()
-            )
-            is_complete = [
-                all(one.get(name) is not None for name in self._by_name) for one in (agreed, found)
-            ]
-            if is_disputed and is_complete != [False, True]:
+        for name, number in stated:
+            if name in self._by_name and agreed.setdefault(name, number) != number:
                 return {}
-            agreed = found if is_disputed else agreed | found
         return agreed
 
-    # Readers: blocks of canonical names with numbers, or None where no number can be read.
+    # Readers: canonical names with numbers, or None where no number can be read.
 
-    def _lines(self, reply: str) -> Iterator[_Block]:
+    def _lines(self, reply: str) -> Iterator[_Stated]:
         lines = [line for line in reply.splitlines() if line.strip()]
         first = next((k for k, line in enumerate(lines) if _SCORES.match(line)), 0)
-        block: _Block = []
         is_inside = is_quoted = False
         for before, line in itertools.islice(itertools.pairwise(["", *lines]), first, None):
             rating = self._line(line)
-            # A marker or the first rating after other lines begins a block.
+            # A marker or the first rating after other lines may follow an introduction.
             if _SCORES.match(line) or (rating and not is_inside):
-                yield block
-                block, is_inside = [], True
                 is_quoted = bool(_QUOTES.search(before)) and not _OWN.search(before)
-            elif rating is None:
-                is_inside = False
+            is_inside = rating is not None or _SCORES.match(line) is not None
             if rating and not is_quoted:
-                block.append(rating)
-        yield block
+                yield rating
 
-    def _line(self, line: str) -> tuple[str, float | None] | None:
-        """The criterion that a line begins with, and its number; None if it names none."""
+    def _line(self, line: str) -> _Stated | None:
+        """The criterion that a line rates, and its number; None for other lines and for prose."""
         row = _ROW.match(line)
         if row:
             cells = [cell for cell in row[1].split("|") if cell.strip(_MARKS)]
@@ -290,35 +295,29 @@ class Rubric:
             key = canonical(_RANGE.sub("", name[:_LONGEST_NAME]))
             is_open = name.count('"') % 2 or name.count("“") > name.count("”")
             if key in self._by_name and len(name) <= _LONGEST_NAME and not is_open:
-                return key, _number(rest, self.highest)
+                return None if _PROSE.match(rest) else (key, _number(rest, self.highest))
         return None
 
-    def _tags(self, reply: str) -> Iterator[_Block]:
-        block: dict[str, float | None] = {}
+    def _tags(self, reply: str) -> Iterator[_Stated]:
         for tag, value in re.findall(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>", reply):
-            name = canonical(tag)
-            if name in block:
-                yield list(block.items())
-                block = {}
-            if name in self._by_name:
-                block[name] = _number(value, self.highest)
-        yield list(block.items())
+            yield canonical(tag), _number(value, self.highest)
 
-    def _brackets(self, reply: str) -> Iterator[_Block]:
-        # The first number after each word "score", else the last number.
+    def _brackets(self, reply: str) -> Iterator[_Stated]:
+        # The first number after each word "score", else every number.
         after = re.split(r"\bscores?\b", reply, flags=re.I)[1:]
         numbers = [number for part in after for number in _BRACKETS.findall(part)[:1]]
-        for number in numbers or _BRACKETS.findall(reply)[-1:]:
-            yield [(canonical(self.criteria[0].name), float(number))]
+        for number in numbers or _BRACKETS.findall(reply):
+            yield canonical(self.criteria[0].name), float(number)
 
-    def _json(self, reply: str) -> Iterator[_Block]:
-        for content in json_objects(reply):
-            block: _Block = []
-            for name, value in _leaves(content):
+    def _json(self, reply: str) -> Iterator[_Stated]:
+        for found in find_json(reply):
+            # A truncated object, before one that may be the text's.
+            if found.is_broken and (key := _FIRST_KEY.match(reply, found.start)):
+                yield canonical(key[1]), None
+            for name, value in _leaves(found.content):
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 number = float(value) if is_number else _number(str(value), self.highest)
-                block.append((canonical(name), number))
-            yield block
+                yield canonical(name), number
 
     def _published_lines(self, reply: str) -> dict[str, float]:
         # As longform-writing-bench, core/scoring.py: lines after a marker, until a rule or an end
@@ -369,29 +368,40 @@ def canonical(name: str) -> str:
 
 
 def _own_text(reply: str) -> str:
-    """The reply without block quotations, in compatibility form."""
-    text = unicodedata.normalize("NFKC", _NO_DIGITS.sub("^", reply))
+    """The reply without quotations, in compatibility form."""
+    text = unicodedata.normalize("NFKC", _PASSAGE.sub("", _NO_DIGITS.sub("^", reply)))
     return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(?:>|&gt;)", line))
 
 
-def json_objects(reply: str) -> Iterator[Any]:
-    """Yield the outermost JSON objects of a reply, in order."""
-    decoder = json.JSONDecoder(strict=False)
-    start = reply.find("{")
-    failures = 0
-    # A bound on failures keeps the time linear in texts that are full of braces.
-    while start >= 0 and failures < 100:
-        try:
-            content, end = decoder.raw_decode(reply, start)
-            yield content
-        except (ValueError, RecursionError):
-            end, failures = start + 1, failures + 1
-        start = reply.find("{", end)
+@cache
+def _packaged() -> dict[str, dict[str, Any]]:
+    """The keys of the packaged rubrics, by name.
+
+    A file with `rubrics` has several rubrics of one criterion, which share its other keys: `logic`
+    in `tow.yaml` is `tow_logic`.
+    """
+    found = {}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        shared = {**read_yaml(path), "name": path.stem, "path": path}
+        rubrics = shared.pop("rubrics", None)
+        if rubrics is None:
+            found[path.stem] = shared
+            continue
+        for criterion, own in rubrics.items():
+            name = f"{path.stem}_{criterion}"
+            found[name] = {
+                **shared,
+                "name": name,
+                "highest": own.get("highest", shared["highest"]),
+                "text": shared["text"].replace("{scale}", own["scale"]),
+                "criteria": [{"name": criterion, "about": own["about"]}],
+            }
+    return found
 
 
 def packaged_rubrics() -> list[str]:
     """Sorted names of the packaged rubrics."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return sorted(_packaged())
 
 
 def rubric_files(name: str) -> dict[str, str]:
@@ -401,22 +411,23 @@ def rubric_files(name: str) -> dict[str, str]:
 
 def load_rubric(name: str | Path) -> Rubric:
     """Load a packaged rubric or a YAML file."""
-    known = packaged_rubrics()
-    is_packaged = str(name) in known
-    path = _FOLDER / f"{name}.yaml" if is_packaged else Path(name)
-    if not is_packaged and path.suffix not in (".yaml", ".yml"):
+    known, path = packaged_rubrics(), Path(name)
+    if str(name) in known:
+        content = dict(_packaged()[str(name)])
+    elif path.suffix in (".yaml", ".yml"):
+        content = {**read_yaml(path), "name": path.stem, "path": path}
+    else:
         raise ConfigError(
             f"unknown rubric '{name}' ({nearest(str(name), known)}): use a packaged rubric or the "
             "path of a .yaml file"
         )
-    where = f"rubric {path}"
-    content = read_yaml(path)
+    where = f"rubric {content['path']}"
     if isinstance(criteria := content.get("criteria"), list):
         content["criteria"] = tuple(
             build(Criterion, {"name": one} if isinstance(one, str) else one, f"{where}: criteria")
             for one in criteria
         )
-    rubric = build(Rubric, {**content, "name": path.stem, "path": path}, where)
+    rubric = build(Rubric, content, where)
     return replace(rubric, text=rubric.text.strip())
 
 

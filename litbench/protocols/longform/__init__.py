@@ -27,7 +27,7 @@ from litbench.protocols.protocol import (
     missing_flag,
     rate_texts,
 )
-from litbench.store import file_digest
+from litbench.protocols.texts import check_placeholders, read_texts, texts_record
 from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
 
 _FOLDER = Path(__file__).parent
@@ -40,6 +40,7 @@ _POWER_CRITERION = "forced poetry or metaphor"
 _JUDGED = ("chapter", "final")
 # In place of a chapter without text, as published.
 _MISSING = "[ERROR: Text missing]"
+_PLACES = ("writing_prompt", "n_chapters", "chapter_number")
 _PROMPTS = "longform_creative_writing_prompts_minimalist.json"
 # The published files, with the first 16 digits of their SHA-256 as of commit d1c6255 (May 2025).
 _PUBLISHED_FILES = {
@@ -126,17 +127,8 @@ class Longform(Protocol):
 
     def record(self) -> dict[str, Any]:
         """The digests of the texts, and what is not as published."""
-        reasons = []
-        digests = {}
-        if self._options.texts is None:
-            reasons.append("prompts and rubrics are LitBench's own")
-        else:
-            digests = {name: file_digest(self._options.texts / name) for name in _PUBLISHED_FILES}
-            altered = [
-                name for name, known in _PUBLISHED_FILES.items() if digests[name][:16] != known
-            ]
-            if altered:
-                reasons.append(f"not the published texts: {', '.join(altered)}")
+        own = "prompts and rubrics are LitBench's own"
+        reasons, digests = texts_record(self._options.texts, _PUBLISHED_FILES, own)
         if self._options.chapters != 8:
             reasons.append(f"{self._options.chapters} chapters instead of 8")
         if not self._options.as_published:
@@ -232,15 +224,11 @@ def published_texts(folder: Path) -> Texts:
     Raises:
         ConfigError: a file is missing or does not have the form of the published one.
     """
-    files = {}
-    for name in _PUBLISHED_FILES:
-        try:
-            files[name] = (folder / name).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"texts: cannot read {name} in {folder} ({error}): give the folder data/ of "
-                "github.com/EQ-bench/longform-writing-bench"
-            ) from error
+    origin = "data/ of github.com/EQ-bench/longform-writing-bench"
+    files = read_texts(folder, _PUBLISHED_FILES, origin)
+    for name in files:
+        if name.startswith("prompt"):
+            check_placeholders(files[name], _PLACES, folder / name)
     try:
         prompts = json.loads(files[_PROMPTS])
         items = [Item(name, entry["writing_prompt"]) for name, entry in prompts.items()]
@@ -288,7 +276,8 @@ def _published_rubric(
         )
         for name in names
     )
-    text = files[f"longform_creative_writing_judging_prompt_{level}.txt"]
+    name = f"longform_creative_writing_judging_prompt_{level}.txt"
+    text = files[name]
     ours = {
         "writing_prompt": "{prompt}",
         "final_plan": "{plan}",
@@ -300,5 +289,6 @@ def _published_rubric(
         # In the order of the file, which is not that of the criteria.
         "lower_is_better_criteria": ", ".join(negative),
     }
-    text = PLACEHOLDER.sub(lambda match: ours.get(match[1], match[0]), text)
+    check_placeholders(text, ours, folder / name)
+    text = PLACEHOLDER.sub(lambda match: ours[match[1]], text)
     return Rubric(f"longform_{level}", "lines", 0.0, 20.0, text, criteria, is_plain=True)

@@ -2,8 +2,8 @@
 
 The protocol of NARRA-Gym (github.com/narra-gym/NARRA-Gym): a writer builds a story world for a
 reader with a burden and leads the reader through it; a model plays the reader, judges rate the
-whole. The packaged prompts, rubric and personas are our own; `personas` takes the published cards.
-docs/writers.md says what differs.
+whole. The packaged prompts, rubric and personas are our own; `texts` and `personas` take others.
+docs/writers.md lists what differs.
 """
 
 import re
@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from litbench.config import read_yaml
 from litbench.errors import ConfigError
 from litbench.judges.rubric import Rated
 from litbench.judges.session import RECORDED, Models, Session
 from litbench.judges.store import Sampling
-from litbench.protocols.narra.episode import READER, Episode, EpisodeOptions
+from litbench.protocols.narra.episode import PROMPTS, READER, Episode, EpisodeOptions
 from litbench.protocols.narra.history import render_transcript
-from litbench.protocols.narra.pacing import load_profile
-from litbench.protocols.narra.personas import CARDS, load_personas
+from litbench.protocols.narra.personas import CARDS, card_text, load_personas
 from litbench.protocols.narra.quantities import (
     CRITERIA,
     GRADES,
     grades,
-    released_rating,
-    repetition,
+    published_rating,
+    repetition_index,
 )
 from litbench.protocols.narra.reading import read_json
 from litbench.protocols.protocol import (
@@ -38,10 +38,14 @@ from litbench.protocols.protocol import (
     missing_flag,
     rate_texts,
 )
+from litbench.protocols.texts import check_form, check_placeholders, read_texts, texts_record
 from litbench.templates import without_delimiters
-from litbench.templates.rubric import Rating, load_rubric
+from litbench.templates.rubric import Rating, Rubric, load_rubric
+from litbench.text import digest
 
 _STEP = "story"
+# The published texts are parts of programs, so no version of these files is known.
+_TEXTS = {"prompts.yaml": None, "rubric.yaml": None}
 _FAILURES = (
     "sycophancy",
     "repetition",
@@ -62,12 +66,15 @@ class NarraOptions(EpisodeOptions):
     """Options of the protocol `narra`, besides those of an episode.
 
     Attributes:
+        texts: folder with `prompts.yaml` and `rubric.yaml`, copies of the packaged files whose
+            texts are replaced, such as by those in the published code; null for our own.
         personas: folder of cards, such as `simulation/personas/` of the published repository; null
             for our own.
         show_notes: whether judges see the reader's hidden notes, as published.
         force: allow a reader or a writer of a judge's family; the grades are flagged.
     """
 
+    texts: Path | None = None
     personas: Path | None = None
     show_notes: bool = False
     force: bool = False
@@ -86,21 +93,28 @@ class Narra(Protocol):
     def __init__(self, options: NarraOptions) -> None:
         self._options = options
         self._personas = load_personas(options.personas or CARDS)
-        self.rubrics = {_STEP: load_rubric("narra")}
+        self._prompts, rubric = (
+            (PROMPTS, load_rubric("narra")) if options.texts is None else _read_texts(options.texts)
+        )
+        self.rubrics = {_STEP: rubric}
         self._families: dict[tuple[str, str], str] = {}
 
     def items(self) -> list[Item]:
         """The personas."""
-        return [Item(name, one.emotional_need.strip(), one) for name, one in self._personas.items()]
+        return [
+            Item(name, one["emotional_need"].strip(), one) for name, one in self._personas.items()
+        ]
 
     def record(self) -> dict[str, Any]:
-        """Profile, part and personas by digest, and what is not as published."""
+        """Rules, part, and digests of texts and personas, and what is not as published."""
         options = self._options
-        reasons = ["prompts and rubric are LitBench's own"]
+        reasons, digests = texts_record(
+            options.texts, _TEXTS, "prompts and rubric are LitBench's own"
+        )
         if options.personas is None:
             reasons.append("personas are LitBench's own")
-        if options.profile != "released":
-            reasons.append("profile is paper: published grades are those of the released code")
+        if not options.as_published:
+            reasons.append("rules are the paper's: published grades are of the published code")
         if options.part != "benchmark":
             reasons.append("part is full: the published sweep ran without planner and artifacts")
         if not options.show_notes:
@@ -112,9 +126,10 @@ class Narra(Protocol):
         ]
         return {
             "not_comparable": reasons,
-            "profile": options.profile,
+            "as_published": options.as_published,
             "part": options.part,
-            "personas": {name: one.digest for name, one in self._personas.items()},
+            "texts": digests,
+            "personas": {name: digest(card_text(one)) for name, one in self._personas.items()},
             "same_family": sorted(set(self._families.values())),
         }
 
@@ -141,7 +156,7 @@ class Narra(Protocol):
 
     async def write(self, session: Session, item: Item) -> Written:
         """Run the episode."""
-        episode = Episode(session, item.content, self._options)
+        episode = Episode(session, item.content, self._options, self._prompts)
         await episode.run()
         written = Written(grades=_quantities(episode), events=episode.events)
         if episode.end != "failed":
@@ -160,15 +175,14 @@ class Narra(Protocol):
             for role, speaker, text in written.facts["lines"]
         ]
         notes = "\n".join(f"{n}. {note}" for n, note in enumerate(written.facts["notes"], 1))
-        profile = load_profile(self._options.profile, self._options.part)
         texts = {
-            "persona": item.content.card,
+            "persona": card_text(item.content),
             "notes": notes if self._options.show_notes and notes else "(not shown)",
-            "text": render_transcript(lines, cut=profile.cuts_transcript),
+            "text": render_transcript(lines, cut=self._options.as_published),
         }
         rated = (await rate_texts(session, judge, {_STEP: (self.rubrics[_STEP], texts)}))[_STEP]
-        if profile.missing_rating is not None:
-            rated = _as_released(rated)
+        if self._options.as_published:
+            rated = _as_published(rated)
         is_truncated = written.facts["end"] == "truncated"
         values = {name: rated.ratings[name].rating for name in CRITERIA}
         flags = missing_flag([rated])
@@ -197,6 +211,23 @@ class Narra(Protocol):
         )
 
 
+def _read_texts(folder: Path) -> tuple[dict[str, Any], Rubric]:
+    """A user's prompts and rubric; ConfigError if they do not have the form of ours."""
+    read_texts(folder, _TEXTS, "with copies of the packaged files")
+    prompts = read_yaml(folder / "prompts.yaml")
+    check_form(prompts, PROMPTS, str(folder / "prompts.yaml"))
+    path = folder / "rubric.yaml"
+    rubric = load_rubric(path)
+    check_placeholders(rubric.text, ("persona", "notes", "text", "criteria"), path)
+    names = tuple(criterion.name for criterion in rubric.criteria)
+    if names != CRITERIA or rubric.form != "json":
+        raise ConfigError(
+            f"texts: {path} has the form {rubric.form} and the criteria {', '.join(names)}: keep "
+            "the form json and the eleven criteria of the packaged rubric"
+        )
+    return prompts, rubric
+
+
 def family(name: str, model: str) -> str:
     """The family of a model: the letters that its name begins with.
 
@@ -208,14 +239,14 @@ def family(name: str, model: str) -> str:
     return _FAMILIES.get(word, word)
 
 
-def _as_released(rated: Rated) -> Rated:
+def _as_published(rated: Rated) -> Rated:
     """The ratings as the published code stores them; a reply that failed has none."""
     reply = read_json(rated.reply.text, dict)
     if reply is None:
         return rated
     scores = reply.get("scores")
     given: Mapping[str, Any] = scores if isinstance(scores, dict) else {}
-    ratings = {name: Rating(float(released_rating(name, given.get(name)))) for name in CRITERIA}
+    ratings = {name: Rating(float(published_rating(name, given.get(name)))) for name in CRITERIA}
     return replace(
         rated, ratings=ratings, grade=grades({n: r.rating for n, r in ratings.items()})["all11"]
     )
@@ -239,7 +270,7 @@ def _quantities(episode: Episode) -> list[Grade]:
     found = {
         "failed": float(episode.end == "failed"),
         "truncated": float(episode.end == "truncated"),
-        "repetition_index": repetition(own).index if own else None,
+        "repetition_index": repetition_index(own) if own else None,
         "safe_turns": episode.safe_turns / turns if turns else None,
         "patches_per_turn": episode.patches / turns if turns else None,
         "signals_per_turn": episode.signals / turns if turns else None,

@@ -9,66 +9,10 @@ from dataclasses import dataclass
 
 from pydantic import PositiveInt
 
+from litbench.protocols.narra.reading import WORDS
+
 _KEPT_RECORDS = 8
 _BONUS, _SIGNAL_BONUS = 0.2, 0.15
-
-_STYLES = (
-    ("paper-prop", ("letter", "postcard", "paper", "diary", "journal")),
-    ("map-like exploration", ("map", "compass", "route", "path")),
-    ("analog-device", ("radio", "signal", "frequency", "dial")),
-    ("fragmented reflective", ("mirror", "shard", "glass")),
-    ("photo-memory", ("photo", "polaroid", "gallery")),
-    ("mystery-puzzle", ("lock", "safe", "cipher", "code", "puzzle")),
-)
-_INTERACTIONS = (
-    ("drag-and-arrange", ("drag", "pointermove", "mousemove")),
-    ("text-entry or code-entry", ("input", "textarea", "contenteditable")),
-    ("tuning or slider-based", ("slider", "range", "dial", "knob")),
-    ("hover-reveal", ("hover", "mouseenter", "mouseover")),
-    ("flip-or-reveal", ("flip", "card", "rotatey", "perspective")),
-    ("timed", ("timer", "countdown", "setinterval")),
-    ("click-to-reveal", ("button", "onclick")),
-)
-_CONTENT_TAGS = {
-    "document": ("letter", "postcard", "paper", "diary", "journal", "note"),
-    "map": ("map", "route", "path", "compass", "cartography"),
-    "device": ("radio", "dial", "signal", "frequency", "knob"),
-    "memory": ("photo", "polaroid", "memory", "gallery"),
-    "puzzle": ("cipher", "code", "lock", "safe", "puzzle"),
-}
-_INTERACTION_TAGS = {
-    "hover": ("hover", "mouseenter", "mouseover"),
-    "drag": ("drag", "pointermove", "mousemove"),
-    "typing": ("input", "textarea", "contenteditable"),
-    "timer": ("timer", "countdown", "setinterval"),
-    "flip": ("flip", "rotatey", "perspective", "card"),
-    "click": ("onclick", "button", "tap", "reveal"),
-}
-_SIGNAL_WORDS = {
-    "letter",
-    "postcard",
-    "paper",
-    "diary",
-    "journal",
-    "map",
-    "compass",
-    "route",
-    "radio",
-    "signal",
-    "dial",
-    "mirror",
-    "photo",
-    "polaroid",
-    "cipher",
-    "lock",
-    "puzzle",
-    "hover",
-    "drag",
-    "typing",
-    "timer",
-    "countdown",
-    "click",
-}
 
 
 @dataclass(frozen=True)
@@ -135,7 +79,7 @@ def _has(text: str, words: Collection[str], strict: bool) -> bool:
 def visual_style(element: Element, *, strict_tags: bool = False) -> str:
     """The look of an element: the first of six that its words show, or its type."""
     text = f"{element.type} {element.description} {element.html}".lower()
-    for style, words in _STYLES:
+    for style, words in WORDS["styles"].items():
         if _has(text, words, strict_tags):
             return f"{style} aesthetic"
     return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
@@ -144,7 +88,7 @@ def visual_style(element: Element, *, strict_tags: bool = False) -> str:
 def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
     """How the player handles an element: the first of seven that its HTML shows."""
     html = element.html.lower()
-    for pattern, words in _INTERACTIONS:
+    for pattern, words in WORDS["interactions"].items():
         if _has(html, words, strict_tags):
             return f"{pattern} interaction"
     return "tap/click interaction"
@@ -153,7 +97,7 @@ def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
 def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
     """Type, look, pattern, content and handling of an element; see `Novelty.strict_tags`."""
     text = f"{element.type} {element.description} {element.html}".lower()
-    named = {**_CONTENT_TAGS, **_INTERACTION_TAGS}
+    named = {**WORDS["content_tags"], **WORDS["interaction_tags"]}
     tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
     labels = (
         element.type.lower().replace("_", "-"),
@@ -182,7 +126,9 @@ def tag_similarity(first: Collection[str], second: Collection[str]) -> float:
     if not first or not second:
         return 0.0
     shared = set(first) & set(second)
-    bonus = sum(bool(shared & set(named)) for named in (_CONTENT_TAGS, _INTERACTION_TAGS))
+    bonus = sum(
+        bool(shared & set(named)) for named in (WORDS["content_tags"], WORDS["interaction_tags"])
+    )
     return min(1.0, _jaccard(first, second) + _BONUS * bonus)
 
 
@@ -197,7 +143,7 @@ def summary_similarity(first: str, second: str) -> float:
     ]
     if not words[0] or not words[1]:
         return 0.0
-    bonus = _SIGNAL_BONUS * bool(words[0] & words[1] & _SIGNAL_WORDS)
+    bonus = _SIGNAL_BONUS * bool(words[0] & words[1] & set(WORDS["signal"]))
     return min(1.0, _jaccard(*words) + bonus)
 
 

@@ -24,13 +24,12 @@ from litbench.protocols.narra.history import (
 )
 from litbench.protocols.narra.pacing import (
     Part,
-    ProfileName,
     SceneState,
     guard,
-    load_profile,
+    pace_of,
     stagnation_signals,
 )
-from litbench.protocols.narra.personas import Persona
+from litbench.protocols.narra.personas import card_text
 from litbench.protocols.narra.reading import (
     END_CHOICE,
     Beat,
@@ -57,19 +56,12 @@ _MOST_KEYWORDS = 4
 _CHOICES = 3
 # The published service asks whether the plot has moved once there are so many messages.
 _PROGRESS_FROM = 10
-_DIMENSIONS = {
-    "paper": "novelty, tension, pacing, cinematic quality, emotional resonance, structural "
+# What the critic rates: in the paper, and as published.
+_DIMENSIONS = (
+    "novelty, tension, pacing, cinematic quality, emotional resonance, structural coherence",
+    "novelty, engagement, cinematic quality, emotional resonance, character depth, structural "
     "coherence",
-    "released": "novelty, engagement, cinematic quality, emotional resonance, character depth, "
-    "structural coherence",
-}
-
-_MEMORY_PROMPTS = {
-    "dialogue_summary": "summary",
-    "structured_memory": "memory",
-    "journey_summary": "journey",
-    "state_patch": "memory",
-}
+)
 
 End = Literal["turns", "left", "asked", "completed", "truncated", "failed"]
 
@@ -83,15 +75,16 @@ class EpisodeOptions:
     """Options of an episode.
 
     Attributes:
-        profile: numbers and rules of the paper, or of the released code.
+        as_published: numbers, rules and readings of the published code instead of the paper's.
         part: what the judged sweep ran, or also planner, critic and artifacts.
-        critic_threshold: the acts are refined if the critic's mean is below it (profile `paper`).
+        critic_threshold: the acts are refined if the critic's mean is below it, as published
+            always.
         summary_overlap: share of common words from which two summaries count as the same; null:
             they must be equal.
         novelty: when an artifact is made once more (part `full`).
     """
 
-    profile: ProfileName = "paper"
+    as_published: bool = False
     part: Part = "benchmark"
     critic_threshold: float = 7.0
     summary_overlap: float | None = None
@@ -113,8 +106,9 @@ class Episode:
 
     Attributes:
         session: asks the writer and the reader.
-        persona: whom the reader plays.
+        persona: the card of whom the reader plays.
         options: see `EpisodeOptions`.
+        prompts: see `PROMPTS`.
         end: how the episode ended.
         detail: the stage at which it failed.
         turns: turns that the writer answered.
@@ -129,8 +123,9 @@ class Episode:
     """
 
     session: Session
-    persona: Persona
+    persona: Mapping[str, Any]
     options: EpisodeOptions
+    prompts: Mapping[str, Any]
     end: End = "turns"
     detail: str = ""
     turns: int = 0
@@ -144,9 +139,10 @@ class Episode:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._profile = load_profile(self.options.profile, self.options.part)
+        self._as_published = self.options.as_published
+        self._pace = pace_of(self.options.part, as_published=self._as_published)
         self._is_full = self.options.part == "full"
-        self._is_sweep = self.options.profile == "released" and not self._is_full
+        self._is_sweep = self._as_published and not self._is_full
         self._need = self._about = self._location = self._objective = ""
         self._story: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -195,7 +191,7 @@ class Episode:
     async def _ask(self, step: str, prompt: str, texts: Mapping[str, str], attempt: int = 0) -> str:
         """The writer's answer; empty if it refused."""
         messages = [
-            ("system", PROMPTS["system"]["writer"].strip()),
+            ("system", self.prompts["system"]["writer"].strip()),
             ("user", _filled(prompt, texts)),
         ]
         turn = await self.session.ask(WRITER, messages, step=step, attempt=attempt)
@@ -208,15 +204,15 @@ class Episode:
         self, step: str, task: str, texts: Mapping[str, str], instead: str
     ) -> _Action:
         """The reader's action; `instead` where none can be read."""
-        prompts = PROMPTS["reader"]
+        prompts = self.prompts["reader"]
         framed = {
-            "card": self.persona.card,
+            "card": card_text(self.persona),
             "recent": self._recent(_READER_LETTERS) or "(nothing yet)",
             "note": self.notes[-1] if self.notes else "(none)",
             "task": _filled(prompts[task], texts),
         }
         messages = [
-            ("system", PROMPTS["system"]["reader"].strip()),
+            ("system", self.prompts["system"]["reader"].strip()),
             ("user", _filled(prompts["frame"], framed)),
         ]
         turn = await self.session.ask(READER, messages, step=step)
@@ -242,11 +238,13 @@ class Episode:
 
     async def _start(self) -> None:
         """Need, questions, answers and keywords."""
-        need = await self._act_as_reader("need", "need", {}, self.persona.emotional_need.strip())
+        need = await self._act_as_reader("need", "need", {}, self.persona["emotional_need"].strip())
         self._need = need.text
         texts = {"need": self._need}
         names = ("questions", "keywords", "profile_keywords")
-        asked = await at_once(*(self._ask(name, PROMPTS[name]["text"], texts) for name in names))
+        asked = await at_once(
+            *(self._ask(name, self.prompts[name]["text"], texts) for name in names)
+        )
         questions = _questions(asked[0])
         if len(questions) < _LEAST_QUESTIONS:
             raise _StageError("questions")
@@ -261,14 +259,14 @@ class Episode:
                 f"answer_{number}",
                 "answer",
                 {"question": text, "options": listed},
-                PROMPTS["reader"]["repaired"]["answer"],
+                self.prompts["reader"]["repaired"]["answer"],
             )
             lines.append(f"{text} {answer.text}")
         picked = await self._act_as_reader(
             "keywords",
             "keywords",
             {"keywords": ", ".join(words)},
-            PROMPTS["reader"]["repaired"]["keywords"],
+            self.prompts["reader"]["repaired"]["keywords"],
         )
         chosen = [word.strip() for word in picked.text.split(",") if word.strip()]
         lines.append(f"Keywords: {', '.join(chosen[:_MOST_KEYWORDS])}")
@@ -311,7 +309,7 @@ class Episode:
             if text_of(line, "content"):
                 self._add(Message(speaker, text_of(line, "content"), "text"))
         given = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
-        fallback = PROMPTS["fallback_choices"]["normal"]
+        fallback = self.prompts["fallback_choices"]["normal"]
         self._choices, _ = resolve_choices(given, fallback, _CHOICES, allow_end=False)
 
     async def _build(self, stage: str, kind: type[Any]) -> Any:
@@ -324,13 +322,13 @@ class Episode:
 
     def _of_stage(self, stage: str, **texts: str) -> tuple[str, dict[str, str]]:
         """The prompt of a stage in the frame of all, and the texts that fill it."""
-        prompts = PROMPTS["construction"]
+        prompts = self.prompts["construction"]
         prompt = prompts["frame"].replace("{task}", prompts[stage]["text"])
         return prompt, {"profile": self._about, "story": _compact(self._story), **texts}
 
     async def _criticise(self) -> None:
         """Have the acts criticised and, if they are weak, refined; a failure keeps the draft."""
-        dimensions = _DIMENSIONS[self.options.profile]
+        dimensions = _DIMENSIONS[self._as_published]
         critique = read_json(
             await self._ask("critic", *self._of_stage("critic", dimensions=dimensions)), dict
         )
@@ -340,7 +338,7 @@ class Episode:
         numbers = [score for score in scores if isinstance(score, int | float)]
         mean = sum(numbers) / len(numbers) if numbers else None
         is_weak = mean is not None and mean < self.options.critic_threshold
-        if critique is None or not (is_weak or self.options.profile == "released"):
+        if critique is None or not (is_weak or self._as_published):
             self._note_event("stage", name="critic", state="kept", mean=mean)
             return
         texts = self._of_stage("refiner", critique=_compact(critique))
@@ -355,7 +353,7 @@ class Episode:
     async def _play(self) -> None:
         """Turns of reader and writer until one of the ends."""
         empty = 0
-        for turn in range(1, self.persona.end_condition.max_user_turns + 1):
+        for turn in range(1, self.persona["end_condition"]["max_user_turns"] + 1):
             # The reader does not see the memory, so both are asked at the same time.
             action, answers = await at_once(self._reader_turn(turn), self._ask_memory())
             self._remember(answers)
@@ -378,11 +376,11 @@ class Episode:
         offered = may_end(self._countdown, self.history)
         texts = {
             "turn": str(turn),
-            "turns": str(self.persona.end_condition.max_user_turns),
+            "turns": str(self.persona["end_condition"]["max_user_turns"]),
             "choices": "; ".join(f"{n}: {text}" for n, text in enumerate(self._choices, 1)),
-            "ending": PROMPTS["reader"]["ending_offered" if offered else "ending_not_offered"],
+            "ending": self.prompts["reader"]["ending_offered" if offered else "ending_not_offered"],
         }
-        instead = PROMPTS["reader"]["repaired"]["turn"]
+        instead = self.prompts["reader"]["repaired"]["turn"]
         action = await self._act_as_reader(f"turn_{turn}", "turn", texts, instead)
         text, kind = action.text or instead, "message"
         if action.name == "select_choice" and self._choices:
@@ -402,19 +400,21 @@ class Episode:
 
     async def _writer_turn(self, turn: int, action: Message) -> None:
         """The beat that answers the reader, guarded, with its choices."""
-        count = self._profile.count(self.history)
-        level = self._profile.level(count)
+        count = self._pace.count(self.history)
+        level = self._pace.level(count)
         self._note_event("pacing", turn=turn, count=count, level=level, forced=self._is_forced)
         plan, progress = "", dict[str, Any]()
         if self._is_full:
             plan = await self._plan(turn, action.text)
             progress = await self._check_progress(turn)
-        directive = [PROMPTS["pacing"][level]]
-        directive += [PROMPTS["forced"]] * self._is_forced
+        directive = [self.prompts["pacing"][level]]
+        directive += [self.prompts["forced"]] * self._is_forced
         if self._countdown:
-            directive.append(_filled(PROMPTS["countdown"], {"countdown": str(self._countdown)}))
+            directive.append(
+                _filled(self.prompts["countdown"], {"countdown": str(self._countdown)})
+            )
         if self._carried:
-            directive.append(_filled(PROMPTS["carried"], {"change": self._carried}))
+            directive.append(_filled(self.prompts["carried"], {"change": self._carried}))
         responder = self._responder()
         voice = [
             m.text for m in self.history if m.speaker == responder and len(m.text) >= _VOICE_LETTERS
@@ -435,25 +435,28 @@ class Episode:
             "speaker": responder,
             "cast": ", ".join(name for name in self._names if name != self._protagonist),
         }
-        text = await self._ask(f"turn_{turn}", PROMPTS["turn"]["text"], texts)
+        prompt = self.prompts["turn"]["text"]
+        if self._is_full:
+            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
+        text = await self._ask(f"turn_{turn}", prompt, texts)
         beat = read_beat(
             text,
             list(self._names),
             responder,
-            choices_from_prose=self._profile.choices_from_prose,
+            as_published=self._as_published,
         )
         is_safe = not beat.text
         if is_safe:
             self.safe_turns += 1
-            beat = replace(beat, text=PROMPTS["safe_text"])
+            beat = replace(beat, text=self.prompts["safe_text"])
         if not beat.scene_shift:
             beat = replace(beat, next_location="")
         if self._is_sweep:
             # Published: these are never empty, so that every turn counts as an escalation.
             beat = replace(
                 beat,
-                tension=beat.tension or PROMPTS["guard"]["tension"],
-                immediate_stakes=beat.immediate_stakes or PROMPTS["guard"]["immediate_stakes"],
+                tension=beat.tension or self.prompts["guard"]["tension"],
+                immediate_stakes=beat.immediate_stakes or self.prompts["guard"]["immediate_stakes"],
                 advancement=beat.objective or self._objective,
             )
         beat = self._guarded(beat, turn, count, progress)
@@ -487,7 +490,7 @@ class Episode:
     def _guarded(self, beat: Beat, turn: int, count: int, progress: Mapping[str, Any]) -> Beat:
         """The beat after the structure guard, which reads and clears the force flag."""
         self._carried = ""
-        if not self._profile.guards(count, forced=self._is_forced):
+        if not self._pace.guards(count, forced=self._is_forced):
             return beat
         following = self._acts[self._act + 1] if self._act + 1 < len(self._acts) else {}
         state = SceneState(
@@ -501,7 +504,7 @@ class Episode:
             tensions=self._memory.open_tensions,
         )
         beat, patches = guard(
-            beat, state, count, self._profile, PROMPTS["guard"], forced=self._is_forced
+            beat, state, count, self._pace, self.prompts["guard"], forced=self._is_forced
         )
         self._is_forced = False
         self.patches += len(patches)
@@ -531,18 +534,18 @@ class Episode:
             if ending
             else "shift"
             if shifted
-            else ("late" if count >= self._profile.change else "normal")
+            else ("late" if self._pace.must_change(count) else "normal")
         )
-        fallback = PROMPTS["fallback_choices"][kind]
-        # In the released code the guard's branches never reach the reader.
-        is_branched = bool(beat.branches) and self._profile.guard_fills == "first"
+        fallback = self.prompts["fallback_choices"][kind]
+        # In the published code the guard's branches never reach the reader.
+        is_branched = bool(beat.branches) and not self._as_published
         suggested: Sequence[str] = beat.branches if is_branched else beat.choices
-        most = self._profile.most_choices or max(_CHOICES, len(suggested))
+        most = self._pace.most_choices or max(_CHOICES, len(suggested))
         choices, only_fallback = resolve_choices(suggested, fallback, most, allow_end=ending)
         if only_fallback:
             texts = {"beat": beat.text, "most": str(most)}
-            text = await self._ask(f"choices_{turn}", PROMPTS["choices"]["text"], texts)
-            again = read_beat(text, [], "", choices_from_prose=False).choices
+            text = await self._ask(f"choices_{turn}", self.prompts["choices"]["text"], texts)
+            again = read_beat(text, [], "", as_published=False).choices
             choices, _ = resolve_choices(again, fallback, most, allow_end=ending)
         return limit_choices([*choices, END_CHOICE], most) if ending else choices
 
@@ -552,9 +555,9 @@ class Episode:
             self._countdown -= 1
             self.end = "turns" if self._countdown else "completed"
             return
-        is_late = self._profile.level(self._profile.count(self.history)) == 4
+        is_late = self._pace.level(self._pace.count(self.history)) == 4
         if is_late and (self._is_full or has_transition(self.history)):
-            self._countdown = self._profile.countdown
+            self._countdown = self._pace.countdown
             self._note_event("countdown", turns=self._countdown)
 
     def _responder(self) -> str:
@@ -568,7 +571,9 @@ class Episode:
     def _add(self, message: Message) -> None:
         """Add a message; memory calls that it makes due are made before the writer's next turn."""
         self.history.append(message)
-        self._memory, calls = memory.observe(self._memory, self.history, PROMPTS["default_goal"])
+        self._memory, calls = memory.observe(
+            self._memory, self.history, self.prompts["default_goal"]
+        )
         if message.kind == "choice" and "journey_summary" not in calls:
             calls.append("journey_summary")
         # Two summaries of one moment would be equal, which is a sign of stagnation.
@@ -590,7 +595,7 @@ class Episode:
         async def ask(call: memory.Call, number: int) -> str:
             if call == "summary_comparison":
                 return ""
-            prompt = PROMPTS[_MEMORY_PROMPTS[call]]["text"]
+            prompt = self.prompts["structured_memory" if call == "state_patch" else call]["text"]
             return await self._ask(f"{call}_{number}", prompt, texts)
 
         answers = await at_once(*(ask(*one) for one in due.items()))
@@ -627,15 +632,15 @@ class Episode:
         """Log a sign of stagnation; it forces a change until the guard has read the flag."""
         self.signals += 1
         self._note_event("stagnation", messages=len(spoken(self.history)), signal=name)
-        if self._profile.signals_force:
-            self._is_forced = True
+        # As published, a sign of stagnation only changes labels.
+        self._is_forced |= not self._as_published
 
     async def _check_progress(self, turn: int) -> dict[str, Any]:
         """Whether the plot has moved; a failure counts as moved."""
         if len(spoken(self.history)) < _PROGRESS_FROM:
             return {}
         texts = {"recent": self._recent(), "count": str(len(self.history))}
-        text = await self._ask(f"progress_{turn}", PROMPTS["progress"]["text"], texts)
+        text = await self._ask(f"progress_{turn}", self.prompts["progress"]["text"], texts)
         progress = read_json(text, dict) or {}
         if progress.get("has_progressed") is False:
             self._signal("no_progress")
@@ -652,7 +657,7 @@ class Episode:
             "recent": self._recent(),
             "action": action,
         }
-        plan = read_json(await self._ask(f"plan_{turn}", PROMPTS["plan"]["text"], texts), dict)
+        plan = read_json(await self._ask(f"plan_{turn}", self.prompts["plan"]["text"], texts), dict)
         strategy = (plan or {}).get("story_advancement_strategy")
         given = strategy.get("plot_suggestions") if isinstance(strategy, dict) else None
         suggestions = [str(one) for one in given] if isinstance(given, list) else []
@@ -660,8 +665,8 @@ class Episode:
         recommended = (plan or {}).get("ui_element_recommendation")
         if isinstance(recommended, dict) and text_of(recommended, "element_type"):
             await self._make_artifact(turn, recommended)
-        texts = {"suggestions": " ".join(suggestions) or PROMPTS["default_plan"]}
-        return _filled(PROMPTS["plan_hint"], texts)
+        texts = {"suggestions": " ".join(suggestions) or self.prompts["default_plan"]}
+        return _filled(self.prompts["plan_hint"], texts)
 
     async def _make_artifact(self, turn: int, wanted: Mapping[str, Any]) -> None:
         """Make an element, once more if it is too much like a former one."""
@@ -677,7 +682,7 @@ class Episode:
 
         async def make(retry: str, attempt: int) -> artifacts.Element | None:
             texts = {**described, "retry": retry}
-            prompt = PROMPTS["artifact"]["text"]
+            prompt = self.prompts["artifact"]["text"]
             text = await self._ask(f"artifact_{turn}", prompt, texts, attempt)
             html = artifacts.extract_html(text)
             return artifacts.Element(html=html, **described) if "<" in html else None
@@ -693,7 +698,7 @@ class Episode:
                 "closest": nearest.summary,
                 "tags": ", ".join(sorted(artifacts.element_tags(first))),
             }
-            second = await make(_filled(PROMPTS["artifact"]["retry"], texts), 1)
+            second = await make(_filled(self.prompts["artifact"]["retry"], texts), 1)
         self._records = artifacts.accept(first, second, self._records, rule)
         self._note_event("artifact", turn=turn, failed=False, **vars(self._records[-1]))
 

@@ -1,7 +1,7 @@
 """What an episode remembers: the story's state after every message, summaries at their cadence.
 
 Light fields follow from the last messages by fixed rules. The calls that refine and summarise are
-the dialogue's to make: `observe` says which are due, and `answered` takes the answers.
+the episode's to make: `observe` says which are due, and `answered` takes the answers.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from litbench.protocols.narra.history import Message, spoken
-from litbench.protocols.narra.reading import Beat, read_json, text_of
+from litbench.protocols.narra.reading import WORDS, Beat, read_json, text_of
 
 Call = Literal[
     "dialogue_summary", "structured_memory", "summary_comparison", "journey_summary", "state_patch"
@@ -21,21 +21,6 @@ _SUMMARY_EVERY, _COMPARE_EVERY, _JOURNEY_EVERY = 3, 6, 10
 _RECENT = 6
 _EVENT_LETTERS, _SHORT_LETTERS = 220, 160
 _MOST_TENSIONS, _MOST_CLUES = 3, 4
-# All by substring: "but" is found in "butter".
-_OBLIGATIONS = ("need to", "must", "have to", "should", "let's")
-_TENSIONS = ("?", "but", "unless", "danger", "risk", "threat", "secret", "truth", "can't")
-_CLUES = (
-    "clue",
-    "key",
-    "map",
-    "letter",
-    "note",
-    "evidence",
-    "proof",
-    "door",
-    "code",
-    "name",
-)
 # Our names of text fields, and those in a refinement.
 _TEXT_FIELDS = {
     "what_just_happened": "what_just_happened",
@@ -96,15 +81,15 @@ def observe(
     recent = [message.text for message in said[-_RECENT:]]
     goal = memory.current_goal
     if not goal:
-        obliges = any(word in last.lower() for word in _OBLIGATIONS)
+        obliges = any(word in last.lower() for word in WORDS["obligations"])
         goal = last[:_SHORT_LETTERS] if obliges else default_goal
     before = said[-2].text[:_SHORT_LETTERS] if len(said) > 1 else memory.last_turning_point
     memory = replace(
         memory,
         what_just_happened=last[:_EVENT_LETTERS],
         current_goal=goal,
-        open_tensions=_merged(memory.open_tensions, recent, _TENSIONS, _MOST_TENSIONS),
-        active_clues=_merged(memory.active_clues, recent, _CLUES, _MOST_CLUES),
+        open_tensions=_merged(memory.open_tensions, recent, WORDS["tensions"], _MOST_TENSIONS),
+        active_clues=_merged(memory.active_clues, recent, WORDS["clues"], _MOST_CLUES),
         last_turning_point=before,
     )
     calls: list[Call] = []
@@ -162,7 +147,7 @@ def answered(memory: Memory, call: Call, answer: str) -> Memory:
 
 
 def overwritten(memory: Memory, beat: Beat) -> Memory:
-    """The state as the released benchmark has it after a turn: what the tags say, one of each."""
+    """The state as the published benchmark has it after a turn: what the tags say, one of each."""
     return replace(
         memory,
         current_goal=beat.objective or memory.current_goal,
@@ -172,7 +157,7 @@ def overwritten(memory: Memory, beat: Beat) -> Memory:
 
 
 def needs_patch(memory: Memory, exchange_count: int, turn: int, *, shifted: bool) -> bool:
-    """Whether the released benchmark has a model refresh the state after a turn.
+    """Whether the published benchmark has a model refresh the state after a turn.
 
     On the first turn (0), at even counts of exchanges, after a change of scene, and when a field
     is empty.

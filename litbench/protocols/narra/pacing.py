@@ -1,7 +1,7 @@
 """When a scene has to move: levels, signs of stagnation, and the guard that patches a turn.
 
-The paper and the published code differ in nearly every number. Each is a profile; a result names
-the profile that it was made with.
+The paper and the published code differ in nearly every number; a result says which it was made
+with.
 """
 
 from collections import Counter
@@ -10,78 +10,44 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from litbench.protocols.narra.history import Message, exchanges, spoken
-from litbench.protocols.narra.reading import Beat
+from litbench.protocols.narra.reading import WORDS, Beat
 
-ProfileName = Literal["paper", "released"]
 Part = Literal["benchmark", "full"]
-
-_GENERIC_WORDS = (
-    "trust",
-    "follow",
-    "path",
-    "journey",
-    "light",
-    "shadow",
-    "within",
-    "courage",
-)
-_ESCALATION_WORDS = (
-    "risk",
-    "danger",
-    "threat",
-    "urgent",
-    "before",
-    "lose",
-    "break",
-    "exposed",
-    "confront",
-    "pressure",
-)
 
 
 @dataclass(frozen=True)
-class Profile:
-    """Numbers and rules of one description of NARRA-Gym.
+class Pace:
+    """When a scene has to move.
 
     Attributes:
         unit: what is counted: exchanges, or messages.
-        accelerate: count from which a turn should bring sharper developments (level 1).
-        prepare: count from which it should prepare a shift (level 2).
-        change: count from which it must bring a concrete change (level 3).
-        resolve: count from which it should lead to the end (level 4).
+        starts: counts from which a turn should bring sharper developments (level 1), prepare a
+            shift (2), must bring a concrete change (3) and should lead to the end (4).
         guard: count from which the structure guard runs.
         countdown: turns from the beginning of the end to the end.
         most_choices: choices that the reader is offered; None without a limit.
-        guard_fills: the guard patches the first missing kind for which the story has material, or
-            every missing field.
-        choices_from_prose: see `litbench.protocols.narra.reading.read_beat`.
-        signals_force: whether a sign of stagnation forces a change in the next turn.
-        cuts_transcript: whether judges see long transcripts and lines cut.
-        missing_rating: what a rating counts that a judge leaves out; None: it stays missing.
+        as_published: whether the guard patches every missing field, as the published code does, not
+            only the first kind of change for which the story has material.
     """
 
     unit: Literal["exchanges", "messages"]
-    accelerate: int
-    prepare: int
-    change: int
-    resolve: int
+    starts: tuple[int, int, int, int]
     guard: int
     countdown: int
     most_choices: int | None
-    guard_fills: Literal["first", "all"]
-    choices_from_prose: bool
-    signals_force: bool
-    cuts_transcript: bool
-    missing_rating: int | None
+    as_published: bool = True
 
     def count(self, history: Sequence[Message]) -> int:
-        """How far the scene has come, in the unit of the profile."""
+        """How far the scene has come, in the unit of the pace."""
         return exchanges(history) if self.unit == "exchanges" else len(spoken(history))
 
     def level(self, count: int) -> int:
         """Pacing level from 0 to 4."""
-        starts = (self.accelerate, self.prepare, self.change, self.resolve)
-        return sum(count >= start for start in starts)
+        return sum(count >= start for start in self.starts)
+
+    def must_change(self, count: int) -> bool:
+        """Whether a turn must bring a concrete change (level 3)."""
+        return count >= self.starts[2]
 
     def guards(self, count: int, *, forced: bool) -> bool:
         """Whether the structure guard looks at a turn."""
@@ -89,22 +55,16 @@ class Profile:
 
 
 # The paper gives no countdown: three turns, as the code.
-_PAPER = Profile("exchanges", 5, 7, 8, 14, 7, 3, 3, "first", False, True, False, None)
-_PROFILES = {
-    ("paper", "benchmark"): _PAPER,
-    ("paper", "full"): _PAPER,
-    ("released", "benchmark"): Profile(
-        "exchanges", 4, 6, 7, 16, 6, 3, 3, "all", True, False, True, 1
-    ),
-    ("released", "full"): Profile(
-        "messages", 10, 13, 15, 30, 12, 5, None, "all", True, False, True, 1
-    ),
+_PAPER = Pace("exchanges", (5, 7, 8, 14), 7, 3, 3, as_published=False)
+_PUBLISHED = {
+    "benchmark": Pace("exchanges", (4, 6, 7, 16), 6, 3, 3),
+    "full": Pace("messages", (10, 13, 15, 30), 12, 5, None),
 }
 
 
-def load_profile(name: ProfileName, part: Part) -> Profile:
-    """The numbers of a profile; `released` has other ones for the full service."""
-    return _PROFILES[name, part]
+def pace_of(part: Part, *, as_published: bool) -> Pace:
+    """The numbers of the paper, or of the published code, which has others for the full service."""
+    return _PUBLISHED[part] if as_published else _PAPER
 
 
 def stagnation_signals(history: Sequence[Message], protagonist: str | None) -> list[str]:
@@ -126,7 +86,7 @@ def stagnation_signals(history: Sequence[Message], protagonist: str | None) -> l
     if any(times > 1 for times in choices.values()):
         signals.append("repeated_choice")
     texts = [m.text.lower() for m in history[-6:] if m.kind == "text" and m.speaker != protagonist]
-    repeated = [word for word in _GENERIC_WORDS if sum(word in text for text in texts) >= 2]
+    repeated = [word for word in WORDS["generic"] if sum(word in text for text in texts) >= 2]
     if len(repeated) >= 3:
         signals.append("generic_words")
     return signals
@@ -139,7 +99,6 @@ class SceneState:
     Attributes:
         location: where the scene plays.
         objective: what the protagonist is after.
-        has_supporting: whether there is another character than the protagonist.
         progressed: result of the progress check; True without one.
         suggested_development: the check's suggestion.
         reasoning: the check's reason.
@@ -150,7 +109,6 @@ class SceneState:
 
     location: str = ""
     objective: str = ""
-    has_supporting: bool = True
     progressed: bool = True
     suggested_development: str = ""
     reasoning: str = ""
@@ -207,7 +165,7 @@ def shift_flags(beat: Beat, state: SceneState) -> dict[str, bool]:
         or bool(place and place != state.location.strip().lower()),
         "relationship_shift": bool(beat.relationship_shift),
         "goal_shift": bool(beat.objective.strip() and beat.objective.strip() != state.objective),
-        "conflict_escalation": any(word in conflict for word in _ESCALATION_WORDS)
+        "conflict_escalation": any(word in conflict for word in WORDS["escalation"])
         or bool(beat.tension and beat.immediate_stakes),
     }
 
@@ -216,7 +174,7 @@ def guard(
     beat: Beat,
     state: SceneState,
     count: int,
-    profile: Profile,
+    pace: Pace,
     sentences: Mapping[str, Any],
     *,
     forced: bool,
@@ -227,7 +185,7 @@ def guard(
         beat: the turn.
         state: the story before it.
         count: how far the scene has come.
-        profile: the numbers, and whether one kind or every missing field is patched.
+        pace: when a turn must bring a change, and what is patched.
         sentences: by field of `Beat`, what is written without material of the story.
         forced: whether a signal of stagnation forces a change.
 
@@ -235,17 +193,17 @@ def guard(
         The beat and what was written, in order; the beat itself and nothing if it may stay.
     """
     flags = shift_flags(beat, state)
-    must = count >= profile.change or forced
+    must = pace.must_change(count) or forced
     if (
         has_material_shift(beat)
         and not (must and not flags["location_shift"])
         and (not (must or not state.progressed) or any(flags.values()))
     ):
         return beat, []
-    if profile.guard_fills == "first":
-        patches = _first_missing(beat, state, flags, sentences)
+    if pace.as_published:
+        patches = _all_missing(beat, state, flags, sentences, pace.must_change(count))
     else:
-        patches = _all_missing(beat, state, flags, sentences, count >= profile.change)
+        patches = _first_missing(beat, state, flags, sentences)
     written: dict[str, Any] = {patch.field: patch.after for patch in patches}
     return replace(beat, **written), patches
 
@@ -289,7 +247,7 @@ def _all_missing(
         ("goal_shift", "objective", "", "", True),
         ("conflict_escalation", "tension", "reasoning", reasoning, True),
         ("conflict_escalation", "immediate_stakes", "", "", True),
-        ("relationship_shift", "relationship_shift", "", "", state.has_supporting),
+        ("relationship_shift", "relationship_shift", "", "", True),
         ("", "emotional_beat", "", "", True),
         ("", "advancement", "suggestion", suggestion, True),
         ("", "scene_description", "", "", True),

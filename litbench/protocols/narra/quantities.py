@@ -3,13 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 
-from litbench.config import read_yaml
+from litbench.protocols.narra.reading import WORDS
 
 STORY_CRITERIA = (
     "story_relevance",
@@ -33,37 +30,10 @@ GRADES = {"storyq": STORY_CRITERIA, "ux": UX_CRITERIA, "all11": CRITERIA}
 _TOKEN = re.compile(r"[A-Za-z0-9']+|[\u4e00-\u9fff]")
 _TERM = re.compile(r"[A-Za-z][A-Za-z0-9']{2,}")
 _SENTENCE_END = re.compile(r"(?:\r?\n)+|(?<=[.!?。！？；;])\s*")
-_BANDS = ((25, "low"), (50, "moderate"), (75, "high"))
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """The repetition index of a writer's messages and what it is made of.
-
-    Attributes:
-        index: 0 to 100, rounded to two digits.
-        band: low below 25, moderate below 50, high below 75, then very high.
-        tokens: English words and Chinese characters.
-        bigrams: share of surplus repeated pairs of tokens.
-        trigrams: share of surplus repeated triples.
-        frequent_terms: share of the eight most frequent words of three letters or more, function
-            words included; of sentence beginnings where there is no English word.
-        openings: share of surplus repeated sentence beginnings.
-        stock_phrases: hits of stock phrases, by group.
-    """
-
-    index: float
-    band: str
-    tokens: int
-    bigrams: float
-    trigrams: float
-    frequent_terms: float
-    openings: float
-    stock_phrases: Mapping[str, int]
-
-
-def repetition(texts: Sequence[str]) -> Repetition:
-    """The published repetition index ("slop score") of the writer's messages.
+def repetition_index(texts: Sequence[str]) -> float:
+    """The published repetition index ("slop score") of a writer's messages, to two digits.
 
     It is 100 min(1, .34 min(4.5 b, 1) + .24 min(7 t, 1) + .18 min(1.8 f, 1) + .14 min(4 p, 1) +
     .10 min(40 g, 1)), with the shares b of bigrams, t of trigrams, f of frequent terms, p of
@@ -72,37 +42,18 @@ def repetition(texts: Sequence[str]) -> Repetition:
     whole = "\n".join(flat for text in texts if (flat := " ".join(text.split())))
     tokens = [token.lower() for token in _TOKEN.findall(whole)]
     sentences = [part for part in _SENTENCE_END.split(whole) if part.strip()]
-    bigrams = _surplus(list(pairwise(tokens)))
-    trigrams = _surplus(list(zip(tokens, tokens[1:], tokens[2:], strict=False)))
-    openings = _surplus(_openings(sentences, 12))
     terms = [term.lower() for term in _TERM.findall(whole)] or _openings(sentences, 10)
     frequent = sum(count for _, count in Counter(terms).most_common(8)) / max(len(terms), 1)
-    lowered = whole.lower()
-    hits = {
-        group: count
-        for group, patterns in _stock_phrases().items()
-        if (count := sum(len(re.findall(pattern, lowered)) for pattern in patterns))
-    }
-    phrases = sum(hits.values()) / max(len(tokens), 1)
-    index = round(
-        100
-        * min(
-            1.0,
-            0.34 * min(4.5 * bigrams, 1)
-            + 0.24 * min(7 * trigrams, 1)
-            + 0.18 * min(1.8 * frequent, 1)
-            + 0.14 * min(4 * openings, 1)
-            + 0.10 * min(40 * phrases, 1),
-        ),
-        2,
+    phrases = [one for group in WORDS["stock_phrases"].values() for one in group]
+    hits = sum(len(re.findall(phrase, whole.lower())) for phrase in phrases)
+    parts = (
+        (0.34, 4.5, _surplus(list(pairwise(tokens)))),
+        (0.24, 7, _surplus(list(zip(tokens, tokens[1:], tokens[2:], strict=False)))),
+        (0.18, 1.8, frequent),
+        (0.14, 4, _surplus(_openings(sentences, 12))),
+        (0.10, 40, hits / max(len(tokens), 1)),
     )
-    band = next((name for below, name in _BANDS if index < below), "very high")
-    return Repetition(index, band, len(tokens), bigrams, trigrams, frequent, openings, hits)
-
-
-@cache
-def _stock_phrases() -> dict[str, list[str]]:
-    return read_yaml(Path(__file__).with_name("stock_phrases.yaml"))
+    return round(100 * min(1.0, sum(w * min(factor * share, 1) for w, factor, share in parts)), 2)
 
 
 def _surplus(items: Sequence[Hashable]) -> float:
@@ -132,7 +83,7 @@ def grades(ratings: Mapping[str, float | None]) -> dict[str, float | None]:
     }
 
 
-def released_rating(criterion: str, value: object) -> int:
+def published_rating(criterion: str, value: object) -> int:
     """A rating as the published code stores it.
 
     Rounded (halves to even) and cut to 1..5; an unreadable or missing one is 1. The wish to use

@@ -3,28 +3,24 @@
 Replies are untrusted text of any length: every function takes time linear in it.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from litbench.text import valid_unicode
+from litbench.config import read_yaml
+from litbench.templates.json_replies import decoded, repaired
 
 T = TypeVar("T", dict[str, Any], list[Any])
 
 END_CHOICE = "End the story now"
+# Word lists of the published code.
+WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("words.yaml"))
 
 _FENCE = "```"
 _PREAMBLE = re.compile(r"(?:here(?:'s| is) the|the story) json:|json response:", re.I)
 _CLOSERS = {"{": "}", "[": "]"}
-_CLEANED = str.maketrans(
-    {"“": '"', "”": '"', "‘": "'", "’": "'", "\ufeff": None}
-    | {chr(code): None for code in [*range(9), 11, 12, *range(14, 32), 127]}
-)
-_PIECE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{\[\]}]|[^"{\[\]}]+', re.S)
-_TRAILING_COMMA = re.compile(r",(?=\s{0,200}[}\]])")
-
 _MARKERS = ("<<CHARACTER_ID>>", "<<RESPONSE>>", "<<CHOICES>>", "<<TAGS>>")
 _FLAG_TAGS = ("scene_shift", "act_advance", "ending_ready")
 _TEXT_TAGS = (
@@ -38,9 +34,18 @@ _TEXT_TAGS = (
     "next_location",
     "time_progression",
     "foreshadowing",
+    "easter_egg",
+    "advancement",
+    "caption",
+    "scene_description",
+    "atmosphere",
 )
-_STATE_LINE = re.compile(rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS)})[ \t]*:", re.I)
+_LIST_TAGS = ("visual_details", "motifs")
+_STATE_LINE = re.compile(
+    rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS + _LIST_TAGS)})[ \t]*:", re.I
+)
 _BULLET = re.compile(r"^[-*\d.)\s]+")
+_NOTHING = {"nothing", "none"}
 _TRUE = {"1", "true", "yes", "y", "on"}
 
 _ENDS = r"(?:end|stop|finish|quit|exit)"
@@ -81,25 +86,6 @@ def _unwrapped(text: str) -> str:
     return text[preamble.end() :] if preamble else text
 
 
-def _balanced(text: str) -> str:
-    """Close what a cut reply left open, in order, and drop surplus closing brackets."""
-    kept: list[str] = []
-    stack: list[str] = []
-    for match in _PIECE.finditer(text):
-        piece = match[0]
-        if piece in _CLOSERS:
-            stack.append(_CLOSERS[piece])
-        elif piece in _CLOSERS.values():
-            if not stack:
-                break
-            # A closing bracket of the other kind closes what is open.
-            piece = stack.pop()
-        elif piece.startswith('"') and (len(piece) == 1 or not piece.endswith('"')):
-            piece = piece.rstrip("\\") + '"'
-        kept.append(piece)
-    return "".join([*kept, *reversed(stack)])
-
-
 def read_json(text: str, kind: type[T]) -> T | None:
     """Read the JSON object or array of a reply; None if it cannot be read.
 
@@ -115,25 +101,16 @@ def read_json(text: str, kind: type[T]) -> T | None:
     start = unwrapped.find("{" if kind is dict else "[")
     if start < 0:
         return None
-    decoder = json.JSONDecoder(strict=False)
-    for candidate in _candidates(text, unwrapped[start:]):
-        try:
-            value, _ = decoder.raw_decode(candidate)
-            # Escapes in the reply may be lone surrogates, which no later question may contain.
-            value = json.loads(valid_unicode(json.dumps(value, ensure_ascii=False)))
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, kind):
-            return value
-    return None
+    contents = map(decoded, _candidates(text, unwrapped[start:]))
+    return next((content for content in contents if isinstance(content, kind)), None)
 
 
 def _candidates(text: str, from_start: str) -> Iterator[str]:
     yield from_start
     cut = extract_json(text) or ""
     yield cut
-    yield _TRAILING_COMMA.sub("", cut.translate(_CLEANED))
-    yield _TRAILING_COMMA.sub("", _balanced(from_start.translate(_CLEANED)))
+    yield repaired(cut, is_closed=True)
+    yield repaired(from_start)
 
 
 @dataclass(frozen=True)
@@ -147,6 +124,7 @@ class Beat:
         scene_shift: whether the turn asks for a change of scene.
         act_advance: whether it asks for the next act.
         ending_ready: whether it asks for the end.
+        replies: how many replies it has.
         branches: choices that the structure guard adds.
     """
 
@@ -196,17 +174,15 @@ def _sections(text: str) -> dict[str, str]:
     return found
 
 
-def read_beat(
-    text: str, characters: Sequence[str], responder: str, *, choices_from_prose: bool
-) -> Beat:
+def read_beat(text: str, characters: Sequence[str], responder: str, *, as_published: bool) -> Beat:
     """Read a turn in the tagged format; any text gives a beat, perhaps with an empty reply.
 
     Args:
         text: the writer's reply.
         characters: ids of all characters.
         responder: who speaks if the reply names nobody that exists.
-        choices_from_prose: without a section of choices, take every line for one, as the
-            published code does; otherwise there are none.
+        as_published: without a section of choices, take every line for one, and "nothing" in a
+            tag for its value; otherwise both are missing.
     """
     sections = _sections(text)
     speaker = (sections.get("<<CHARACTER_ID>>") or "").split("\n")[0].strip()
@@ -221,16 +197,17 @@ def read_beat(
     reply_lines = reply.rstrip().split("\n")
     while reply_lines and (not reply_lines[-1].strip() or _STATE_LINE.match(reply_lines[-1])):
         reply_lines.pop()
-    listed = sections.get("<<CHOICES>>", text if choices_from_prose else "")
-    tags = {
-        name.strip().lower(): value.strip()
-        for name, mark, value in (
-            line.partition(":") for line in sections.get("<<TAGS>>", "").splitlines()
-        )
-        if mark
-    }
+    listed = sections.get("<<CHOICES>>", text if as_published else "")
+    tags = {}
+    for line in sections.get("<<TAGS>>", "").splitlines():
+        name, _, value = line.partition(":")
+        is_said = as_published or value.strip(" .").lower() not in _NOTHING
+        tags[name.strip().lower()] = value.strip() if is_said else ""
     values: dict[str, Any] = {name: tags.get(name, "") for name in _TEXT_TAGS}
     values |= {name: tags.get(name, "").lower() in _TRUE for name in _FLAG_TAGS}
+    for name in _LIST_TAGS:
+        values[name] = tuple(one.strip() for one in tags.get(name, "").split(";") if one.strip())
+    values["replies"] = max(1, len(re.findall(r"^[ \t]*<<RESPONSE>>", text, re.M)))
     reply = "\n".join(reply_lines).strip()
     return Beat(speaker, reply, tuple(_choice_lines(listed)), **values)
 

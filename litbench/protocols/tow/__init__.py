@@ -3,14 +3,14 @@
 A writer answers an instruction once. A planner weighs four aspects of content for the instruction,
 judges rate them and others one by one, mostly against a reference text, and the ratings become a
 grade from the leaves to the root ("HoWToBench: Holistic Evaluation for LLM's Capability in
-Human-level Writing using Tree of Writing", ACL 2026). The mode `paper` follows the paper,
-`released` the published code (github.com/ZhuoerFeng/ACL2026-Tree-of-Writing) with its defects; the
-prompts are our own in both. docs/writers.md says what is whose.
+Human-level Writing using Tree of Writing", ACL 2026). `as_published` follows the published code
+(github.com/ZhuoerFeng/ACL2026-Tree-of-Writing) with its defects, otherwise the paper. The packaged
+prompts are our own; `texts` takes the published file. docs/writers.md lists what differs.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -34,7 +34,7 @@ from litbench.metrics.overlap import bleu1, ngram_precision, rouge_l, rouge_n, t
 from litbench.protocols.headings import (
     formatting_score,
     paragraph_statistics,
-    released_formatting_score,
+    published_formatting_score,
 )
 from litbench.protocols.protocol import (
     Grade,
@@ -46,27 +46,28 @@ from litbench.protocols.protocol import (
     rate_texts,
     written_text,
 )
+from litbench.protocols.texts import check_texts, read_texts, texts_record
 from litbench.protocols.tow.plans import (
     Plan,
     broken_rule,
     final_plan,
-    released_plan,
+    planned_shares,
+    published_plan,
     stated_weights,
 )
 from litbench.protocols.tow.tree import (
     CONTENT,
+    FORMAT,
     IMPRESSION,
     NODES,
-    SCHEMES,
-    Mode,
-    Tree,
+    PUBLISHED_WEIGHTS,
     grade_tree,
     leaf_score,
 )
 from litbench.records import TURNS, Column, Schema
 from litbench.tables import read_table
 from litbench.templates.delimiters import without_delimiters
-from litbench.templates.rubric import PLACEHOLDER, Rubric, load_rubric
+from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric, rubric_files
 
 PLANNER = "planner"
 TaskName = Literal["completion", "guide", "open"]
@@ -88,7 +89,23 @@ _FORMAT_RATED = ("plots_structure", "paragraphing")
 # Leaves that are rated without a reference.
 _ALONE = ("paragraphing",)
 _GAP = re.compile(r"\[\s*fill[\s_]*in[\s_]*the[\s_]*blank\s*\]", re.I)
-_STEPS = {WRITER: "text", PLANNER: "plan"}
+_PROMPTS = "prompts.yaml"
+# With the first 16 digits of its SHA-256 as of commit efe51d9 (June 2026).
+_PUBLISHED_FILES = {_PROMPTS: "993e7a4e85e5f504"}
+_PLACES = ("instruction", "reference", "content")
+# Placeholders of the published texts, by key; the last three are for programs of theirs.
+_PUBLISHED_TEXTS = {
+    "edge_weighting": ("instruction",),
+    **dict.fromkeys(("opening_ending", "language_rhetoric", "argumentative_logic"), _PLACES),
+    **dict.fromkeys(("emotion", "proper_instance", "plots_structure", "impression"), _PLACES),
+    "paragraphing": ("instruction", "content"),
+    "chain_of_writing": ("content",),
+    "llm_single_pass": _PLACES,
+    "rubric_evaluation": ("instruction", "rubric", "reference", "content"),
+}
+_PUBLISHED_NAMES = {"logic": "argumentative_logic"}
+# The baseline whose judge plans its own criteria.
+_AUTO_PLAN = "auto_plan"
 
 
 @dataclass
@@ -99,15 +116,20 @@ class TowOptions:
         instructions: table with the columns of `INSTRUCTIONS`.
         columns: maps them to the table's columns or SQL expressions over them.
         tasks: only instructions of these tasks.
-        mode: follow the paper, or the released code with its defects.
-        scheme: weights of the tree's nodes: `leaf-count` (the default of the mode `paper`),
-            `released` (that of the mode `released`), `table7` (as in the paper's Table 7, which
-            sums to 0.9), `custom`.
-        weights: weights of content, format and impression in the scheme `custom`.
-        proper_instance: whether content has the fifth leaf; always in the mode `released`.
+        texts: folder with the published `prompts.yaml` (`code/config/` of the repository); null for
+            our own.
+        as_published: rules of the published code, with its defects, instead of the paper's.
+        weights: weights of content, format and impression; by default the numbers of their leaves
+            (`as_published` 5, 3 and 1). The paper's Table 7 implies 0.4, 0.3 and 0.2; weights that
+            sum to less than 1 are not divided by their sum.
+        plan_format: have the format leaves weighed by a plan, too, as the paper's section 3.3 says;
+            otherwise they weigh the same, as in the published code.
+        proper_instance: whether content has the fifth leaf; always with `as_published`.
         reference: `item`, `none`, or `model:NAME` for the texts of that writer, which is then not
             rated itself.
         reference_turns: table of turns with the texts of the writer NAME.
+        baselines: rubrics, packaged or files, by which the whole text is rated besides, such as
+            `auto_plan`; each is a quantity.
         overlap: also compute BLEU and ROUGE with the reference; needs the extra `prose`.
         genres: YAML file that maps genres to kinds of text; null for the packaged one.
     """
@@ -115,12 +137,14 @@ class TowOptions:
     instructions: Path
     columns: dict[str, str] | None = None
     tasks: list[TaskName] = field(default_factory=lambda: [*TASKS])
-    mode: Mode = "paper"
-    scheme: Literal["leaf-count", "released", "table7", "custom"] | None = None
+    texts: Path | None = None
+    as_published: bool = False
     weights: dict[str, NonNegativeFloat] = field(default_factory=dict)
+    plan_format: bool = False
     proper_instance: bool = False
     reference: str = "item"
     reference_turns: Path | None = None
+    baselines: list[str] = field(default_factory=list)
     overlap: bool = False
     genres: Path | None = None
 
@@ -156,37 +180,46 @@ class Tow(Protocol):
     def __init__(self, options: TowOptions) -> None:
         self._options = options
         self._texts = read_yaml(_FOLDER / "texts.yaml")
-        self._is_released = options.mode == "released"
-        has_fifth = options.proper_instance or self._is_released
+        has_fifth = options.proper_instance or options.as_published
         self._content = [leaf for leaf in CONTENT if has_fifth or leaf != "proper_instance"]
-        self._scheme_name = options.scheme or ("released" if self._is_released else "leaf-count")
-        self._scheme = self._node_weights()
-        kind, _, self._model = options.reference.partition(":")
-        is_model = kind == "model" and self._model and options.reference_turns is not None
-        if options.reference not in ("item", "none") and not is_model:
-            raise ConfigError(
-                f"reference is '{options.reference}': write item, none, or model:NAME with a table "
-                "of its turns as reference_turns"
-            )
+        counts = dict(zip(NODES, (len(self._content), len(FORMAT), 1), strict=True))
+        self._weights = options.weights or (PUBLISHED_WEIGHTS if options.as_published else counts)
+        _, _, self._model = options.reference.partition(":")
+        self._check()
+        self._published = {} if options.texts is None else _read_published(options.texts)
         leaves = (*self._content, *_FORMAT_RATED, IMPRESSION)
         self.rubrics = {leaf: self._rubric(leaf) for leaf in leaves}
-        self._facts = {
-            "mode": options.mode,
-            "scheme": self._scheme_name,
-            "reference": options.reference,
-        }
+        self._baselines = {Path(name).stem: load_rubric(name) for name in options.baselines}
+        self.rubrics |= self._baselines
+        weights = ", ".join(f"{weight:g}" for weight in self._weights.values())
+        self._flags = [f"root weights {weights}", f"reference {options.reference}"]
+        self._flags += ["as published"] * options.as_published
         self._items = self._read_items()
 
     def items(self) -> list[Item]:
         """The instructions."""
         return self._items
 
+    def files(self) -> dict[str, Path | str]:
+        """Files of the user, also those of baselines."""
+        rubrics = [name for name in self._options.baselines if rubric_files(name)]
+        return super().files() | {f"options.baselines.{name}": Path(name) for name in rubrics}
+
     def record(self) -> dict[str, Any]:
-        """Mode, scheme and reference, and what is not as published."""
+        """Rules, weights and reference, the texts' digests, and what is not as published."""
+        options = self._options
+        reasons, digests = texts_record(
+            options.texts, _PUBLISHED_FILES, "prompts are LitBench's own"
+        )
+        if not options.as_published:
+            reasons.append("read and graded as the paper says, not as the published code does")
         return {
-            **self._facts,
+            "as_published": options.as_published,
+            "weights": self._weights,
+            "reference": options.reference,
+            "texts": digests,
             "not_comparable": [
-                "prompts are LitBench's own",
+                *reasons,
                 "published grades are by GPT-4o; other judges rate otherwise",
             ],
         }
@@ -195,7 +228,7 @@ class Tow(Protocol):
         """Have the text written, and measure it."""
         task: Task = item.content
         turn, text = await self._write(session, task)
-        flags = [f"{name} {value}" for name, value in self._facts.items()]
+        flags = [*self._flags]
         if task.task == "completion" and not _GAP.search(task.information):
             flags.append("no gap marker")
         if not text:
@@ -216,53 +249,64 @@ class Tow(Protocol):
         flags = [*written.flags, *(() if has_reference else ("no reference",))]
         if not written.texts or not has_reference:
             return ItemRatings(grades=[(judge, "overall", None, flags)])
-        plan, rated = await at_once(
-            self._plan(session, task), self._rate(session, task, written.texts["text"], judge)
+        plans, rated = await at_once(
+            self._plans(session, task), self._rate(session, task, written.texts["text"], judge)
         )
-        flags = [*flags, *plan.flags]
+        content, of_format = plans["content"], plans.get("format")
+        flags = [*flags, *(flag for plan in plans.values() for flag in plan.flags)]
+        prefixes = {"content": "", "format": "format "}
         grades: list[Grade] = [
-            (PLANNER, f"{quantity} {leaf}", weight, flags)
-            for quantity, weights in (("weight", plan.weights), ("raw weight", plan.raw))
+            (PLANNER, f"{kind}{prefixes[node]}weight {leaf}", weight, flags)
+            for node, plan in plans.items()
+            for kind, weights in (("", plan.weights), ("raw ", plan.raw))
             for leaf, weight in weights.items()
         ]
+        baselines = {name: rated.pop(name) for name in self._baselines}
         leaves = {
-            leaf: leaf_score(leaf, one.ratings[leaf].rating, self._options.mode)
+            leaf: leaf_score(
+                leaf, one.ratings[leaf].rating, as_published=self._options.as_published
+            )
             for leaf, one in rated.items()
         }
         leaves |= {name: grade for _, name, grade, _ in written.grades if name == "formatting"}
-        tree = self._tree(leaves, plan.weights)
-        equal = self._tree(leaves, dict.fromkeys(self._content, 1 / len(self._content)))
+        tree = grade_tree(
+            leaves, content.weights, self._weights, None if of_format is None else of_format.weights
+        )
+        alike = dict.fromkeys(self._content, 1 / len(self._content))
         found = {**leaves, **tree.nodes, "overall": tree.overall}
-        found["overall with equal weights"] = equal.overall
+        found["overall with equal weights"] = grade_tree(leaves, alike, self._weights).overall
+        if self._options.as_published:
+            found |= {
+                name: round(grade, 4)
+                for name, grade in found.items()
+                if name.startswith("overall") and grade is not None
+            }
         missing = [f"{leaf} missing" for leaf, one in rated.items() if one.missing]
         every = [*flags, *tree.flags, *missing]
         grades += [(judge, name, grade, every) for name, grade in found.items()]
+        grades += [(judge, name, one.grade, flags) for name, one in baselines.items()]
+        if _AUTO_PLAN in baselines:
+            shares = planned_shares(baselines[_AUTO_PLAN].reply.text)
+            grades += [(judge, f"share {name}", share, flags) for name, share in shares.items()]
         whole = Rated(
             {leaf: one.ratings[leaf] for leaf, one in rated.items()},
-            tree.overall,
+            found["overall"],
             rated[IMPRESSION].reply,
             [turn for one in rated.values() for turn in one.turns],
         )
-        return ItemRatings({"text": whole}, grades)
-
-    def _tree(self, leaves: Mapping[str, float | None], weights: Mapping[str, float]) -> Tree:
-        is_normalised = self._scheme_name != "table7"
-        tree = grade_tree(leaves, weights, self._scheme, is_normalised=is_normalised)
-        if self._is_released and tree.overall is not None:
-            return replace(tree, overall=round(tree.overall, 4))
-        return tree
+        return ItemRatings({"text": whole, **baselines}, grades)
 
     # Asking --------------------------------------------------------------------------------------
 
     async def _ask(
-        self, session: Session, role: str, messages: Question, attempt: int
+        self, session: Session, role: str, messages: Question, step: str, attempt: int
     ) -> tuple[Turn, str]:
         """Ask writer or planner; the reply is empty if there is none.
 
         Raises:
             UnfinishedError: the request failed.
         """
-        turn = await session.ask(role, messages, step=_STEPS[role], attempt=attempt)
+        turn = await session.ask(role, messages, step=step, attempt=attempt)
         # A recorded role may have fewer attempts.
         if attempt and turn.outcome == "error" and session.is_recorded(role):
             return turn, ""
@@ -271,32 +315,43 @@ class Tow(Protocol):
     async def _write(self, session: Session, task: Task) -> tuple[Turn, str]:
         """Ask the writer until there is a text; it is empty if there is none."""
         for attempt in range(ATTEMPTS):
-            turn, text = await self._ask(session, WRITER, [("user", task.question)], attempt)
+            question = [("user", task.question)]
+            turn, text = await self._ask(session, WRITER, question, "text", attempt)
             if text:
                 break
         return turn, text
 
-    async def _plan(self, session: Session, task: Task) -> Plan:
-        """Ask the planner for the weights of the content leaves."""
-        planned, asked = self._content, task.instruction
-        if self._is_released:
-            planned = [leaf for leaf in self._content if leaf != "proper_instance"]
-            asked = task.question
+    async def _plans(self, session: Session, task: Task) -> dict[str, Plan]:
+        """Ask the planner for the weights of the leaves of each node that is planned."""
+        leaves = {"content": self._content}
+        if self._options.plan_format and task.task != "completion":
+            leaves["format"] = [*FORMAT]
+        plans = await at_once(*(self._plan(session, task, *one) for one in leaves.items()))
+        return dict(zip(leaves, plans, strict=True))
+
+    async def _plan(self, session: Session, task: Task, node: str, leaves: Sequence[str]) -> Plan:
+        """Ask the planner for the weights of a node's leaves."""
+        as_published = self._options.as_published
+        planned, asked = leaves, task.instruction
+        if as_published:
+            planned, asked = [leaf for leaf in leaves if leaf != "proper_instance"], task.question
         names = self._texts["leaves"]
         texts = {
-            "instruction": without_delimiters(asked),
+            "instruction": asked if self._published else without_delimiters(asked),
             "leaves": "\n".join(f"- {leaf}（{names[leaf]}）" for leaf in planned),
             "count": str(len(planned)),
         }
-        messages = [("user", _filled(self._texts["plan"], texts))]
+        template = self._published.get("edge_weighting", self._texts["plan"])
+        messages = [("user", _filled(template, texts))]
+        step = "plan" if node == "content" else f"{node}_plan"
         stated = None
         for attempt in range(ATTEMPTS):
-            _, reply = await self._ask(session, PLANNER, list(messages), attempt)
-            if self._is_released:
+            _, reply = await self._ask(session, PLANNER, list(messages), step, attempt)
+            if as_published:
                 try:
-                    return released_plan(reply, self._content)
+                    return published_plan(reply, leaves)
                 except ValueError as error:
-                    problem = f"plan: {error}: the released code loses the item"
+                    problem = f"plan: {error}: the published code loses the item"
                     raise UnfinishedError(problem) from error
             newest = stated_weights(reply, planned)
             stated = stated if newest is None else newest
@@ -313,7 +368,8 @@ class Tow(Protocol):
         questions = {
             leaf: (rubric, filled) for leaf, rubric in self.rubrics.items() if leaf not in skipped
         }
-        return await rate_texts(session, judge, questions, as_published=self._is_released)
+        as_published = self._options.as_published
+        return await rate_texts(session, judge, questions, as_published=as_published)
 
     # Measuring -----------------------------------------------------------------------------------
 
@@ -328,8 +384,8 @@ class Tow(Protocol):
         measured |= paragraph_statistics(text)
         if task.task != "completion":
             formatting = (
-                released_formatting_score(written if written.strip() == text else text)
-                if self._is_released
+                published_formatting_score(written if written.strip() == text else text)
+                if self._options.as_published
                 else formatting_score(text, task.kind)
             )
             measured |= {} if formatting is None else {"formatting": formatting}
@@ -346,18 +402,42 @@ class Tow(Protocol):
 
     # Reading -------------------------------------------------------------------------------------
 
-    def _node_weights(self) -> dict[str, float]:
-        given = self._options.weights
-        if set(given) != (set(NODES) if self._scheme_name == "custom" else set()):
+    def _check(self) -> None:
+        """Refuse options that contradict each other."""
+        options = self._options
+        if set(self._weights) != set(NODES):
+            raise ConfigError(f"weights is {options.weights}: give {', '.join(NODES)}")
+        if options.plan_format and (options.as_published or options.texts is not None):
             raise ConfigError(
-                f"weights is {given}: give {', '.join(NODES)} with scheme: custom, and none without"
+                "plan_format: the published code and prompts plan no weights of format: set it "
+                "without as_published and texts"
             )
-        counts = {"leaf-count": (len(self._content), 3, 1), **SCHEMES}
-        return given or dict(zip(NODES, counts[self._scheme_name], strict=True))
+        if options.texts is not None and options.proper_instance and not options.as_published:
+            raise ConfigError(
+                "proper_instance: the published prompt plans four weights: set it without texts, "
+                "or set as_published"
+            )
+        kind = options.reference.partition(":")[0]
+        is_model = kind == "model" and self._model and options.reference_turns is not None
+        if options.reference not in ("item", "none") and not is_model:
+            raise ConfigError(
+                f"reference is '{options.reference}': write item, none, or model:NAME with a table "
+                "of its turns as reference_turns"
+            )
+        if options.reference == "none" and options.texts is not None:
+            raise ConfigError(
+                "reference is 'none': the published prompts compare with a reference: set item or "
+                "model:NAME, or leave texts out"
+            )
 
     def _rubric(self, leaf: str) -> Rubric:
         """The rubric of a leaf; with a reference, its criterion in the frame of references."""
         rubric = load_rubric(f"tow_{leaf}")
+        if self._published:
+            ours = {"instruction": "{prompt}", "content": "{text}"}
+            text = self._published[_PUBLISHED_NAMES.get(leaf, leaf)]
+            criteria = (Criterion(leaf),)
+            return replace(rubric, text=_filled(text, ours), criteria=criteria, is_plain=True)
         if self._options.reference == "none" or leaf in _ALONE:
             return rubric
         bands = self._texts["bands"].get(leaf, self._texts["bands"]["default"])
@@ -401,6 +481,16 @@ class Tow(Protocol):
                 f"{options.instructions}: no instruction of tasks {', '.join(options.tasks)}"
             )
         return items
+
+
+def _read_published(folder: Path) -> dict[str, str]:
+    """The published texts by key; ConfigError if they do not have the published form."""
+    origin = "code/config/ of github.com/ZhuoerFeng/ACL2026-Tree-of-Writing"
+    path = folder / _PROMPTS
+    read_texts(folder, _PUBLISHED_FILES, origin)
+    texts = read_yaml(path)
+    check_texts(texts, _PUBLISHED_TEXTS, path)
+    return {name: texts[name] for name in _PUBLISHED_TEXTS}
 
 
 def _filled(text: str, texts: Mapping[str, str]) -> str:

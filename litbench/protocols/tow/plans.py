@@ -1,4 +1,4 @@
-"""Plans of Tree-of-Writing: the weights of the content leaves, as a planner states them."""
+"""Plans of Tree-of-Writing: the weights of the leaves of a node, as a planner states them."""
 
 import json
 import math
@@ -6,22 +6,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from litbench.templates.rubric import canonical, json_objects
+from litbench.templates.json_replies import json_objects
+from litbench.templates.rubric import canonical
 
 # Weights with two decimals each miss a sum of 1 by rounding.
 _ROUNDING = 0.02 + 1e-9
-_RELEASED_OBJECT = re.compile(r'\{.*?"weights".*?\}', re.DOTALL)
+_PUBLISHED_OBJECT = re.compile(r'\{.*?"weights".*?\}', re.DOTALL)
 _NUMBER = re.compile(r"-?\d*\.?\d+")
-# Place and bounds of the weight that the released code adds to the four planned ones.
+# Place and bounds of the weight that the published code adds to the four planned ones.
 _ADDED_AT, _MOST_ADDED = 2, 0.3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Weights of the content leaves.
+    """Weights of the leaves of a node.
 
     Attributes:
-        weights: by leaf; they sum to 1 (in the released mode not always).
+        weights: by leaf; they sum to 1 (as published not always).
         raw: the weights as they were stated; empty if none could be read.
         flags: what is unusual.
     """
@@ -81,14 +82,14 @@ def final_plan(weights: Sequence[float] | None, leaves: Sequence[str], tries: in
     return Plan({leaf: weight / total for leaf, weight in raw.items()}, raw, tuple(flags))
 
 
-def released_plan(reply: str, leaves: Sequence[str]) -> Plan:
-    """Read a plan as the released code does, for its five leaves.
+def published_plan(reply: str, leaves: Sequence[str]) -> Plan:
+    """Read a plan as the published code does, for its five leaves.
 
     Raises:
-        ValueError: a weight is not a number; the released code loses the item.
+        ValueError: a weight is not a number; the published code loses the item.
     """
     try:
-        stated = _released_weights(reply)
+        stated = _published_weights(reply)
     except (TypeError, OverflowError) as error:
         raise ValueError(str(error)) from error
     if not all(map(math.isfinite, stated)):
@@ -104,8 +105,8 @@ def released_plan(reply: str, leaves: Sequence[str]) -> Plan:
     return Plan(dict(zip(leaves, weights, strict=True)), dict(zip(planned, stated, strict=True)))
 
 
-def _released_weights(reply: str) -> list[float]:
-    match = _RELEASED_OBJECT.search(reply)
+def _published_weights(reply: str) -> list[float]:
+    match = _PUBLISHED_OBJECT.search(reply)
     try:
         stated = json.loads(match[0])["weights"] if match else None
     except (ValueError, KeyError):
@@ -114,3 +115,26 @@ def _released_weights(reply: str) -> list[float]:
         return [float(weight) for weight in stated]
     numbers = [number for number in map(float, _NUMBER.findall(reply)) if -1 <= number <= 1]
     return numbers[:4] if len(numbers) >= 4 else [0.25] * 4
+
+
+def planned_shares(reply: str) -> dict[str, float]:
+    """Each criterion's share l = s / S of a judge that plans its own criteria (section 5.3).
+
+    Args:
+        reply: an answer to the rubric `auto_plan`: ratings s of named criteria, and S of the whole.
+
+    Returns:
+        Shares by canonical name, of the last object that has both; empty without any.
+    """
+    found: dict[str, float] = {}
+    for content in json_objects(reply):
+        named, total = content.get("criteria"), content.get("overall")
+        if isinstance(named, Mapping) and type(total) in (int, float) and 0 < total < math.inf:
+            scores = {
+                canonical(str(name)): one.get("score") if isinstance(one, Mapping) else one
+                for name, one in named.items()
+            }
+            found = {
+                name: score / total for name, score in scores.items() if type(score) in (int, float)
+            }
+    return {name: share for name, share in found.items() if math.isfinite(share)}

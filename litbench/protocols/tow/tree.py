@@ -8,20 +8,15 @@ overall
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-Mode = Literal["paper", "released"]
 
 CONTENT = ("opening_ending", "language_rhetoric", "proper_instance", "logic", "emotion")
 FORMAT = ("plots_structure", "formatting", "paragraphing")
 IMPRESSION = "impression"
-NODES = ("content", "format", "impression")
-# Weights of the nodes, as the released code has them and as the paper's Table 7 implies.
-SCHEMES = {"released": (5.0, 3.0, 1.0), "table7": (0.4, 0.3, 0.2)}
-# The released code's value of a missing leaf.
+NODES = ("content", "format", IMPRESSION)
+# Weights of the nodes in the published code.
+PUBLISHED_WEIGHTS = dict(zip(NODES, (5.0, 3.0, 1.0), strict=True))
+# The published code's value of a missing leaf.
 _MISSING = 5.0
-# Highest ratings of plots_structure that become 0, and that become 5.
-_STEPS: dict[Mode, tuple[float, float]] = {"paper": (4, 7), "released": (3, 7)}
 
 
 @dataclass(frozen=True)
@@ -39,16 +34,17 @@ class Tree:
     flags: list[str] = field(default_factory=list)
 
 
-def leaf_score(leaf: str, rating: float | None, mode: Mode) -> float | None:
+def leaf_score(leaf: str, rating: float | None, *, as_published: bool = False) -> float | None:
     """Map a judge's rating to the score of a leaf: steps of 0, 5 and 10 for those of format.
 
-    A rating between two steps counts as the lower one. A missing rating stays missing; in the
-    released mode it is 5.
+    A rating between two steps counts as the lower one. A missing rating stays missing;
+    `as_published` it is 5.
     """
     if rating is None:
-        return _MISSING if mode == "released" else None
+        return _MISSING if as_published else None
     if leaf == "plots_structure":
-        return 5.0 * sum(rating >= highest + 1 for highest in _STEPS[mode])
+        # From these ratings on 5, and 10: the published code and the paper's Table 10.
+        return 5.0 * sum(rating >= first for first in (4 if as_published else 5, 8))
     if leaf == "paragraphing":
         return 5 * (min(max(rating, 1.0), 3.0) - 1)
     return rating
@@ -56,46 +52,53 @@ def leaf_score(leaf: str, rating: float | None, mode: Mode) -> float | None:
 
 def grade_tree(
     leaves: Mapping[str, float | None],
+    content: Mapping[str, float],
     weights: Mapping[str, float],
-    scheme: Mapping[str, float],
-    *,
-    is_normalised: bool = True,
+    of_format: Mapping[str, float] | None = None,
 ) -> Tree:
     """Grade a text from the bottom of the tree to its root.
 
     A missing leaf leaves its node, and a node without leaves the tree: the others' weights are
-    divided by their sum.
+    divided by their sum. Node weights that sum to less than 1, such as those of the paper's Table
+    7 (0.4, 0.3, 0.2), are not divided: the grade is out of ten times their sum, and a text that
+    lacks a node has none.
 
     Args:
         leaves: scores of the leaves that the text should have; None if missing.
-        weights: of the content leaves.
-        scheme: weights of the nodes.
-        is_normalised: whether to divide by the sum of the nodes' weights. If not, a text that lacks
-            a node has no grade.
+        content: weights of the content leaves.
+        weights: of the nodes.
+        of_format: weights of the format leaves; None if they weigh the same.
     """
     known = {name: score for name, score in leaves.items() if score is not None}
-    flags = []
-    content = {name: weight for name, weight in weights.items() if name in known}
-    if len(content) < len(weights):
-        total = sum(content.values())
-        # Never divided by a sum that would turn the signs round.
-        if content and total <= 0:
-            flags.append("plan_fallback")
-            content, total = dict.fromkeys(content, 1.0), float(len(content))
-        content = {name: weight / total for name, weight in content.items()}
-    nodes: dict[str, float | None] = {"content": None}
-    if content:
-        mean = sum(weight * known[name] for name, weight in content.items())
-        nodes["content"] = mean
-        if not 1 <= mean <= 10:
-            flags.append("content outside of 1 to 10")
+    flags: list[str] = []
+    nodes = {"content": _mean(known, content, flags)}
+    if nodes["content"] is not None and not 1 <= nodes["content"] <= 10:
+        flags.append("content outside of 1 to 10")
     if any(name in leaves for name in FORMAT):
-        of_format = [known[name] for name in FORMAT if name in known]
-        nodes["format"] = sum(of_format) / len(of_format) if of_format else None
+        nodes["format"] = _mean(known, of_format or dict.fromkeys(FORMAT, 1 / len(FORMAT)), flags)
     nodes[IMPRESSION] = known.get(IMPRESSION)
     present = {name: score for name, score in nodes.items() if score is not None}
-    total = sum(scheme[name] for name in present) if is_normalised else 1.0
-    overall = None
-    if total > 0 and (is_normalised or len(present) == len(nodes)):
-        overall = sum(scheme[name] * score for name, score in present.items()) / total
-    return Tree(nodes, overall, flags)
+    total = sum(weights[name] for name in present)
+    # Weights that should sum to 1 may miss it by rounding.
+    if sum(weights.values()) < 1 - 1e-9:
+        flags.append(f"out of {10 * sum(weights[name] for name in nodes):g}")
+        total = 1.0 if len(present) == len(nodes) else 0.0
+    overall = sum(weights[name] * score for name, score in present.items())
+    return Tree(nodes, overall / total if total > 0 else None, flags)
+
+
+def _mean(
+    known: Mapping[str, float], weights: Mapping[str, float], flags: list[str]
+) -> float | None:
+    """The weighted sum of the known leaves; adds to the flags what is unusual."""
+    kept = {name: weight for name, weight in weights.items() if name in known}
+    if not kept:
+        return None
+    total = 1.0
+    if len(kept) < len(weights):
+        total = sum(kept.values())
+        # Never divided by a sum that would turn the signs round.
+        if total <= 0:
+            flags.append("plan_fallback")
+            kept, total = dict.fromkeys(kept, 1.0), float(len(kept))
+    return sum(weight / total * known[name] for name, weight in kept.items())

@@ -28,7 +28,8 @@ from litbench.protocols.protocol import (
     rate_texts,
     written_text,
 )
-from litbench.protocols.webnovel.books import Book, read_books, read_texts
+from litbench.protocols.texts import texts_record
+from litbench.protocols.webnovel.books import PUBLISHED_FILES, Book, book_texts, read_books
 from litbench.templates.rubric import load_rubric
 
 _WRITTEN = re.compile(r"<text>(.*?)(?:</text>|\Z)", re.DOTALL)
@@ -70,7 +71,7 @@ class Webnovel(Protocol):
     def __init__(self, options: WebnovelOptions) -> None:
         self._options = options
         self._books = read_books(options.books)
-        texts = read_texts(options.texts)
+        texts = book_texts(options.texts)
         with_or_without = "with" if options.criteria else "without"
         self._system = texts[f"generation_system_{with_or_without}_criteria"]
         self.rubric = load_rubric("webnovel")
@@ -90,15 +91,16 @@ class Webnovel(Protocol):
     def record(self) -> dict[str, Any]:
         """What is not as published, and how messages are sent."""
         options = self._options
-        reasons = ["published percentiles are by DeepSeek-V3; other judges rate otherwise"]
-        if options.texts is None:
-            reasons.append("prompts and rubric are LitBench's own")
+        own = "prompts and rubric are LitBench's own"
+        reasons, digests = texts_record(options.texts, PUBLISHED_FILES, own)
+        reasons.append("published percentiles are by DeepSeek-V3; other judges rate otherwise")
         if not options.criteria:
             reasons.append("writers are not told the criteria")
         if not options.as_published:
             reasons.append("judges' replies are read by LitBench's rules, not as published")
         return {
             "not_comparable": reasons,
+            "texts": digests,
             "messages": "writing: system and user message; rating: one user message",
         }
 

@@ -10,14 +10,16 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from litbench.config import read_yaml
 from litbench.errors import ConfigError, DataError
+from litbench.protocols.texts import check_texts, read_texts
 
-# The last two ask about a chapter.
-_PUBLISHED = (
-    "generation_system_with_criteria",
-    "generation_system_without_criteria",
-    "extraction_user",
-    "judge_user",
-)
+# The published texts, with their placeholders; the version that they are of is not recorded.
+PUBLISHED_FILES = {"prompts.json": None}
+_PUBLISHED = {
+    "generation_system_with_criteria": (),
+    "generation_system_without_criteria": (),
+    "extraction_user": ("text",),
+    "judge_user": ("chapter",),
+}
 _PARTS = ("主要人物", "主要情节", "重要场景")
 
 
@@ -74,31 +76,28 @@ def read_books(path: Path) -> list[Book]:
     return books
 
 
-def read_texts(folder: Path | None) -> dict[str, str]:
+def book_texts(folder: Path | None) -> dict[str, str]:
     """Read the prompts: our own, or `prompts.json` of a folder with the published ones.
 
     Returns:
         The texts by name; `judge_user` is only among the published ones.
 
     Raises:
-        ConfigError: a published text is missing.
+        ConfigError: a published text is missing, or has other placeholders.
     """
     if folder is None:
         texts = read_yaml(Path(__file__).parent / "texts.yaml")
         return {name: text.strip() for name, text in texts.items()}
     path = folder / "prompts.json"
+    origin = f"with a JSON object of {', '.join(_PUBLISHED)}"
+    content = read_texts(folder, PUBLISHED_FILES, origin)[path.name]
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        texts = {name: str(content[name]) for name in _PUBLISHED}
-        texts["judge_user"] = texts["judge_user"].replace("{chapter}", "{text}")
-        if without := [one for one in _PUBLISHED[2:] if "{text}" not in texts[one]]:
-            raise ValueError(f"{without[0]} has no slot {{text}} for the chapter")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"texts: cannot read the published prompts in {path} ({error!r}): give a JSON object "
-            f"with {', '.join(_PUBLISHED)}"
-        ) from error
-    return texts
+        texts = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"texts: {path} is no JSON ({error}): give it {origin}") from error
+    check_texts(texts if isinstance(texts, dict) else {}, _PUBLISHED, path)
+    judge = texts["judge_user"].replace("{chapter}", "{text}")
+    return {**{name: texts[name] for name in _PUBLISHED}, "judge_user": judge}
 
 
 def read_synopsis(reply: str) -> str | None:

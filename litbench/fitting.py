@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,16 @@ from litbench.curation.pair_making import PairMaking, make_pairs
 from litbench.curation.rules import Buckets, PairRules
 from litbench.curation.story_making import StoryMaking, make_stories
 from litbench.entries import RaterSpec, files_of
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
-from litbench.evaluation.results import Evaluation, EvaluationFolder
+from litbench.evaluation.results import Evaluation
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
-from litbench.records import PAIRS, connected_prompts
+from litbench.records import connected_prompts
 from litbench.report.data_page import PairsFolder
 from litbench.sources.columns import GUESS, find_columns, first_rows
+from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import Artifact, only_writer, read_manifest
-from litbench.tables import read_table
 
 _PROGRAM = "litbench fit"
 # What is read of each story.
@@ -121,7 +121,22 @@ class Fit(PairRules, FitOptions):
     symmetry_buckets: Buckets = "auto"
 
 
-def fit(config: Fit) -> None:
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` has written.
+
+    Attributes:
+        model: folder of the model that agrees most often with the labels of held-out prompts.
+        evaluation: the evaluation of all models.
+        pages: the pages, by name; empty without the extra `report`.
+    """
+
+    model: Path
+    evaluation: Evaluation
+    pages: dict[str, Path]
+
+
+def fit(config: Fit) -> Fitted:
     """Make stories and pairs, train, evaluate out of fold, and write the report."""
     config.check()
     if config.training and config.model_name_or_path is None:
@@ -131,10 +146,10 @@ def fit(config: Fit) -> None:
         )
     _raters(config, n_pairs=0)
     with only_writer(config.out):
-        _fit(config)
+        return _fit(config)
 
 
-def _fit(config: Fit) -> None:
+def _fit(config: Fit) -> Fitted:
     stories, pairs_folder = config.out / "stories", config.out / "pairs"
     story_making = _story_making(config, stories)
     make_stories(story_making, _PROGRAM)
@@ -149,7 +164,9 @@ def _fit(config: Fit) -> None:
     funnel = Funnel.of(read_manifest(pairs_folder)["counts"]["funnel"])
     if advice := funnel.advice():
         print(f"note: {advice}")
-    pairs = read_table(pairs_folder / "pairs.parquet", PAIRS)
+    file, before = pairs_folder / "pairs.parquet", pairs_folder / "pairs_before_symmetry.parquet"
+    read = read_pairs(file, before if config.symmetry_buckets else None, None)
+    pairs = read.headline
     sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
     prompts = len(sizes)
     if prompts < _LEAST_PROMPTS:
@@ -158,14 +175,20 @@ def _fit(config: Fit) -> None:
             f"{_LEAST_PROMPTS} prompts: {funnel.summary()}"
         )
     specs = _raters(config, pairs.num_rows)
-    evaluations = _evaluate(config, specs, prompts, pairs_folder)
-    models = _train(config, specs, pairs, pairs_folder / "pairs.parquet")
+    shared: dict[str, Any] = {"pairs": file, "seed": config.seed}
+    shared["before_symmetry"] = before if config.symmetry_buckets else None
+    evaluations = _evaluate(config, specs, prompts, shared, read)
+    models = _train(config, specs, pairs, file)
     # With fewer prompts, the line would show noise.
-    learning = _learning_curve(config, pairs_folder) if prompts >= _FEW_PROMPTS else None
+    learning = _learning_curve(config, file, pairs) if prompts >= _FEW_PROMPTS else None
     # The last evaluation has all models, on the same pairs.
     agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
     best = max(models, key=lambda name: (agreement[name], name))
-    pages = _report(config, pairs_folder, evaluations, learning, models[best])
+    try:
+        pages = _report(config, pairs_folder, evaluations, learning, models[best])
+    except MissingExtraError as error:
+        print(f"no report: {error}")
+        pages = {}
     if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
         print(
             f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
@@ -180,6 +203,7 @@ def _fit(config: Fit) -> None:
         )
     model = shlex.quote(str(models[best]))
     print(f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"')
+    return Fitted(models[best], evaluations[-1], pages)
 
 
 # Stories and pairs -------------------------------------------------------------------------------
@@ -312,7 +336,11 @@ def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path)
 
 
 def _evaluate(
-    config: Fit, specs: Sequence[RaterSpec], prompts: int, pairs: Path
+    config: Fit,
+    specs: Sequence[RaterSpec],
+    prompts: int,
+    shared: Mapping[str, Any],
+    pairs: EvaluationPairs,
 ) -> list[Evaluation]:
     """Evaluate out of fold, and print the leaderboards.
 
@@ -323,9 +351,7 @@ def _evaluate(
     repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
     raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "bag_of_words", "random")}
     trained = {spec.name: spec.plain() for spec in specs}
-    before = pairs / "pairs_before_symmetry.parquet" if config.symmetry_buckets else None
-    files: Any = {"pairs": pairs / "pairs.parquet", "before_symmetry": before}
-    shared: Any = {**files, "folds": folds, "seed": config.seed}
+    shared = {**shared, "folds": folds}
     if "reward" in trained and config.crossvalidate_model:
         trained["reward"]["repeats"] = 1
     split = (
@@ -335,8 +361,7 @@ def _evaluate(
     evaluation = CrossValidation(
         out=config.out / "evaluation", raters=raters | trained, repeats=repeats, **shared
     )
-    crossvalidate(evaluation, _PROGRAM)
-    folders = [evaluation.out]
+    evaluations = [crossvalidate(evaluation, _PROGRAM, pairs)]
     if split is None:
         shutil.rmtree(config.out / "evaluation_reward", ignore_errors=True)
     else:
@@ -347,26 +372,24 @@ def _evaluate(
             raters={**raters, **trained, "reward": split},
             **shared,
         )
-        crossvalidate(held_out, _PROGRAM)
-        folders.append(held_out.out)
-    return [Evaluation.read(EvaluationFolder.find(folder)) for folder in folders]
+        evaluations.append(crossvalidate(held_out, _PROGRAM, pairs))
+    return evaluations
 
 
-def _learning_curve(config: Fit, pairs: Path) -> Evaluation:
+def _learning_curve(config: Fit, file: Path, pairs: pa.Table) -> Evaluation:
     """Cross-validate the features on shares of the training prompts."""
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     raters |= {name: {"kind": "features", "share": share} for name, share in _SHARES.items()}
     print("learning curve:")
     crossvalidation = CrossValidation(
-        pairs / "pairs.parquet",
+        file,
         config.out / "learning_curve",
         raters,
         folds=config.folds or 5,
         repeats=3,
         seed=config.seed,
     )
-    crossvalidate(crossvalidation, _PROGRAM)
-    return Evaluation.read(EvaluationFolder.find(crossvalidation.out))
+    return crossvalidate(crossvalidation, _PROGRAM, EvaluationPairs(pairs))
 
 
 def _report(
@@ -384,7 +407,7 @@ def _report(
     name = "the embedded sample" if config.input == "sample" else Path(config.input).name
     inputs = dict(folder.files)
     for evaluation in [*evaluations, *filter(None, [learning])]:
-        inputs |= evaluation.judged.inputs(evaluation.judged.folder.name)
+        inputs |= evaluation.inputs(evaluation.folder.name)
     artifact = Artifact(
         out, program=_PROGRAM, config={"name": name, "model": model.name}, inputs=inputs
     )
