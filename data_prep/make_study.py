@@ -3,9 +3,10 @@
     python data_prep/make_study.py --config configs/data/sample_study.yaml
 
 Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
-stories, such as those of a run, and a rubric. Writes them, `plan.json`, `estimate.txt` and
-`manifest.json` into `out`, and prints the estimate: readers, hours and, by the formulas of
-docs/power.md, the difference that the study can find. No reader is needed for that.
+stories, such as those of a run, and a rubric; sessions (`kind: session`) need neither. Writes them,
+`plan.json`, `estimate.txt` and `manifest.json` into `out`, and prints the estimate: readers, hours
+and, by the formulas of docs/power.md, the difference that the study can find. No reader is needed
+for that.
 
 Then `litbench study simulate OUT` tries the study with simulated readers, `litbench study serve
 OUT` shows it to people, and `litbench study export OUT` writes their choices, which eval/study.py
@@ -30,6 +31,11 @@ from litbench.human_study.ratings import (
     estimate_ratings,
     estimate_ratings_text,
     run_of,
+)
+from litbench.human_study.sessions import (
+    SessionStudy,
+    estimate_sessions,
+    estimate_sessions_text,
 )
 from litbench.metrics.agreement import has_texts
 from litbench.records import STORIES
@@ -58,8 +64,7 @@ class Config(Plan):
 
 def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> str:
     """Write the pairs of a study; returns the estimate."""
-    if config.pairs is None:
-        raise ConfigError("pairs is missing: give a pairs file")
+    assert config.pairs is not None
     pairs = read_pairs(config.pairs, None, config.split).headline.sort_by("pair_id")
     without = int((~has_texts(pairs)).sum())
     copies = pc.sum(pc.equal(pairs["chosen"], pairs["rejected"])).as_py()
@@ -94,8 +99,7 @@ def with_samples(stories: pa.Table) -> pa.Table:
 
 def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> str:
     """Write the stories and the rubric of a study; returns the estimate."""
-    if config.stories is None:
-        raise ConfigError("stories is missing: give a file of stories")
+    assert config.stories is not None
     stories = read_table(config.stories, STORIES).sort_by("story_id")
     without = pc.sum(pc.equal(pc.utf8_trim_whitespace(stories["text"]), "")).as_py()
     if without or not stories.num_rows:
@@ -104,11 +108,18 @@ def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> str:
             "out, and give at least one"
         )
     stories, rubric = with_samples(stories), load_rubric(str(plan.rubric))
-    found = estimate_ratings(RatingStudy(config.out, plan, stories, rubric))
+    found = estimate_ratings(RatingStudy(config.out, plan, rubric, stories))
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("rubric.yaml", partial(shutil.copyfile, rubric.path or ""))
     artifact.counts = found | run_of(config.stories)
     return estimate_ratings_text(plan, found)
+
+
+def write_sessions(config: Config, plan: Plan, artifact: Artifact) -> str:
+    """Check the writers of a study; returns the estimate."""
+    found = estimate_sessions(SessionStudy.of(config.out, plan))
+    artifact.counts = found
+    return estimate_sessions_text(plan, found)
 
 
 def main(config: Config) -> None:
@@ -118,11 +129,17 @@ def main(config: Config) -> None:
         print((config.out / "estimate.txt").read_text(encoding="utf-8"), end="")
         return
     plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
-    if (config.pairs, config.stories)[plan.kind == "pairs"] is not None:
-        raise ConfigError(f"a study of {plan.kind} reads one file: leave out the other")
+    for kind, path in (("pairs", config.pairs), ("ratings", config.stories)):
+        if (path is None) == (kind == plan.kind):
+            name = "pairs" if kind == "pairs" else "stories"
+            needs = "needs" if kind == plan.kind else "does not read"
+            raise ConfigError(
+                f"a study of the kind {plan.kind} {needs} {name}: correct one of them"
+            )
     if (config.out / "study.sqlite").exists():
         raise DataError(f"{config.out} has readers of an earlier plan: write to another folder")
-    text = (write_pairs if plan.kind == "pairs" else write_ratings)(config, plan, artifact)
+    write = {"pairs": write_pairs, "ratings": write_ratings, "session": write_sessions}
+    text = write[plan.kind](config, plan, artifact)
     artifact.write("plan.json", partial(write_json, as_plain(plan)))
     artifact.write("estimate.txt", lambda path: path.write_text(text, encoding="utf-8"))
     artifact.finish()

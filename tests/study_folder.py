@@ -20,6 +20,7 @@ from litbench.config import as_plain, build
 from litbench.human_study.command import open_study
 from litbench.human_study.plan import Plan, Study
 from litbench.human_study.ratings import RatingStore
+from litbench.human_study.sessions import SessionStore
 from litbench.human_study.simulation import Reader, SimulatedReaders
 from litbench.human_study.store import Store
 from litbench.records import STORIES, empty_columns
@@ -27,6 +28,7 @@ from litbench.store import Artifact, write_json
 from litbench.tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
+CARDS = ["night_nurse", "late_divorce"]
 TEXTS = {"consent": "You read stories.", "contact": "owner@example.org", "completion_code": "C0DE"}
 
 
@@ -78,6 +80,15 @@ def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
     write_table(pa.Table.from_pylist(rows, schema), stories)
     given = {"kind": "ratings", "rubric": "narra_story", "fastest_words_per_minute": None}
     config = {**TEXTS, **given, **plan, "stories": str(stories), "out": str(folder)}
+    make_study.main(build(make_study.Config, config))
+    return open_study(folder)
+
+
+def session_folder(folder: Path, make_study, **plan):
+    """Write the folder of a study of sessions as data_prep/make_study.py does, and open it."""
+    given = {"kind": "session", "writers": {"quill": "openai-api/fake/judge"}, "cards": CARDS[:1]}
+    given |= {"fastest_words_per_minute": None, "most_starting": 1000}
+    config = {**TEXTS, **given, **plan, "out": str(folder)}
     make_study.main(build(make_study.Config, config))
     return open_study(folder)
 
@@ -138,8 +149,8 @@ def serving(study: Study, now=time.time):
     from litbench.human_study.server import make_app  # noqa: PLC0415
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
 
-    cls = Store if study.plan.kind == "pairs" else RatingStore
-    port, store = free_port(), cls(study, now=now)
+    kinds = {"pairs": Store, "ratings": RatingStore, "session": SessionStore}
+    port, store = free_port(), kinds[study.plan.kind](study, now=now)
     app = make_app(study, store, ["127.0.0.1"])
     server = make_server(app, ServerLimits(), "127.0.0.1", port)
     thread = threading.Thread(target=server.run)

@@ -5,8 +5,17 @@ import json
 import re
 from collections import Counter
 
+import narra_script as script
 import pytest
-from study_folder import TEXTS, rating_folder, serving, study_pairs, write_study
+from fake_openai import FakeOpenAI
+from study_folder import (
+    TEXTS,
+    rating_folder,
+    serving,
+    session_folder,
+    study_pairs,
+    write_study,
+)
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -188,6 +197,45 @@ def test_ratings(open_page, tmp_path, load_program, kind, size, scheme):
         assert [set(json.loads(row["ratings"]).values()) for row in rows] == [{5.0}, {3.0}, {4.0}]
         assert [row["reason"] for row in rows] == ["reason 2", "reason 3", "reason 4"]
         assert [row["is_right"] for row in rows].count(1) == 1
+        assert not page.console
+        assert all(one.startswith(url) for one in page.requests)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "scheme"), [(Keyboard, PHONE, "dark"), (Mouse, DESKTOP, "light")]
+)
+def test_session(open_page, tmp_path, load_program, monkeypatch, kind, size, scheme):
+    study = session_folder(tmp_path / "study", load_program("data_prep/make_study.py"))
+    first = "label:nth-of-type(1) input"
+    with FakeOpenAI(script.writer) as server, serving(study) as (url, store):
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        page = open_page(viewport=size, color_scheme=scheme)
+        hand = kind(page)
+        enter(hand, url, "reader", ("true", "false", "true", "true"))
+        for step in ("need", *(f"answer_{n}" for n in range(1, 11)), "keywords", "turn_1"):
+            page.locator(f'input[name=step][value="{step}"]').wait_for(state="attached")
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            if step == "need":
+                hand.write("I cannot put it down.")
+            else:
+                hand.choose(f"{first}[name={'word0' if step == 'keywords' else 'choice'}]")
+            hand.press("Go on")
+        page.locator('input[value="turn_2"]').wait_for(state="attached")
+        assert "Turn 2 of at most 12" in page.inner_text("h1")
+        page.reload()
+        hand.write("I ask her why.")
+        hand.press("Go on")
+        page.locator('input[value="turn_3"]').wait_for(state="attached")
+        assert "I ask her why." in page.inner_text("section")
+        with page.expect_navigation():
+            hand.choose("button[name=end]") if kind is Mouse else hand.follow("button[name=end]")
+        page.locator("fieldset.criterion").first.wait_for()
+        rate_page(hand, 5)
+        hand.press("Next")
+        assert TEXTS["completion_code"] in page.inner_text("main")
+        (row,) = store.answers().to_pylist()
+        assert set(json.loads(row["ratings"]).values()) == {5.0}
         assert not page.console
         assert all(one.startswith(url) for one in page.requests)
 

@@ -2,26 +2,36 @@
 
 import dataclasses
 import itertools
+import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
+import narra_script as script
 import numpy as np
 import pytest
+from fake_openai import FakeOpenAI
 from study_folder import (
+    CARDS,
     check_balance,
     free_port,
+    rating_folder,
     serve_process,
+    session_folder,
     simulate_choices,
     study_pairs,
     wait_for,
     write_study,
 )
 
+from litbench.human_study.ratings import RatingStore
+from litbench.human_study.sessions import SessionStore, action_of, tables_of_sessions
 from litbench.human_study.simulation import Reader, SimulatedReaders, Visitor
 from litbench.human_study.store import Store
 from litbench.metrics.human_study import leave_out, reader_results, study_figures
 from litbench.metrics.intervals import jackknife_interval, two_way_interval
+from litbench.records import TURNS
 
 pytestmark = pytest.mark.long
 TRUE = 0.564
@@ -120,19 +130,107 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
         pairs_per_reader=pages,
         most_starting=200,
     )
+
+    def check(visitors):
+        """Every acknowledged answer is in the store; the load of pairs and sides is even."""
+        with closing(Store(study)) as store:
+            stored = answers_in(store)
+            check_balance(store)
+        for visitor in visitors:
+            # A copy: the reader goes on meanwhile.
+            for place, choice in list(visitor.acknowledged.items()):
+                assert stored[visitor.reader.name, place] == choice
+
+    visitors = visit_through_kills(study, 200, pages, 300, check)
+    assert acknowledged(visitors) == 200 * (pages + 2)
+
+
+def test_kills_lose_and_double_no_ratings(tmp_path, load_program):
+    program = load_program("data_prep/make_study.py")
+    study = rating_folder(
+        tmp_path / "study",
+        program,
+        4,
+        5,
+        readers_per_story=200,
+        groups_per_reader=4,
+        most_starting=200,
+    )
+
+    def check(visitors):
+        with closing(RatingStore(study)) as store:
+            stored = answers_in(store)
+        for visitor in visitors:
+            for place in list(visitor.acknowledged):
+                assert (visitor.reader.name, place) in stored
+
+    visitors = visit_through_kills(study, 200, 100, 250, check)
+    with closing(RatingStore(study)) as store:
+        stored = answers_in(store)
+        assert set(store.progress().values()) == {(200, 0)}
+        assert store.answers().num_rows == 200 * 20
+    for visitor in visitors:
+        assert len(visitor.acknowledged) == 20
+        for place, sent in visitor.acknowledged.items():
+            # Sent again after a kill, or changed before the group was submitted: the last one.
+            kept = json.loads(stored[visitor.reader.name, place])
+            assert kept == {name: float(number) for name, number in json.loads(sent).items()}
+
+
+def test_kills_lose_and_double_no_sessions(tmp_path, load_program, monkeypatch):
+    program = load_program("data_prep/make_study.py")
+    study = session_folder(
+        tmp_path / "study", program, cards=CARDS, readers_per_card=10, sessions_at_once=8
+    )
+
+    def check(visitors):
+        with closing(SessionStore(study)) as store:
+            rows = store._all("select reader, step from turns join readers using (number)")
+        stored = set(map(tuple, rows))
+        for visitor in visitors:
+            for step in list(visitor.turns):
+                assert (visitor.reader.name, step) in stored
+
+    with FakeOpenAI(script.writer) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        visitors = visit_through_kills(study, 20, 100, 25, check)
+    with closing(SessionStore(study)) as store:
+        asked = "select reader, step, text from turns join readers using (number)"
+        stored = {(reader, step): text for reader, step, text in store._all(asked)}
+        tables = tables_of_sessions(study, store)
+    sent = {
+        (one.reader.name, step): action_of(step, form)
+        for one in visitors
+        for step, form in one.turns.items()
+    }
+    assert stored == sent
+    assert tables["stories"].num_rows == 20
+    assert tables["ratings"].num_rows == 20 * 12
+    turns = tables["turns"].to_pylist()
+    keys = Counter(tuple(row[name] for name in TURNS.key) for row in turns)
+    assert max(keys.values()) == 1
+    assert sum(row["role"] == "reader" for row in turns) == len(sent)
+
+
+def visit_through_kills(study, readers, pages, each, check):
+    """Let simulated readers go through a study whose server is killed ten times.
+
+    The server is killed whenever `each` further answers are acknowledged; then `check` is called
+    with the readers, whom it returns.
+    """
     port, logs = free_port(), ""
     url = f"http://127.0.0.1:{port}"
-    visitors = [
-        Visitor(study, url, Reader(SimulatedReaders(seed=1), at, pages)) for at in range(1, 201)
-    ]
+    crowd = SimulatedReaders(seed=1)
+    visitors = [Visitor(study, url, Reader(crowd, at, pages)) for at in range(1, readers + 1)]
     server = serve_process(study.folder, port)
     wait_for(url)
-    with ThreadPoolExecutor(200) as threads:
+    with ThreadPoolExecutor(readers) as threads:
         visits = [threads.submit(visitor.visit) for visitor in visitors]
         try:
             for kill in range(1, 11):
                 # In the middle of the traffic, however slow the machine is.
-                wanted, end = acknowledged(visitors) + 300, time.monotonic() + 300
+                wanted, end = acknowledged(visitors) + each, time.monotonic() + 300
                 while acknowledged(visitors) < wanted:
                     assert time.monotonic() < end, "the readers do not get on"
                     time.sleep(0.05)
@@ -140,31 +238,23 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
                 server.kill()
                 logs += server.communicate()[1].decode()
                 assert server.returncode == -9
-                check_store(study, visitors)
+                check(visitors)
                 server = serve_process(study.folder, port)
-            assert Counter(visit.result(600) for visit in visits) == {"finished": 200}
+            assert Counter(visit.result(600) for visit in visits) == {"finished": readers}
         finally:
             server.kill()
             logs += server.communicate()[1].decode()
-    check_store(study, visitors)
-    assert acknowledged(visitors) == 200 * (pages + 2)
+    check(visitors)
     assert "word" not in logs
     assert "simulated" not in logs
+    return visitors
 
 
 def acknowledged(visitors):
-    return sum(len(one.acknowledged) for one in visitors)
+    return sum(len(one.acknowledged) + len(one.turns) for one in visitors)
 
 
-def check_store(study, visitors):
-    """Every acknowledged answer is in the store; the load of pairs and sides is even."""
-    store = Store(study)
-    # The key of the table allows one answer to a page.
+def answers_in(store):
+    """The answers of a store by reader and place; its key allows one to a page."""
     rows = store._all("select reader, place, answer from choices join readers using (number)")
-    stored = {(reader, place): answer for reader, place, answer in rows}
-    check_balance(store)
-    store.close()
-    for visitor in visitors:
-        # A copy: the reader goes on meanwhile.
-        for place, choice in list(visitor.acknowledged.items()):
-            assert stored[visitor.reader.name, place] == choice
+    return {(reader, place): answer for reader, place, answer in rows}

@@ -20,6 +20,12 @@ from litbench.errors import DataError, MissingExtraError
 from litbench.human_study.export import stories_and_ratings
 from litbench.human_study.plan import BaseStudy, Study, read_plan
 from litbench.human_study.ratings import RatingStore, RatingStudy, tables_of
+from litbench.human_study.sessions import (
+    PROTOCOL,
+    SessionStore,
+    SessionStudy,
+    tables_of_sessions,
+)
 from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.human_study.store import BaseStore, Store
 from litbench.store import Artifact, read_manifest
@@ -122,15 +128,24 @@ def serve(config: Serve) -> None:
 
 def open_study(folder: Path) -> BaseStudy:
     """Open a study of any kind."""
-    return (Study if read_plan(folder).kind == "pairs" else RatingStudy).open(folder)
+    kinds = {"pairs": Study.open, "ratings": RatingStudy.open, "session": SessionStudy.open}
+    return kinds[read_plan(folder).kind](folder)
+
+
+# What is counted by which item.
+_COUNTED = {
+    "pairs": ("choices", "pair"),
+    "ratings": ("answers", "story"),
+    "session": ("rated sessions", "card"),
+}
 
 
 @contextmanager
 def open_store(study: BaseStudy) -> Iterator[tuple[BaseStudy, BaseStore]]:
     """Open a study's store; DataError if another program does not let it be used."""
     try:
-        cls = Store if isinstance(study, Study) else RatingStore
-        with closing(cls(study)) as store:
+        kinds = {"pairs": Store, "ratings": RatingStore, "session": SessionStore}
+        with closing(kinds[study.plan.kind](study)) as store:
             yield study, store
     except sqlite3.Error as error:
         raise DataError(
@@ -155,7 +170,7 @@ def status(config: Status) -> None:
 def print_status(study: BaseStudy, store: BaseStore, *, with_pairs: bool) -> None:
     """Print the progress of an open study."""
     progress, states, left = store.progress(), store.states(), store.left_out()
-    what, item = ("choices", "pair") if study.plan.kind == "pairs" else ("answers", "story")
+    what, item = _COUNTED[study.plan.kind]
     each = getattr(study.plan, f"readers_per_{item}")
     done = [answered for answered, _ in progress.values()]
     print("closed" if store.is_closed else "open")
@@ -199,7 +214,12 @@ def write_export(study: BaseStudy, store: BaseStore) -> None:
     inputs = {name: study.folder / name for name in names}
     artifact = Artifact(out, program="study_export", config={"out": out}, inputs=inputs)
     artifact.counts = {"readers": store.states()}
-    if isinstance(study, RatingStudy):
+    if isinstance(study, SessionStudy):
+        assert isinstance(store, SessionStore)
+        tables = tables_of_sessions(study, store)
+        headline = study.protocol.headline
+        artifact.counts |= {"protocol": PROTOCOL, "headline": headline, **study.protocol.record()}
+    elif isinstance(study, RatingStudy):
         assert isinstance(store, RatingStore)
         tables = tables_of(study, store.answers())
         counts = read_manifest(study.folder)["counts"]

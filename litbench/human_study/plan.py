@@ -78,12 +78,16 @@ def _statements() -> list[Statement]:
     ]
 
 
-Kind = Literal["pairs", "ratings"]
+Kind = Literal["pairs", "ratings", "session"]
 # Keys of one kind only.
 _OWN_KEYS = {
     "pairs": (
         *("question", "readers_per_pair", "pairs_per_reader", "repeats_a_pair", "questions"),
         *("side_by_side", "expected_agreement", "reader_agreement"),
+    ),
+    "session": (
+        *("writers", "options", "cards", "prices", "readers_per_card", "sessions_at_once"),
+        *("dollars_per_reader", "dollars", "shows_card"),
     ),
     "ratings": ("rubric", "readers_per_story", "stories_per_group", "groups_per_reader"),
 }
@@ -100,7 +104,8 @@ class Plan:
         consent: text that readers agree to; paragraphs are separated by blank lines.
         contact: whom readers can write to.
         completion_code: shown at the end.
-        kind: what readers do: choose between the stories of pairs, or rate stories.
+        kind: what readers do: choose between the stories of pairs, rate stories, or play a session
+            of the protocol narra.
         completion_url: address to return to at the end; null for none.
         title: heading of all pages; the default depends on the kind, as the next two do.
         instructions: what to weigh.
@@ -115,6 +120,17 @@ class Plan:
         stories_per_group: in ratings, how many stories of a prompt a reader rates before submitting
             them together; null for all of the prompt.
         groups_per_reader: in ratings, prompts of which each reader rates a group.
+        writers: in sessions, the writers by name, as in `litbench run`.
+        options: in sessions, options of the protocol.
+        cards: in sessions, only these cards; null for all.
+        prices: in sessions, file of prices that override the packaged ones.
+        readers_per_card: in sessions, readers of each card with each writer.
+        sessions_at_once: in sessions, how many are played at the same time; further readers wait.
+        dollars_per_reader: in sessions, most that a session may cost; null for no limit.
+        dollars: in sessions, most that all of them may cost; a session starts only if its
+            `dollars_per_reader` is left.
+        shows_card: in sessions, ask the reader to play the person of the card, as the simulated
+            reader does; otherwise readers come with something of their own.
         checks_attention: show one pair in which one story, of either side, has its words in a
             random order; the default instructions and statements say so. The reader does not read
             this pair otherwise, so a reader of all pairs gets no check. In ratings, ask for a named
@@ -158,6 +174,15 @@ class Plan:
     readers_per_story: Count = 3
     stories_per_group: Count | None = None
     groups_per_reader: Count = 1
+    writers: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    cards: list[str | int] | None = None
+    prices: Path | None = None
+    readers_per_card: Count = 1
+    sessions_at_once: Count = 8
+    dollars_per_reader: Positive | None = None
+    dollars: Positive | None = None
+    shows_card: bool = True
     checks_attention: bool = True
     questions: dict[str, ContentQuestion] = field(default_factory=dict)
     shows_prompt: bool = True
@@ -191,6 +216,10 @@ class Plan:
             return
         if self.kind == "ratings" and self.rubric is None:
             raise ConfigError("rubric is missing: name a packaged rubric or a file")
+        if self.kind == "session" and not self.writers:
+            raise ConfigError("writers is empty: name the writers that readers play with")
+        if self.dollars is not None and self.dollars_per_reader is None:
+            raise ConfigError("dollars needs dollars_per_reader, the most that a session may cost")
         texts = read_yaml(_TEXTS)[self.kind]
         texts["statements"] = [Statement(*one) for one in texts["statements"]]
         for name, text in texts.items():

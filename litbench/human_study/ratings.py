@@ -43,7 +43,7 @@ ANSWERS = Schema(
         Column("reader", "text", "salted hash of the reader's id", required=True),
         Column("place", "integer", "number of the page in the reader's order", required=True),
         Column("story_id", "text", "the story rated", required=True),
-        Column("position", "integer", "place of the story in its group", required=True),
+        Column("position", "integer", "place of the story in its group"),
         Column("ratings", "text", "JSON object: criterion to number", required=True),
         Column("is_right", "integer", "1 if the named number was chosen, else 0; null: not asked"),
         Column("seconds", "number", "time from the first look at the page to the first answer"),
@@ -86,11 +86,33 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class RatingStudy(BaseStudy):
+class RubricStudy(BaseStudy):
+    """An opened study whose pages ask for ratings by a rubric."""
+
+    rubric: Rubric
+
+    def lines(self, page: Page) -> list[Line]:
+        """What a page asks; the line of the attention check is the same at every look."""
+        lines = []
+        for at, criterion in enumerate(self.rubric.criteria):
+            about, anchors = criterion.parts
+            options = [(n, anchors.get(n, "")) for n in self.rubric.options(criterion)]
+            name = criterion.name.replace("_", " ")
+            lines.append(Line(f"rating{at}", name[:1].upper() + name[1:], about, options))
+        if page.kind == "checked":
+            draw = random.Random(digest(CHECK, self.plan.seed, page.number, page.pair_id))
+            options = draw.choice(lines).options
+            about = f"To show that you read this line, choose {draw.choice(options)[0]:g} here."
+            plain = [(number, "") for number, _ in options]
+            lines.insert(draw.randint(1, len(lines)), Line(CHECK, "Attention", about, plain))
+        return lines
+
+
+@dataclass(frozen=True, eq=False)
+class RatingStudy(RubricStudy):
     """An opened study of stories; `stories` has the schema STORIES."""
 
     stories: pa.Table
-    rubric: Rubric
 
     @classmethod
     def open(cls, folder: Path) -> "RatingStudy":
@@ -99,7 +121,7 @@ class RatingStudy(BaseStudy):
         for name in ("stories.parquet", "rubric.yaml"):
             read_manifest_of(folder / name)
         stories = read_table(folder / "stories.parquet", STORIES)
-        return cls(folder, plan, stories, load_rubric(folder / "rubric.yaml"))
+        return cls(folder, plan, load_rubric(folder / "rubric.yaml"), stories)
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
@@ -118,22 +140,6 @@ class RatingStudy(BaseStudy):
         """Words of a story."""
         words: int = self.by_id[name]["n_words"]
         return words
-
-    def lines(self, page: Page) -> list[Line]:
-        """What a page asks; the line of the attention check is the same at every look."""
-        lines = []
-        for at, criterion in enumerate(self.rubric.criteria):
-            about, anchors = criterion.parts
-            options = [(n, anchors.get(n, "")) for n in self.rubric.options(criterion)]
-            name = criterion.name.replace("_", " ")
-            lines.append(Line(f"rating{at}", name[:1].upper() + name[1:], about, options))
-        if page.kind == "checked":
-            draw = random.Random(digest(CHECK, self.plan.seed, page.number, page.pair_id))
-            options = draw.choice(lines).options
-            about = f"To show that you read this line, choose {draw.choice(options)[0]:g} here."
-            plain = [(number, "") for number, _ in options]
-            lines.insert(draw.randint(1, len(lines)), Line(CHECK, "Attention", about, plain))
-        return lines
 
 
 def right_number(line: Line) -> float:

@@ -6,6 +6,8 @@ GET  /read        the reader's next page: statements, a pair, a story, a check, 
                   with ?page=N a story of the same group, to change its ratings
 POST /statements  answers to the statements about the instructions
 POST /answer      the answer of one page
+POST /turn        in a session, what the reader does; GET /read then waits for the writer
+POST /retry       goes on with a session whose writer failed
 
 The first answer of a page binds (ratings, the last one before their group is submitted), and a POST
 that is accepted redirects to /read, so that a reload, a second tab or a double click changes
@@ -23,7 +25,9 @@ import math
 import re
 import secrets
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -35,17 +39,30 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
+from litbench.errors import LitBenchError
 from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, BaseStudy, Study
-from litbench.human_study.ratings import CHECK, IncompleteError, RatingStore, RatingStudy
+from litbench.human_study.ratings import (
+    CHECK,
+    IncompleteError,
+    RatingStore,
+    RatingStudy,
+    RubricStudy,
+)
+from litbench.human_study.sessions import Play, SessionStore, SessionStudy, action_of
 from litbench.human_study.store import BaseStore, Page
 from litbench.server import ServerLimits, log_error, read_body
 
 COOKIE = "reader"
 _LIMITS = ServerLimits(body_bytes=64 * 1024)
-_MOST_FIELDS, _MOST_REASON = 64, 2_000
+_MOST_FIELDS, _MOST_REASON, _MOST_TURN = 64, 2_000, 4_000
 # How long a request waits for its turn. The handlers take some milliseconds, so that hundreds of
 # readers who send at the same moment are all served.
 _TURN_S = 20.0
+# How long a page waits for the writer before it shows that the reader has to wait.
+_WRITER_S = 10.0
+_FAILED = (
+    "The story cannot go on at the moment. What you did is kept; please try again in a minute."
+)
 _NO_PAGE = "This answer belongs to no page of yours. Please go back to the study."
 _OTHER_READER = (
     "This page was opened for another reader, and the answer was not saved. Please open your own "
@@ -114,6 +131,11 @@ def numbers_of(form: Form) -> dict[str, float]:
     return dict(zip(fields, map(float, numbers), strict=True))
 
 
+async def called(function: Callable[[], Any]) -> Any:
+    """Call a function in the event loop."""
+    return function()
+
+
 def form_key(store: BaseStore, reader: str, page: str | int) -> str:
     """What a form must bring back: it was made for this reader and this page."""
     return store.sign("form", f"{reader} {page}")
@@ -149,6 +171,10 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts), www_redirect=False)
 
     turn = asyncio.Lock()
+    # Sessions under way by reader's number and place, and the place of each reader's.
+    plays: dict[tuple[int, int], Play] = {}
+    playing: dict[str, tuple[int, int]] = {}
+    loops: list[asyncio.AbstractEventLoop] = []
 
     def route(method: str, path: str) -> Callable[[Handler], Handler]:
         """Register a handler that uses the store."""
@@ -157,6 +183,10 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
             @app.api_route(path, methods=[method])
             async def respond(request: Request) -> Response:
                 form = await read_form(request) if method == "POST" else {}
+                loops[:] = [asyncio.get_running_loop()]
+                play = plays.get(playing.get(reader_of(request, store) or "", (0, 0)))
+                if path == "/read" and play is not None:
+                    await play.settle(_WRITER_S)
                 try:
                     async with asyncio.timeout(_TURN_S):
                         await turn.acquire()
@@ -297,6 +327,8 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
             "most": _MOST_REASON,
             **sent,
         }
+        if shown.kind == "session":
+            return show_session(reader, shown, status, **sent)
         if isinstance(store, RatingStore):
             return show_story(reader, shown, status, values, sent)
         assert isinstance(study, Study)
@@ -317,7 +349,8 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         reader: str, shown: Page, status: int, values: dict[str, Any], sent: dict[str, Any]
     ) -> Response:
         assert isinstance(store, RatingStore)
-        assert isinstance(study, RatingStudy)
+        story = study.by_id[shown.pair_id] if isinstance(study, RatingStudy) else None
+        assert isinstance(study, RubricStudy)
         group = store.group(reader, shown)
         places = [one.place for one, _ in group]
         values |= {"group": group, "at": places.index(shown.place) if shown.place in places else 0}
@@ -328,10 +361,88 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
             "rating",
             status,
             **{"given": {}, "missing": False, **values, **earlier, **sent},
-            story=study.by_id[shown.pair_id],
+            story=story,
             lines=study.lines(shown),
             least=0 if earlier else math.ceil(study.least_seconds(shown.pair_id)),
         )
+
+    def play_of(reader: str, shown: Page) -> Play:
+        """The session of a page, started if it is not under way."""
+        assert isinstance(store, SessionStore)
+        assert isinstance(study, SessionStudy)
+        place = (shown.number, shown.place)
+        if place not in plays:
+            for old in plays.keys() - store.open_sessions():
+                loops[0].call_soon_threadsafe(plays.pop(old).cancel)
+            start = partial(Play, study, shown, store.turns(shown))
+            plays[place] = asyncio.run_coroutine_threadsafe(called(start), loops[0]).result()
+            playing[reader] = place
+        return plays[place]
+
+    def show_session(reader: str, shown: Page, status: int, **sent: Any) -> Response:
+        assert isinstance(store, SessionStore)
+        play = play_of(reader, shown)
+        if play.has_story is not None or play.is_spent:
+            store.end_session(shown, has_story=bool(play.has_story))
+            return go_on()
+        if play.reason is not None:
+            log_error("a session stopped", LitBenchError(play.reason))
+            key = form_key(store, reader, f"retry {shown.place}")
+            return page("retry", text=_FAILED, place=shown.place, key=key)
+        if play.step is None:
+            return page("writing")
+        key = form_key(store, reader, f"{shown.place} {play.step}")
+        card = study.by_id[shown.pair_id]["item"].content if plan.shows_card else None
+        return page(
+            "session",
+            status,
+            page=shown,
+            key=key,
+            step=play.step,
+            shown=play.shown,
+            card=card,
+            most=_MOST_TURN,
+            **{"missing": False, **sent},
+        )
+
+    @route("POST", "/turn")
+    def take_turn(request: Request, form: Form) -> Response:
+        reader, place = known_reader(request), number_in(form, "place")
+        check_open()
+        step = form.get("step", "")
+        check_key(store, reader, f"{place} {step}", form)
+        shown = store.page_at(reader, place)
+        assert isinstance(store, SessionStore)
+        if (
+            store.state(reader) != "reading"
+            or shown is None
+            or (shown.number, place) not in store.open_sessions()
+        ):
+            return go_on()
+        text = action_of(step, form)
+        if len(text or "") > _MOST_TURN:
+            raise HTTPException(413, f"You may write {_MOST_TURN:,} letters at a time.")
+        play = play_of(reader, shown)
+        if text is None:
+            return show_session(reader, shown, 422, missing=True)
+        seconds = time.monotonic() - play.since if step == play.step else 0.0
+        store.add_turn(shown, step, text, seconds)
+        # What is stored binds, if two tabs sent something.
+        deliver = partial(play.deliver, step, store.turns(shown)[step])
+        asyncio.run_coroutine_threadsafe(called(deliver), loops[0]).result()
+        # To the newest part of the story.
+        return RedirectResponse("/read#now", 303)
+
+    @route("POST", "/retry")
+    def retry(request: Request, form: Form) -> Response:
+        reader, place = known_reader(request), number_in(form, "place")
+        check_open()
+        check_key(store, reader, f"retry {place}", form)
+        at = playing.get(reader, (0, 0))
+        play = plays.get(at)
+        if at[1] == place and play is not None and play.reason is not None:
+            del plays[at]
+        return go_on()
 
     @route("POST", "/statements")
     def statements(request: Request, form: Form) -> Response:

@@ -24,9 +24,12 @@ from pydantic import Field
 from litbench.errors import DataError
 from litbench.human_study.plan import ID_PARAMETER, BaseStudy, Study
 from litbench.human_study.ratings import RatingStudy, estimate_ratings
+from litbench.human_study.sessions import SessionStudy
 from litbench.text import digest
 
 _TIMEOUT, _PATIENCE = 30, 60
+# In sessions, the chance to end the story in a turn, and the turns among which readers leave.
+_ENDS, _TURNS = 0.05, 20
 # A form, or the link of a page that asks to come again.
 _NEXT = re.compile(r'<(?:form method="post" action|a class="again" href)="([^"]*)"')
 _LINE = re.compile(r'<fieldset class="criterion"><legend>(.*?)</legend>(.*?)</fieldset>', re.DOTALL)
@@ -139,7 +142,8 @@ def page_of(study: BaseStudy) -> dict[tuple[str, ...], tuple[str, str, str | Non
 class Visitor:
     """Takes one simulated reader through the study; lost connections are tried again.
 
-    `acknowledged` holds the answers that the server accepted, by page.
+    `acknowledged` holds the answers that the server accepted, by page, and `turns` those of a
+    session, by step.
     """
 
     def __init__(self, study: BaseStudy, url: str, reader: Reader) -> None:
@@ -148,6 +152,7 @@ class Visitor:
             urllib.request.HTTPCookieProcessor(CookieJar()), urllib.request.ProxyHandler({})
         )
         self.acknowledged: dict[int, str] = {}
+        self.turns: dict[str, dict[str, str]] = {}
         self._answers = 0
 
     def send(self, path: str, fields: dict[str, str] | None = None) -> tuple[int, str]:
@@ -184,12 +189,37 @@ class Visitor:
                 _, page = self.send(path, hidden | {"agree": "yes"})
             elif path == "/statements":
                 _, page = self.send(path, hidden | right)
+            elif path == "/retry":
+                time.sleep(0.5)
+                _, page = self.send(path, hidden)
             elif self._answers < self.reader.leaves_after:
-                page = (self._answer if self._study.plan.kind == "pairs" else self._rate)(page)
+                page = self._act(path, page)
                 self._answers += 1
             else:
                 return "left"
         return "finished" if 'class="code"' in page else "turned away"
+
+    def _act(self, path: str, page: str) -> str:
+        if path == "/turn":
+            return self._play(page)
+        return (self._answer if self._study.plan.kind == "pairs" else self._rate)(page)
+
+    def _play(self, page: str) -> str:
+        """Do something in a session: take a choice, say something, or end it."""
+        fields = dict(_HIDDEN.findall(page))
+        draw = random.Random(digest("turn", self.reader.name, fields["step"]))
+        options = re.findall(r'<input type="(\w+)" name="(\w+)" value="([^"]*)"> ', page)
+        if 'name="end"' in page and draw.random() < _ENDS:
+            fields["end"] = "yes"
+        elif options and draw.random() < 0.7:
+            _, name, value = draw.choice(options)
+            fields[name] = unescape(value)
+        else:
+            fields["text"] = f"I say {draw.randrange(10**6)} and wait."
+        status, after = self.send("/turn", fields)
+        if status == 200:
+            self.turns[fields["step"]] = fields
+        return after
 
     def _rate(self, page: str) -> str:
         """Rate the story of a page, or change a rating of the group and submit it."""
@@ -199,9 +229,11 @@ class Visitor:
                 self._rate(self.send(links[0])[1])
             return self.send("/answer", dict(_HIDDEN.findall(page)))[1]
         hidden = dict(_HIDDEN.findall(page))
-        _, story_id, _ = page_of(self._study)[shown_by(page)]
-        sent = self.reader.rate(story_id, page, self._answers)
-        return self._send_answer(story_id, hidden | sent, json.dumps(sent, sort_keys=True))
+        name = ""
+        if isinstance(self._study, RatingStudy):
+            _, name, _ = page_of(self._study)[shown_by(page)]
+        sent = self.reader.rate(name, page, self._answers)
+        return self._send_answer(name or None, hidden | sent, json.dumps(sent, sort_keys=True))
 
     def _answer(self, page: str) -> str:
         assert isinstance(self._study, Study)
@@ -231,6 +263,8 @@ def pages_of(study: BaseStudy) -> int:
     """Pages about pairs or stories that a reader gets."""
     if isinstance(study, RatingStudy):
         return int(estimate_ratings(study)["pages"])
+    if isinstance(study, SessionStudy):
+        return _TURNS
     return study.plan.pairs_per_reader
 
 

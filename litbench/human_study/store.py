@@ -37,7 +37,7 @@ BUSY_S = 2.0
 # lose it.
 _SLOW_START, _START_S = 2, 60.0
 _MEMORY = ":memory:"
-_NOUNS = {"pairs": "pairs", "ratings": "stories"}
+_NOUNS = {"pairs": "pairs", "ratings": "stories", "session": "writers and cards"}
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
 create table if not exists meta (name text primary key, value text not null) strict;
@@ -51,6 +51,10 @@ create table if not exists choices (
     pair_id text not null, "order" text, shown real, outcome text, answer text, is_right integer,
     seconds real, hurried integer not null default 0, reason text, version text, answered real,
     primary key (number, place)
+) strict;
+create table if not exists turns (
+    number integer not null references readers, place integer not null, step text not null,
+    text text not null, seconds real not null, primary key (number, place, step)
 ) strict;
 create index if not exists choices_of_pair on choices (pair_id, kind);
 """
@@ -223,6 +227,7 @@ class BaseStore:
             found = self._all("select number from readers where reader = ?", reader)
             if not found:
                 raise DataError(f"no reader '{reader}': give the id with which they came")
+            self._database.execute("delete from turns where number = ?", tuple(found[0]))
             self._database.execute("delete from choices where number = ?", tuple(found[0]))
             self._database.execute("delete from readers where number = ?", tuple(found[0]))
         self._database.execute("pragma wal_checkpoint(truncate)")

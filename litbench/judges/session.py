@@ -137,6 +137,8 @@ class Session:
         result: what the script returned; None if the session is unfinished.
         reason: why it is unfinished.
         judge_sample: number of a repeated judgement of the same texts; see `rubric.rate`.
+        shown: what a person who plays a role is shown with the next question; set by protocols
+            that people can play.
     """
 
     writer: str
@@ -149,6 +151,7 @@ class Session:
     result: Any = None
     reason: str | None = None
     judge_sample: int = 0
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
     async def ask(self, role: str, messages: Question, *, step: str, attempt: int = 0) -> Turn:
         """Ask the model of a role, or look up the recorded answer.

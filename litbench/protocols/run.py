@@ -355,7 +355,7 @@ def run(config: Run) -> bool:
         False if judges rated, and none of their ratings could be read.
     """
     protocol = load_protocol(config.protocol, config.options)
-    models = _models(config, protocol)
+    models = models_of(config, protocol)
     protocol.check(models)
     sessions, total = _sessions(config, protocol, models)
     if config.dry_run:
@@ -504,7 +504,7 @@ def _chosen(items: Sequence[Item], names: Sequence[str | int] | None) -> list[It
     return [item for item in items if item.prompt_id in chosen]
 
 
-def _models(config: Run, protocol: Protocol) -> Models:
+def models_of(config: Run, protocol: Protocol) -> Models:
     """The models of a run."""
     if not config.writers:
         raise ConfigError("writers is empty: name at least one, such as --writer openai/gpt-4.1")
@@ -643,5 +643,5 @@ def _size(name: str) -> tuple[str, str, str]:
         roles=dict.fromkeys(protocol.roles, entry),
         items=[items[0].prompt_id],
     )
-    estimates = _estimates(config, protocol, _models(config, protocol))
+    estimates = _estimates(config, protocol, models_of(config, protocol))
     return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""

@@ -201,9 +201,14 @@ class Episode:
         return without_reasoning(turn.text)
 
     async def _act_as_reader(
-        self, step: str, task: str, texts: Mapping[str, str], instead: str
+        self,
+        step: str,
+        task: str,
+        texts: Mapping[str, str],
+        instead: str,
+        options: Sequence[Any] = (),
     ) -> _Action:
-        """The reader's action; `instead` where none can be read."""
+        """The reader's action among options or in own words; `instead` where none can be read."""
         prompts = self.prompts["reader"]
         framed = {
             "card": card_text(self.persona),
@@ -215,6 +220,13 @@ class Episode:
             ("system", self.prompts["system"]["reader"].strip()),
             ("user", _filled(prompts["frame"], framed)),
         ]
+        self.session.shown = {
+            **texts,
+            "task": task,
+            "options": [str(option) for option in options],
+            "lines": self.lines(),
+            "countdown": self._countdown,
+        }
         turn = await self.session.ask(READER, messages, step=step)
         if turn.outcome == "error":
             raise UnfinishedError(f"{step}: {turn.answer.detail}")
@@ -260,6 +272,7 @@ class Episode:
                 "answer",
                 {"question": text, "options": listed},
                 self.prompts["reader"]["repaired"]["answer"],
+                options if isinstance(options, list) else (),
             )
             lines.append(f"{text} {answer.text}")
         picked = await self._act_as_reader(
@@ -267,6 +280,7 @@ class Episode:
             "keywords",
             {"keywords": ", ".join(words)},
             self.prompts["reader"]["repaired"]["keywords"],
+            words,
         )
         chosen = [word.strip() for word in picked.text.split(",") if word.strip()]
         lines.append(f"Keywords: {', '.join(chosen[:_MOST_KEYWORDS])}")
@@ -381,7 +395,7 @@ class Episode:
             "ending": self.prompts["reader"]["ending_offered" if offered else "ending_not_offered"],
         }
         instead = self.prompts["reader"]["repaired"]["turn"]
-        action = await self._act_as_reader(f"turn_{turn}", "turn", texts, instead)
+        action = await self._act_as_reader(f"turn_{turn}", "turn", texts, instead, self._choices)
         text, kind = action.text or instead, "message"
         if action.name == "select_choice" and self._choices:
             numbers = [str(number) for number in range(1, len(self._choices) + 1)]
