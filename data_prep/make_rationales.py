@@ -14,7 +14,6 @@ a killed run resumes, and no stored answer is requested again.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -24,13 +23,15 @@ import pyarrow as pa
 from litbench.config import Input, Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.ingest import ROW, RejectedRows, read_foreign
-from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
-from litbench.judges.prices import Price, dollars_of, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
+from litbench.judges.client import Traffic, is_error
+from litbench.judges.judge import Judge, JudgeOptions
+from litbench.judges.prices import dollars_of
+from litbench.judges.store import Answer, Sampling, local_folder
+from litbench.raters import estimates_text
 from litbench.records import PAIRS
 from litbench.store import Artifact
 from litbench.tables import write_table
-from litbench.templates import assign_positions, has_verdict_line, load_template, split_verdict
+from litbench.templates import assign_positions, has_verdict_line, split_verdict
 
 COLUMNS = ("rationale", "rationale_first")
 
@@ -66,7 +67,7 @@ class Config:
     dry_run: Annotated[bool, Runtime] = False
 
 
-def judge(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
+def read(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
     """Read one answer; `correct` is the letter of the chosen story.
 
     Returns:
@@ -82,48 +83,25 @@ def judge(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
     return "agrees" if label == correct else "disagrees", label, explanation
 
 
-def request(config: Config, questions: Sequence[str], price: Price | None) -> list[Answer]:
-    """Return the answers to all questions; a dry run prints the cost and returns none."""
-    keys = keys_of(config.model, questions, config.sampling)
-    with AnswerStore(config.out / "answers", read_only=config.dry_run) as store:
-        if config.dry_run:
-            missing = {key: q for key, q in zip(keys, questions, strict=True) if key not in store}
-            tokens = sum(map(estimate_tokens, missing.values()))
-            print(
-                f"dry run: {len(missing):,} calls of {config.model}, about {tokens:,} input tokens"
-            )
-            if config.sampling.max_tokens is not None:
-                most = len(missing) * config.sampling.max_tokens
-                cost = "" if price is None else f", ${price.of(tokens, most):.2f}"
-                print(f"  at most {most:,} output tokens{cost}")
-            return []
-        answers = ask(
-            config.model,
-            questions,
-            store,
-            config.sampling,
-            config.traffic,
-            about="rationales",
-            budget=Budget(config.traffic, price),
-        )
-    errors = [answer.detail for answer in answers if answer.outcome == "error"]
-    if errors and not config.accept_errors:
-        raise ModelError(
-            f"{len(errors)} of {len(answers)} questions got no answer, for example: {errors[0]}: "
-            "run the same command again to retry them, or set accept_errors"
-        )
-    return answers
-
-
 def main(config: Config) -> None:
     """Ask the judge about all pairs and write the rationales."""
-    template = load_template(config.template)
+    judge = Judge(
+        "rationales",
+        JudgeOptions(
+            model=config.model,
+            sampling=config.sampling,
+            traffic=config.traffic,
+            prices=config.prices,
+            answers=config.out / "answers",
+            template=config.template,
+        ),
+    )
+    template = judge.template
     if template.answer != "explanation":
         raise ConfigError(
             f"template {template.name} asks for a {template.answer}: use one that asks for an "
             "explanation, such as rationale"
         )
-    price = price_of(config.model, load_prices(config.prices))
     folder = local_folder(config.model)
     artifact = Artifact(
         config.out,
@@ -148,14 +126,23 @@ def main(config: Config) -> None:
         template.render(prompt, *((chosen, rejected) if first else (rejected, chosen)))
         for first, prompt, chosen, rejected in zip(chosen_first, *texts, strict=True)
     ]
-    answers = request(config, questions, price)
     if config.dry_run:
+        print(
+            f"dry run: no request is sent\n{estimates_text([judge.estimate_questions(questions)])}"
+        )
         return
+    answers = judge.ask(questions)
+    errors = [answer.detail for answer in answers if is_error(answer)]
+    if errors and not config.accept_errors:
+        raise ModelError(
+            f"{len(errors)} of {len(answers)} questions got no answer, for example: {errors[0]}: "
+            "run the same command again to retry them, or set accept_errors"
+        )
     results, letters, kept = Counter(), Counter(), Counter()
     rationales, firsts = [], []
     for number, answer, first in zip(numbers, answers, chosen_first, strict=True):
         correct = "A" if first else "B"
-        result, letter, explanation = judge(answer, correct)
+        result, letter, explanation = read(answer, correct)
         results[result] += 1
         letters[letter] += 1
         agrees = result == "agrees"
@@ -172,7 +159,7 @@ def main(config: Config) -> None:
     artifact.write("rejected.jsonl", rejected_rows.write)
     agrees, decided = results["agrees"], results["agrees"] + results["disagrees"]
     names = ("input_tokens", "cached_tokens", "output_tokens")
-    cost = dollars_of(answers, price)
+    cost = dollars_of(answers, judge.options.price())
     artifact.counts = {
         "pairs": pairs.num_rows,
         "rationales": agrees,

@@ -23,7 +23,18 @@ KEY = "planted-key-of-the-fake-openai"
 # What may stand before the @ of its address instead.
 LOGIN = "somebody:password-of-the-proxy"
 LOGIN_SENT = f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
-FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut", "empty", "no json")
+FAULTS = (
+    "429",
+    "429 later",
+    "500",
+    "503",
+    "hang",
+    "reset",
+    "cut",
+    "empty",
+    "no json",
+    "wrong types",
+)
 MANNERS = ("refusal", "filter", "length", "rambling", "no choice")
 
 
@@ -60,6 +71,7 @@ class FakeOpenAI(Loopback):
         requests: how many came in.
         asked: requests by question, the faulty ones too.
         answered: good answers by question, refusals and the like too.
+        sent: when the last good answer of each question had been sent, by `time.monotonic`.
         faults: faulty answers by their kind.
         bodies: what the last request of each question said.
         files: the questions of each batch.
@@ -110,6 +122,7 @@ class FakeOpenAI(Loopback):
         self.requests = 0
         self.asked = Counter()
         self.answered = Counter()
+        self.sent = {}
         self.faults = Counter()
         self.bodies = {}
         self.files = {}
@@ -195,6 +208,8 @@ class _Handler(Handler):
             with fake.lock:
                 fake.answered[question] += 1
             self._answer(question, body)
+            with fake.lock:
+                fake.sent[question] = time.monotonic()
             fake.on_request(number, "after")
         finally:
             with fake.lock:
@@ -304,6 +319,9 @@ class _Handler(Handler):
             self.end_headers()
             self.wfile.write(b'{"id": "chatcm')
             self.close_connection = True
+        elif fault == "wrong types":
+            usage = {"prompt_tokens": "12", "completion_tokens": True}
+            self._send(200, {"id": 1, "model": [], "choices": [{"message": 3}], "usage": usage})
         elif fault == "empty":
             self._complete("word " * 20, [({"role": "assistant", "content": ""}, "stop")])
         else:

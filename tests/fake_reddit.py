@@ -10,6 +10,7 @@ A praw.ini in the user's configuration folder points PRAW at it. What Reddit for
 
 import base64
 import json
+import math
 import os
 import random
 import re
@@ -172,6 +173,7 @@ class Killer:
     Attributes:
         process: the one to kill next.
         killed: how many were.
+        last: when the last one was, by `time.monotonic`.
     """
 
     def __init__(self, seed, kills, requests):
@@ -183,6 +185,7 @@ class Killer:
         self._source = source
         self._lock = threading.Lock()
         self._dead = set()
+        self.last = -math.inf
         self.process = None
 
     @property
@@ -201,6 +204,7 @@ class Killer:
             if number >= self._due[0][0] and moment == self._due[0][1]:
                 self._due.pop(0)
                 self._dead.add(process.pid)
+                self.last = time.monotonic()
                 process.kill()
 
 

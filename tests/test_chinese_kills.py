@@ -20,7 +20,18 @@ from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.run import Run, run
 
 TABLES = ("turns", "stories", "ratings", "grades")
-FAULTS = ("429", "500", "reset", "503", "cut", "429 later", "empty", "no json", "hang")
+FAULTS = (
+    "429",
+    "500",
+    "reset",
+    "503",
+    "cut",
+    "429 later",
+    "empty",
+    "no json",
+    "wrong types",
+    "hang",
+)
 TRAFFIC = {
     "connections": 8,
     "max_retries": 12,
@@ -71,8 +82,8 @@ def results(folder):
     ("protocol", "kills"),
     [
         ("tow", 1),
-        pytest.param("webnovel", 5, marks=pytest.mark.long),
-        pytest.param("tow", 5, marks=pytest.mark.long),
+        pytest.param("webnovel", 8, marks=pytest.mark.long),
+        pytest.param("tow", 8, marks=pytest.mark.long),
     ],
 )
 def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """The client retries failures, respects limits and sends no stored question again."""
 
-import base64
 import json
 import os
 import random
@@ -284,10 +283,6 @@ SPELLINGS = {
     "plain": str,
     "in capitals": str.upper,
     "percent-encoded": lambda key: key.replace("-", "%2D"),
-    "hexadecimal": lambda key: key.encode().hex(),
-    "base64": lambda key: base64.b64encode(key.encode()).decode(),
-    "base64 in a header": lambda key: base64.b64encode(f"me:{key}".encode()).decode(),
-    "base64, shifted": lambda key: base64.b64encode(f"you:{key}.".encode()).decode(),
     "over lines": lambda key: "\n".join(re.findall(".{1,5}", key)),
     "in pieces": " ".join,
     "cut short": lambda key: key[: len(key) * 2 // 3],

@@ -1,6 +1,6 @@
 """The tasks of inspect-ai: grades as those of `litbench run`, what is unscored, errors."""
 
-import contextlib
+import asyncio
 import gc
 import json
 import math
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@contextlib.contextmanager
-def leaving_connections():
-    """Ignore connections and loops that inspect-ai leaves open."""
+@pytest.fixture(autouse=True)
+def _leaving_connections():
+    """Ignore the connections and loops that inspect-ai leaves open."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
@@ -48,17 +48,14 @@ def evaluate(task, folder, **options):
         for name, model in (("model", "writer"), ("judge", "grader"), ("reader", "player"))
     }
     given = {"model": models.pop("model"), "model_roles": models, **options}
-    with leaving_connections():
-        (log,) = inspect_ai.eval(
-            task,
-            log_dir=str(folder / "logs"),
-            display="none",
-            log_level="error",
-            max_retries=1,
-            **given,
-        )
-        given.clear()
-        models.clear()
+    (log,) = inspect_ai.eval(
+        task,
+        log_dir=str(folder / "logs"),
+        display="none",
+        log_level="error",
+        max_retries=1,
+        **given,
+    )
     return log
 
 
@@ -152,8 +149,14 @@ def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_
         task = tasks.longform(chapters=1, judge_samples=2)
         log = evaluate(task, tmp_path, limit=1, epochs=2)
         assert server.requests == 2 * (6 + 4)
-        with leaving_connections():
-            rated = inspect_ai.score(log, resolve_scorers(log), action="append", display="none")
+        another = inspect_ai.model.get_model(FakeOpenAI.model, memoize=False)
+        server.answers["judge"] = rate_text
+        rated = asyncio.run(
+            inspect_ai.score_async(
+                log, resolve_scorers(log), action="append", model_roles={"judge": another}
+            )
+        )
+        assert {body["model"] for body in server.bodies.values()} == {"writer", "judge"}
         assert server.requests == 2 * (6 + 4) + 2 * 4
     names = [score.name for score in rated.results.scores]
     assert len(names) == 2 * len(set(names))

@@ -11,7 +11,6 @@ Refusals and truncated answers are stored. Errors are retried, and retried again
 """
 
 import asyncio
-import base64
 import contextvars
 import itertools
 import math
@@ -519,26 +518,20 @@ WITHHELD = "(withheld: the message contains an API key)"
 def without_secrets(text: str) -> str:
     """The text without logins in URLs, or `WITHHELD` if it contains a key of the environment.
 
-    Eight consecutive letters and digits of a key count as the key, in any form: plain,
-    percent-encoded, base64, hexadecimal, upper case, or broken over lines.
+    Eight consecutive letters and digits of a key count as the key, plain or percent-encoded, in any
+    case and with anything else between them.
     """
     redacted = _LOGIN.sub(r"\1***@", text)
     named = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.I)
     secrets = {value.strip() for name, value in os.environ.items() if named.search(name)}
     for value in os.environ.values():
         secrets |= {login.partition(":")[2] for _, login in _LOGIN.findall(value)}
-    pieces: set[str] = set()
-    for secret in secrets:
-        data = secret.encode("utf-8", "replace")
-        # Base64 of a text that contains the key, without the characters that depend on the
-        # surrounding text.
-        shifted = [base64.b64encode(b" " * k + data).decode()[4:-4] for k in range(3)]
-        if len(secret) >= _LEAST_SECRET:
-            for form in map(_letters, (secret, data.hex(), *shifted)):
-                last = len(form) - _LEAST_SECRET
-                pieces |= {form[k : k + _LEAST_SECRET] for k in range(last + 1)}
     forms = (_letters(redacted), _letters(unquote(redacted)))
-    return WITHHELD if any(piece in form for piece in pieces for form in forms) else redacted
+    for secret in map(_letters, secrets):
+        for start in range(len(secret) - _LEAST_SECRET + 1):
+            if any(secret[start : start + _LEAST_SECRET] in form for form in forms):
+                return WITHHELD
+    return redacted
 
 
 def _letters(text: str) -> str:

@@ -169,8 +169,8 @@ class Judge(ModelRater):
         self.name = name
         self.options = options
         self.shard = SHARD if options.batch is None else None
-        self._template = load_template(options.template, options.answer)
-        self.reads_prompt = "prompt" in self._template.slots
+        self.template = load_template(options.template, options.answer)
+        self.reads_prompt = "prompt" in self.template.slots
         self._price = options.price()
         self._budget = Budget(options.traffic, self._price)
         self._models: set[str] = set()
@@ -183,8 +183,8 @@ class Judge(ModelRater):
         notes = {
             "model": self.options.model,
             "answered_by": sorted(self._models),
-            "template": self._template.name,
-            "answer": self._template.answer,
+            "template": self.template.name,
+            "answer": self.template.answer,
             "calls_of_this_run": self._budget.calls,
             "price": None if self._price is None else vars(self._price),
         }
@@ -194,23 +194,27 @@ class Judge(ModelRater):
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost without sending requests."""
-        options, questions = self.options, self._questions(pairs)
-        by_key = dict(zip(self._keys(questions), questions, strict=True))
+        return [self.estimate_questions(self._questions(pairs))]
+
+    def estimate_questions(self, questions: Sequence[str]) -> Estimate:
+        """Estimate the cost of questions."""
+        options = self.options
+        keys = keys_of(options.model, questions, options.sampling)
+        by_key = dict(zip(keys, questions, strict=True))
         with self.answer_store(read_only=True) as store:
             waiting = [question for key, question in by_key.items() if key not in store]
             client = Client(
                 options.model, store, options.sampling, options.traffic, self._budget, options.batch
             )
-        usual = USUAL_TOKENS[self._template.answer]
+        usual = USUAL_TOKENS[self.template.answer]
         tokens = [(estimate_tokens(question), usual) for question in waiting]
         known = len(by_key) - len(waiting)
-        return [client.estimate(self.name, tokens, known, options.traffic.connections)]
+        return client.estimate(self.name, tokens, known, options.traffic.connections)
 
-    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Judge every pair in both orders; raises the errors of `ask`."""
-        questions = self._questions(pairs)
+    def ask(self, questions: Sequence[str]) -> list[Answer]:
+        """Answer questions, from the store if they are known; raises the errors of `client.ask`."""
         with self.answer_store() as store:
-            answers = ask(
+            return ask(
                 self.options.model,
                 questions,
                 store,
@@ -220,6 +224,11 @@ class Judge(ModelRater):
                 budget=self._budget,
                 batch=self.options.batch,
             )
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Judge every pair in both orders; raises the errors of `ask`."""
+        questions = self._questions(pairs)
+        answers = self.ask(questions)
         asked = list(zip(questions, answers, strict=True))
         self._asked = [asked[start : start + 2] for start in range(0, len(asked), 2)]
         self._models |= {answer.model for answer in answers if answer.model is not None}
@@ -251,7 +260,7 @@ class Judge(ModelRater):
             scores = {"preference": (sum(credit) / len(credit), verdicts)}
             samples.append(LogSample(number, messages, scores, target))
         questions = [question for both in self._asked for question, _ in both]
-        metadata = {"template": self._template.name, "answer": self._template.answer}
+        metadata = {"template": self.template.name, "answer": self.template.answer}
         self.write_samples(samples, questions, metadata, "accuracy")
 
     def read(self, answer: Answer) -> tuple[Preference, str]:
@@ -260,7 +269,7 @@ class Judge(ModelRater):
         A truncated answer has no verdict, because its last verdict may be missing. The exception
         is the answer form `label`, where one letter is the whole answer.
         """
-        form = self._template.answer
+        form = self.template.answer
         if answer.outcome == "error":
             return "error", ""
         if answer.outcome == "refused":
@@ -288,10 +297,7 @@ class Judge(ModelRater):
     def _questions(self, pairs: Sequence[BlindPair]) -> list[str]:
         """Questions of all pairs; the two orders of a pair are adjacent."""
         return [
-            self._template.render(pair.prompt, *stories)
+            self.template.render(pair.prompt, *stories)
             for pair in pairs
             for stories in ((pair.first, pair.second), (pair.second, pair.first))
         ]
-
-    def _keys(self, questions: Sequence[str]) -> list[str]:
-        return keys_of(self.options.model, questions, self.options.sampling)

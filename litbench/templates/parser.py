@@ -190,6 +190,8 @@ _SYMBOLS = re.compile(r"[^\w\s.,:;!?=|/'&+%–—-]|_|(?<!\w)'|'(?!\w)")
 def _folded(text: str) -> str:
     """Normalise to NFKC, replace all white space by spaces and drop invisible characters."""
     compatible = unicodedata.normalize("NFKC", text).replace("’", "'")
+    if compatible.isprintable():
+        return compatible
     return "".join(
         " " if character.isspace() else character
         for character in compatible
@@ -468,6 +470,8 @@ def _mark(mask: bytearray, start: int, end: int) -> None:
 
 def _blanked(text: str, mask: bytearray) -> str:
     """Replace every masked character except line breaks by a space."""
+    if not any(mask):
+        return text
     return "".join(
         " " if hidden and character not in "\r\n" else character
         for character, hidden in zip(text, mask, strict=True)
