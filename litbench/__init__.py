@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from litbench.errors import ConfigError, DataError, LitBenchError, MissingExtraError, ModelError
 
 if TYPE_CHECKING:
+    from litbench.api import benchmark, fit, make_pairs
     from litbench.models import load
     from litbench.models.features import FeatureModel
     from litbench.models.reward import RewardModel
@@ -25,13 +26,19 @@ __all__ = [
     "ModelError",
     "RewardModel",
     "__version__",
+    "benchmark",
+    "fit",
     "load",
+    "make_pairs",
 ]
 
 _MODULES = {
     "FeatureModel": "litbench.models.features",
     "RewardModel": "litbench.models.reward",
+    "benchmark": "litbench.api",
+    "fit": "litbench.api",
     "load": "litbench.models",
+    "make_pairs": "litbench.api",
 }
 
 

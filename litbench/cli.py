@@ -21,6 +21,7 @@ import signal
 import sys
 import typing
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.judges.store import Sampling
-from litbench.models import model_entry
+from litbench.models import model_entry, trained_columns
 from litbench.scoring import (
     ScoringJob,
     finite_rewards,
@@ -39,6 +40,8 @@ from litbench.scoring import (
     score_files,
     scorer_spec,
 )
+from litbench.sources.columns import GUESS, find_columns, first_rows
+from litbench.store import write_atomically
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 # Commands: the function, whose argument is the config, and what it does.
@@ -78,6 +81,9 @@ class Judge:
 
     Attributes:
         pairs: pairs file: Parquet, JSONL or CSV. It can be the first argument, without --pairs.
+        prompt: column of the prompt.
+        chosen: column of the preferred story.
+        rejected: column of the other story.
         model: inspect-ai's name of a model, such as openai/gpt-4.1-mini; repeatable.
         out: output folder.
         template: question: a family such as writerly, or a file.
@@ -93,6 +99,9 @@ class Judge:
     pairs: Annotated[Path, Positional]
     model: list[str]
     out: Path = Path("runs/judge")
+    prompt: str = GUESS
+    chosen: str = GUESS
+    rejected: str = GUESS
     template: str = "alternative"
     max_tokens: int | None = Sampling.max_tokens
     max_cost_usd: float | None = None
@@ -112,6 +121,7 @@ def judge(config: Judge) -> None:
         "sampling": {"max_tokens": config.max_tokens},
         "traffic": {"max_cost_usd": config.max_cost_usd},
     }
+    named = {name: getattr(config, name) for name in ("prompt", "chosen", "rejected")}
     # A bag of words would have to be trained on other prompts than those of these pairs.
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     benchmark = Benchmark(
@@ -119,11 +129,20 @@ def judge(config: Judge) -> None:
         out=config.out,
         raters=raters | {model: options | {"model": model} for model in config.model},
         split=config.split,
+        columns={name: column for name, column in named.items() if column != GUESS},
         most_pairs=config.most_pairs,
         errors_again=config.errors_again,
         dry_run=config.dry_run,
     )
-    run_benchmark(benchmark, "litbench judge")
+    for evaluation in run_benchmark(benchmark, "litbench judge").values():
+        page = (config.out / "report.html").resolve()
+        try:
+            text = evaluation.report(f"LitBench: {config.pairs.name}", page)
+        except MissingExtraError as error:
+            print(f"no report: {error}")
+        else:
+            write_atomically(page, partial(Path.write_text, data=text, encoding="utf-8"))
+            print(f"report: {page}")
 
 
 @dataclass(kw_only=True)
@@ -163,31 +182,34 @@ class RaterKeys:
 
 @dataclass(kw_only=True)
 class Score(RaterKeys):
-    """Score a file of stories, or one story, with any rater that gives rewards.
+    """Score a file of stories or pairs, or one story, with any rater that gives rewards.
 
         litbench score --model runs/mine/model --input stories.jsonl --out scored.jsonl
         litbench score --model runs/mine/model --prompt "A PROMPT" --story "A STORY"
 
     The rows of the output are those of the input with reward, reward_percentile and
-    rank_within_prompt. Run a killed command again to resume it. Several processes:
-    accelerate launch -m litbench score ...
+    rank_within_prompt; of pairs, with reward and reward_percentile of both sides. Columns with
+    common names, or with those that the model was trained on, are found. Run a killed
+    command again to resume it. Several processes: accelerate launch -m litbench score ...
 
     Attributes:
         input: Parquet, JSONL, CSV or a datasets name.
         out: file to write: .parquet, .jsonl, .ndjson or .csv.
-        prompt_column: column of the prompt.
-        text_column: column of the story.
+        prompt: column of the prompt; with --story, the prompt's text.
+        text: column of the story.
+        chosen: column of the preferred story of a pair.
+        rejected: column of the other story of a pair.
         where: SQL condition on the rows of --input; only matching rows are scored.
-        prompt: prompt of --story.
         story: print the reward of this text; - reads standard input.
     """
 
     input: str | None = None
     out: Path | None = None
-    prompt_column: str = "prompt"
-    text_column: str = "text"
+    prompt: str = GUESS
+    text: str = GUESS
+    chosen: str = GUESS
+    rejected: str = GUESS
     where: str | None = None
-    prompt: str | None = None
     story: str | None = None
 
 
@@ -195,14 +217,27 @@ def score(config: Score) -> None:
     """Score a file of stories, or one story from the command line."""
     spec = config.spec()
     has_file = config.input is not None and config.out is not None
-    is_story = config.prompt is not None and config.story is not None
+    is_story = config.story is not None and config.prompt != GUESS
     if has_file == is_story or (config.input, config.out).count(None) == 1:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
-    if config.prompt is not None and config.story is not None:
+    if config.story is not None:
         score_story(spec, config.prompt, config.story)
     elif config.input is not None and config.out is not None:
-        columns = (config.prompt_column, config.text_column)
-        score_table(ScoringJob(spec, config.input, config.out, *columns, config.where))
+        columns = _columns(config, config.input)
+        score_table(ScoringJob(spec, config.input, config.out, where=config.where, **columns))
+
+
+def _columns(config: Score, source: str) -> dict[str, Any]:
+    """The columns of a job: those of stories, or of pairs if there is no story column."""
+    names = first_rows(source, config.where).column_names
+    remembered = {} if config.model is None else trained_columns(config.model)
+    given = {name: getattr(config, name) for name in ("prompt", "text", "chosen", "rejected")}
+    found = find_columns(source, names, given, (), remembered)
+    if found["text"] is None and found["chosen"] and found["rejected"]:
+        own = ("prompt", "chosen", "rejected")
+        return {"pairs": {name: found[name] for name in own if found[name] is not None}}
+    find_columns(source, names, found, ("prompt", "text"))
+    return {"prompt_column": found["prompt"], "text_column": found["text"]}
 
 
 def score_story(spec: RaterSpec, prompt: str, story: str) -> None:

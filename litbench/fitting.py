@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from litbench.config import Passed, Positional
 from litbench.curation.cleaning import Cleaning
 from litbench.curation.funnel import Funnel
-from litbench.curation.pair_making import PairMaking, make_pairs
+from litbench.curation.pair_making import BEFORE_SYMMETRY, PAIRS_FILE, PairMaking, make_pairs
 from litbench.curation.rules import Buckets, PairRules
 from litbench.curation.story_making import StoryMaking, make_stories
 from litbench.entries import RaterSpec, files_of
@@ -149,24 +149,55 @@ def fit(config: Fit) -> Fitted:
         return _fit(config)
 
 
-def _fit(config: Fit) -> Fitted:
-    stories, pairs_folder = config.out / "stories", config.out / "pairs"
+@dataclass(frozen=True)
+class OwnPairs:
+    """Pairs made of the stories of a `Fit`.
+
+    Attributes:
+        folder: their folder.
+        pairs: the pairs.
+        columns: columns of the input that are the prompt and the text, by these names.
+    """
+
+    folder: Path
+    pairs: EvaluationPairs
+    columns: dict[str, str]
+
+    def files(self) -> dict[str, Path | None]:
+        """The pairs files, by the keys of an evaluation."""
+        wider = self.pairs.before_symmetry
+        before = None if wider is None else self.folder / BEFORE_SYMMETRY
+        return {"pairs": self.folder / PAIRS_FILE, "before_symmetry": before}
+
+    def funnel(self) -> Funnel:
+        """The counts of every step."""
+        return Funnel.of(read_manifest(self.folder)["counts"]["funnel"])
+
+
+def make_own_pairs(config: Fit, least_prompts: int = 1) -> OwnPairs:
+    """Make stories, then pairs; a DataError if fewer prompts have stories."""
+    stories, folder = config.out / "stories", config.out / "pairs"
     story_making = _story_making(config, stories)
     make_stories(story_making, _PROGRAM)
     counts = read_manifest(stories)["counts"]
-    if counts["prompts"] < _LEAST_PROMPTS:
+    if counts["prompts"] < least_prompts:
         raise DataError(
-            f"{counts['prompts']} prompts are left, and cross-validation needs {_LEAST_PROMPTS} "
+            f"{counts['prompts']} prompts are left, and cross-validation needs {least_prompts} "
             f"prompts: {counts['stories']} stories were read: check the column of the prompt, or "
             "give stories of more prompts"
         )
-    make_pairs(_pair_making(config, story_making, pairs_folder), _PROGRAM)
-    funnel = Funnel.of(read_manifest(pairs_folder)["counts"]["funnel"])
+    make_pairs(_pair_making(config, story_making, folder), _PROGRAM)
+    before = folder / BEFORE_SYMMETRY if config.symmetry_buckets else None
+    read = read_pairs(folder / PAIRS_FILE, before, None)
+    columns = {key: story_making.columns.get(key, key) for key in ("prompt", "text")}
+    return OwnPairs(folder, read, columns)
+
+
+def _fit(config: Fit) -> Fitted:
+    made = make_own_pairs(config, _LEAST_PROMPTS)
+    pairs, funnel = made.pairs.headline, made.funnel()
     if advice := funnel.advice():
         print(f"note: {advice}")
-    file, before = pairs_folder / "pairs.parquet", pairs_folder / "pairs_before_symmetry.parquet"
-    read = read_pairs(file, before if config.symmetry_buckets else None, None)
-    pairs = read.headline
     sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
     prompts = len(sizes)
     if prompts < _LEAST_PROMPTS:
@@ -175,17 +206,15 @@ def _fit(config: Fit) -> Fitted:
             f"{_LEAST_PROMPTS} prompts: {funnel.summary()}"
         )
     specs = _raters(config, pairs.num_rows)
-    shared: dict[str, Any] = {"pairs": file, "seed": config.seed}
-    shared["before_symmetry"] = before if config.symmetry_buckets else None
-    evaluations = _evaluate(config, specs, prompts, shared, read)
-    models = _train(config, specs, pairs, file)
+    evaluations = _evaluate(config, specs, prompts, made)
+    models = _train(config, specs, made)
     # With fewer prompts, the line would show noise.
-    learning = _learning_curve(config, file, pairs) if prompts >= _FEW_PROMPTS else None
+    learning = _learning_curve(config, made) if prompts >= _FEW_PROMPTS else None
     # The last evaluation has all models, on the same pairs.
     agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
     best = max(models, key=lambda name: (agreement[name], name))
     try:
-        pages = _report(config, pairs_folder, evaluations, learning, models[best])
+        pages = _report(config, made.folder, evaluations, learning, models[best])
     except MissingExtraError as error:
         print(f"no report: {error}")
         pages = {}
@@ -307,7 +336,7 @@ def _raters(config: Fit, n_pairs: int) -> list[RaterSpec]:
     return specs
 
 
-def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path) -> dict[str, Path]:
+def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str, Path]:
     """Train on all pairs; returns the folders of the models by rater."""
     folders = {"features": config.out / ("model" if len(specs) == 1 else "features")}
     if len(specs) > 1:
@@ -315,13 +344,19 @@ def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path)
     artifact = Artifact(
         config.out,
         program=_PROGRAM,
-        config={"seed": config.seed, **{spec.name: spec.given for spec in specs}},
-        inputs={"pairs": file},
+        config={
+            "seed": config.seed,
+            "columns": made.columns,
+            **{spec.name: spec.given for spec in specs},
+        },
+        inputs={"pairs": made.folder / PAIRS_FILE},
         models=files_of(specs),
     )
     if artifact.is_current():
         return folders
+    pairs = made.pairs.headline
     features = cast(Any, specs[0].train(pairs, config.out, config.seed))
+    features.columns = made.columns
     artifact.write_folder(folders["features"].name, features.save)
     if len(specs) == 1:
         shutil.rmtree(config.out / "features", ignore_errors=True)
@@ -331,16 +366,13 @@ def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path)
     from litbench.models.publishing import write_trained_model  # noqa: PLC0415
 
     reward = cast(Any, specs[1].train(pairs, checkpoints, config.seed))
+    reward.columns = made.columns
     write_trained_model(artifact, reward, pairs, None, checkpoints)
     return folders
 
 
 def _evaluate(
-    config: Fit,
-    specs: Sequence[RaterSpec],
-    prompts: int,
-    shared: Mapping[str, Any],
-    pairs: EvaluationPairs,
+    config: Fit, specs: Sequence[RaterSpec], prompts: int, made: OwnPairs
 ) -> list[Evaluation]:
     """Evaluate out of fold, and print the leaderboards.
 
@@ -351,7 +383,7 @@ def _evaluate(
     repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
     raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "bag_of_words", "random")}
     trained = {spec.name: spec.plain() for spec in specs}
-    shared = {**shared, "folds": folds}
+    shared: dict[str, Any] = {**made.files(), "folds": folds, "seed": config.seed}
     if "reward" in trained and config.crossvalidate_model:
         trained["reward"]["repeats"] = 1
     split = (
@@ -361,7 +393,7 @@ def _evaluate(
     evaluation = CrossValidation(
         out=config.out / "evaluation", raters=raters | trained, repeats=repeats, **shared
     )
-    evaluations = [crossvalidate(evaluation, _PROGRAM, pairs)]
+    evaluations = [crossvalidate(evaluation, _PROGRAM, made.pairs)]
     if split is None:
         shutil.rmtree(config.out / "evaluation_reward", ignore_errors=True)
     else:
@@ -372,24 +404,24 @@ def _evaluate(
             raters={**raters, **trained, "reward": split},
             **shared,
         )
-        evaluations.append(crossvalidate(held_out, _PROGRAM, pairs))
+        evaluations.append(crossvalidate(held_out, _PROGRAM, made.pairs))
     return evaluations
 
 
-def _learning_curve(config: Fit, file: Path, pairs: pa.Table) -> Evaluation:
+def _learning_curve(config: Fit, made: OwnPairs) -> Evaluation:
     """Cross-validate the features on shares of the training prompts."""
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     raters |= {name: {"kind": "features", "share": share} for name, share in _SHARES.items()}
     print("learning curve:")
     crossvalidation = CrossValidation(
-        file,
+        made.folder / PAIRS_FILE,
         config.out / "learning_curve",
         raters,
         folds=config.folds or 5,
         repeats=3,
         seed=config.seed,
     )
-    return crossvalidate(crossvalidation, _PROGRAM, EvaluationPairs(pairs))
+    return crossvalidate(crossvalidation, _PROGRAM, EvaluationPairs(made.pairs.headline))
 
 
 def _report(

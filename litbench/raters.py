@@ -6,9 +6,10 @@ returns verdicts. `litbench.entries` reads the entries of raters in configs.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -101,6 +102,7 @@ class Rater:
         needs_texts: whether pairs without texts are an error. If false, `judge` gets the
             `story_id` in place of a missing text.
         reads_prompt: whether verdicts need the prompt, so that a pair without one is an error.
+        columns: columns of the prompt and the story (`text`) in the data that it was trained on.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Rater:
     shard: int | None = None
     needs_texts = True
     reads_prompt = False
+    columns: Mapping[str, str] = MappingProxyType({})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""

@@ -34,6 +34,7 @@ from litbench.ingest import RejectedRows, StreamingTable
 from litbench.progress import ProgressBar
 from litbench.raters import ScoreRater, check_training_prompts
 from litbench.records import Column, Schema
+from litbench.sources.pairs import SIDES, read_any_pairs
 from litbench.store import (
     Cache,
     file_digest,
@@ -44,7 +45,7 @@ from litbench.store import (
     write_atomically,
     write_sealed,
 )
-from litbench.tables import write_sorted_batches
+from litbench.tables import write_sorted_batches, write_table
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
@@ -65,6 +66,8 @@ class ScoringJob:
         out: file to write: Parquet, JSONL or CSV, by its suffix.
         prompt_column: the column that holds the prompt.
         text_column: the column that holds the story.
+        pairs: for a file of pairs, whose both sides are scored: columns of the prompt, chosen and
+            rejected, as those of `litbench.sources.pairs.read_any_pairs`.
         where: SQL condition (DuckDB) on the rows of the input; only matching rows are scored.
         chunk_stories: stories per chunk.
     """
@@ -74,15 +77,18 @@ class ScoringJob:
     out: Path
     prompt_column: str = "prompt"
     text_column: str = "text"
+    pairs: Mapping[str, str] | None = None
     where: str | None = None
     chunk_stories: int = 1_024
 
     def __post_init__(self) -> None:
         if self.out.suffix not in SUFFIXES:
             raise ConfigError(f"unknown suffix of output {self.out}: use {', '.join(SUFFIXES)}")
+        if self.pairs is not None and self.where is not None:
+            raise ConfigError("where: it does not work on a file of pairs: leave it out")
         if len({self.prompt_column, self.text_column, *ADDED}) < 2 + len(ADDED):
             raise ConfigError(
-                f"prompt_column is {self.prompt_column} and text_column {self.text_column}: "
+                f"prompt is the column {self.prompt_column} and text {self.text_column}: "
                 f"give two different columns other than {', '.join(ADDED)}"
             )
         written = {path.resolve() for path in (self.out, self.manifest, self.rejected_rows)}
@@ -95,11 +101,25 @@ class ScoringJob:
         prompt, text = (
             Column(name, "text", f"the {whose} text; name its column by --{option}", required=True)
             for name, whose, option in (
-                (self.prompt_column, "prompt's", "prompt_column"),
-                (self.text_column, "story's", "text_column"),
+                (self.prompt_column, "prompt's", "prompt"),
+                (self.text_column, "story's", "text"),
             )
         )
         return Schema("stories to score", (prompt, text), key=())
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read: the prompt, and one or two stories."""
+        if self.pairs is not None:
+            return ["prompt", *SIDES]
+        return [self.prompt_column, self.text_column]
+
+    @property
+    def added(self) -> list[str]:
+        """The columns that are added."""
+        if self.pairs is None:
+            return list(ADDED)
+        return [f"{name}_{side}" for side in SIDES for name in ADDED[:2]]
 
     @property
     def parts(self) -> Path:
@@ -200,6 +220,10 @@ class _Rows:
         """Write the rows of the input to the Parquet file."""
         job = self.job
         job.parts.mkdir(parents=True, exist_ok=True)
+        if job.pairs is not None:
+            pairs = read_any_pairs(job.input, job.pairs)
+            write_atomically(self.path, partial(write_table, pairs))
+            return
         with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
             table = StreamingTable(
                 [job.input], job.schema, Path(scratch), where=job.where, rejected_rows=rejected
@@ -216,19 +240,21 @@ class _Rows:
         Chunks without a part are scored.
         """
 
-        def score(prompts: Sequence[str], stories: Sequence[str]) -> dict[str, Any]:
+        def score(prompts: Sequence[str], *sides: Sequence[str]) -> dict[str, Any]:
+            prompts = [prompt for _ in sides for prompt in prompts]
+            stories = [story for side in sides for story in side]
             cut = -rater.notes().get("stories_cut", 0)
             # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
             rewards = finite_rewards(rater, prompts, stories) + 0.0
             cut += rater.notes().get("stories_cut", 0)
             return {"rewards": rewards.tolist(), "stories_cut": cut}
 
-        columns = [self.job.prompt_column, self.job.text_column]
+        columns = self.job.columns
         with pq.ParquetFile(self.path, pre_buffer=False) as file:
             batches = enumerate(file.iter_batches(self.job.chunk_stories, columns=columns))
             for number, chunk in itertools.islice(batches, index, None, count):
-                prompts, stories = (chunk[name].to_pylist() for name in columns)
-                make = partial(score, prompts, stories)
+                prompts, *sides = (chunk[name].to_pylist() for name in columns)
+                make = partial(score, prompts, *sides)
                 yield (
                     prompts,
                     self.parts.get([self.fingerprint, number], make, label=f"{number:07d}"),
@@ -243,12 +269,18 @@ class _Rows:
                 bar.update(len(prompts))
 
     def scored(self, rater: ScoreRater) -> tuple[pa.Table, int]:
-        """The columns of `ADDED` for every row, and the number of truncated stories."""
+        """The added columns for every row, and the number of truncated stories."""
         tables, cut = [], 0
         for prompts, stored in self.rewards(rater):
             keys = [prompt_key(prompt)[:16] for prompt in prompts]
-            tables.append(pa.table({"prompt": keys, "reward": stored["rewards"]}))
+            rewards = np.reshape(stored["rewards"], (-1, len(prompts)))
+            columns = {"reward": rewards[0], "rejected": rewards[-1]}
+            tables.append(pa.table({"prompt": keys, **columns}))
             cut += stored["stories_cut"]
+        if self.job.pairs is not None:
+            sides = [pa.concat_tables(tables)[name] for name in ("reward", "rejected")]
+            both = [column for one in sides for column in (one, _percentiles(rater, one))]
+            return pa.table(both, self.job.added), cut
         with duckdb.connect() as connection:
             connection.register("scored", pa.concat_tables(tables))
             added = connection.sql(
@@ -257,11 +289,13 @@ class _Rows:
                 "ORDER BY row_index"
             )
             table = added.to_arrow_table()
-        percentiles = rater.percentiles(table["reward"].to_numpy())
-        column = (
-            pa.nulls(len(table), pa.float64()) if percentiles is None else pa.array(percentiles)
-        )
-        return table.add_column(1, "reward_percentile", column), cut
+        percentiles = _percentiles(rater, table["reward"])
+        return table.add_column(1, "reward_percentile", percentiles), cut
+
+
+def _percentiles(rater: ScoreRater, rewards: pa.ChunkedArray) -> pa.Array:
+    percentiles = rater.percentiles(rewards.to_numpy())
+    return pa.nulls(len(rewards), pa.float64()) if percentiles is None else pa.array(percentiles)
 
 
 def _write_output(rows: Path, added: pa.Table, path: Path) -> None:
@@ -272,7 +306,7 @@ def _write_output(rows: Path, added: pa.Table, path: Path) -> None:
         if pa.types.is_floating(field.type) and path.suffix in (".jsonl", ".ndjson"):
             # JSON has no NaN and no infinity.
             name = f"CASE WHEN isfinite({name}) THEN {name} END AS {name}"
-        if field.name not in ADDED:
+        if field.name not in added.column_names:
             columns.append(name)
     formats = {".parquet": "parquet, COMPRESSION zstd, ROW_GROUP_SIZE 16384", ".csv": "csv"}
     with duckdb.connect() as connection:
@@ -312,7 +346,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     started = time.time()
     with _processes() as (index, count, wait_for_all):
         depends_on = rewards_depend_on(job.rater)
-        sha256, columns = source_digest(job.input), (job.prompt_column, job.text_column)
+        sha256, columns = source_digest(job.input), (job.columns, job.pairs)
         job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
         with contextlib.suppress(DataError, KeyError, TypeError):
             manifest = read_sealed(job.manifest, DataError, "score again")
@@ -341,7 +375,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "input": {"path": job.input, "sha256": sha256},
             "output": {"path": str(job.out), "sha256": file_digest(job.out)},
             "counts": {
-                "stories": len(added),
+                "stories": len(added) * len(job.columns[1:]),
                 "stories_cut": cut,
                 "rejected_rows": rejected.counts(),
                 "left_out_by_where": rejected.not_selected,

@@ -1,5 +1,6 @@
 """The litbench command: score, its messages and its exit codes."""
 
+import csv
 import io
 import json
 import os
@@ -66,6 +67,38 @@ def test_rows_get_reward_percentile_and_rank(tmp_path, model_folder, run):
     assert run(*arguments).out.startswith("unchanged: ")
 
 
+def test_both_sides_of_pairs_are_scored(tmp_path, model_folder, run):
+    rows = [{"prompt": "A door.", "chosen": f"It opened, {n}.", "rejected": "No!"} for n in "ab"]
+    source, out = tmp_path / "pairs.jsonl", tmp_path / "scored.jsonl"
+    source.write_text("\n".join(map(json.dumps, rows)))
+    printed = run("score", "--model", model_folder, "--input", source, "--out", out)
+    assert "4 stories scored" in printed.out
+    model = FeatureModel.load(model_folder)
+    scored = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(row["chosen"] for row in scored) == [row["chosen"] for row in rows]
+    for row in scored:
+        for side in ("chosen", "rejected"):
+            (expected,) = model.score([row["prompt"]], [row[side]])
+            assert row[f"reward_{side}"] == pytest.approx(expected, abs=1e-12)
+            assert row[f"reward_percentile_{side}"] == model.percentiles([expected])[0]
+
+
+def test_columns_of_the_training_come_before_common_names(tmp_path, model_folder, run):
+    model = FeatureModel.load(model_folder)
+    model.columns = {"prompt": "heading", "text": "page"}
+    model.save(tmp_path)
+    source, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("prompt,text,heading,page\nx,y,A door.,It opened.\n")
+    keys = ("--input", source, "--out", out)
+    for more, prompt, text in (
+        ((), "A door.", "It opened."),
+        (("--prompt", "prompt", "--text", "text"), "x", "y"),
+    ):
+        run("score", "--model", tmp_path, *keys, *more)
+        (row,) = csv.DictReader(out.read_text(encoding="utf-8").splitlines())
+        assert float(row["reward"]) == pytest.approx(model.score([prompt], [text])[0])
+
+
 def test_raters_without_training_stories_have_no_percentile(tmp_path, run):
     source = tmp_path / "in.csv"
     source.write_text("prompt,text\n[WP] A door!,one two three\nA door,one\n")
@@ -118,8 +151,8 @@ def test_story_from_the_command_line(model_folder, run, monkeypatch):
         (["--model", "MODEL", "--input", "missing.jsonl", "--out", "x.jsonl"], "there is no file"),
         (
             ["--model", "MODEL", "--input", "TITLES", "--out", "x.jsonl"],
-            "column 'prompt' is missing (the prompt's text; name its column by --prompt_column); "
-            "it has title, text\n",
+            "cannot tell which column is the prompt; the columns are name, text: give --prompt "
+            "COLUMN, or rename them\n",
         ),
     ],
 )
@@ -127,7 +160,7 @@ def test_user_errors_exit_with_2(
     arguments, message, model_folder, tmp_path, run, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
-    (tmp_path / "titles.csv").write_text("title,text\nA door,It opened.\n")
+    (tmp_path / "titles.csv").write_text("name,text\nA door,It opened.\n")
     places = {"MODEL": model_folder, "PARENT": model_folder.parent}
     places["TITLES"] = tmp_path / "titles.csv"
     with pytest.raises(SystemExit) as stopped:

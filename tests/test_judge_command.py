@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pyarrow as pa
 import pytest
 from fake_openai import FakeOpenAI
 
@@ -58,6 +59,28 @@ def test_dry_run_needs_no_key_and_writes_nothing(judge, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"pairs.parquet", "prices.yaml"}
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("gpt-4.1", "model gpt-4.1: its provider is missing: write openai/gpt-4.1"),
+        ("opnai/gpt-4.1", "model opnai/gpt-4.1: unknown provider: did you mean 'openai'"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(judge, model, message, capsys):
+    for more in (["--dry_run"], []):
+        with pytest.raises(SystemExit):
+            judge(*more, model=model)
+        assert message in capsys.readouterr().err
+
+
+def test_columns_can_be_named(judge, tmp_path):
+    write_table(
+        pa.table({"p": ["A door."], "a": ["It opened."], "b": ["No."]}), tmp_path / "pairs.parquet"
+    )
+    columns = ("--prompt", "p", "--chosen", "a", "--rejected", "b")
+    assert "1 pairs, both orders" in judge("--dry_run", *columns)
+
+
 def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path, monkeypatch):
     lazy = FakeOpenAI.model_called("lazy")
     with serve(monkeypatch, others={"lazy": lambda _: "Preferred: A"}) as server:
@@ -70,8 +93,12 @@ def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path, monkey
         again = judge("--model", lazy)
         assert server.requests == 2 * 2 * 12
     board = (tmp_path / "runs/judge/leaderboard.txt").read_text()
-    assert said.endswith(board)
-    assert again.endswith(board)
+    for text in (said, again):
+        assert board in text
+        assert f"report: {tmp_path / 'runs/judge/report.html'}" in text
+    page = (tmp_path / "runs/judge/report.html").read_text("utf-8")
+    assert lazy in page
+    assert "0.750" in page
     assert "estimate" not in again
     manifest = json.loads((tmp_path / "runs/judge/manifest.json").read_text())
     assert manifest["program"] == "litbench judge"

@@ -58,6 +58,7 @@ class Set:
             recorded judges become raters, and all raters judge all pairs within a prompt, to be
             compared with leave-one-out agreement of the annotators.
         about: a short description.
+        columns: columns of the prompt, chosen and rejected, as {chosen: NAME}; others are guessed.
     """
 
     pairs: Path
@@ -65,6 +66,7 @@ class Set:
     before_symmetry: Path | None = None
     ratings: Path | None = None
     about: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -78,6 +80,7 @@ class Benchmark:
         before_symmetry: see `Set`; only for a single set.
         ratings: see `Set`; only for a single set.
         split: see `Set`; only for a single set.
+        columns: see `Set`; only for a single set.
         reference: the rater that all others are compared with; choose it before seeing results.
         on_training_prompts: refuse raters that were trained on prompts of these pairs, or flag
             their rows; with several sets, always flag.
@@ -95,6 +98,7 @@ class Benchmark:
     before_symmetry: Path | None = None
     ratings: Path | None = None
     split: str | None = None
+    columns: dict[str, str] = field(default_factory=dict)
     reference: str = "longer"
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     most_pairs: int | None = None
@@ -116,9 +120,10 @@ class OpenedSet:
 def list_sets(config: Benchmark) -> dict[str, Set]:
     """Return the sets by name; a single set is named ""."""
     if not isinstance(config.pairs, Mapping):
-        return {"": Set(config.pairs, config.split, config.before_symmetry, config.ratings)}
-    for key in ("split", "before_symmetry", "ratings"):
-        if getattr(config, key) is not None:
+        keys = ("pairs", "split", "before_symmetry", "ratings", "columns")
+        return {"": Set(**{key: getattr(config, key) for key in keys})}
+    for key in ("split", "before_symmetry", "ratings", "columns"):
+        if getattr(config, key):
             raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
     sets = {}
     for name, given in config.pairs.items():
@@ -137,7 +142,9 @@ def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, s
     Raises:
         DataError: the set cannot be used.
     """
-    read = read_pairs(source.pairs, source.before_symmetry, source.split, source.ratings)
+    read = read_pairs(
+        source.pairs, source.before_symmetry, source.split, source.ratings, source.columns
+    )
     # Supersets are judged in full: recorded judges need no texts.
     if read.all is read.headline:
         pairs = read.headline.filter(pa.array(has_texts(read.headline)))
@@ -213,7 +220,7 @@ def judge_sets(
             models=files_of(one.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on = [data, source.split, config.most_pairs]
+        depends_on = [data, source.split, source.columns, config.most_pairs]
         pairs, work = partial(getattr, one.pairs, "all"), one.pairs.all.num_rows
         for spec in one.specs:
             label = f"{spec.name}@{one.name}" if one.name else spec.name

@@ -124,8 +124,9 @@ class Evaluation:
     @cached_property
     def pairs(self) -> EvaluationPairs:
         """The pairs that were judged."""
-        split = self.manifest["config"].get("split")
-        pairs = read_pairs(self.pairs_path, self.wider_path, split)
+        config = self.manifest["config"]
+        split, columns = config.get("split"), config.get("columns")
+        pairs = read_pairs(self.pairs_path, self.wider_path, split, columns=columns)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         return pairs.select(self.verdicts["pair_id"].unique())
 

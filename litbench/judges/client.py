@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from litbench.config import as_plain
+from litbench.config import as_plain, nearest
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
 from litbench.judges.responses import ResponseError, check_response
@@ -173,6 +173,27 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
+def check_model(name: str) -> None:
+    """Raise a ConfigError for a model without a provider, or with one that inspect-ai lacks.
+
+    Without inspect-ai, a dry run checks only that there is a provider.
+    """
+    provider, _, rest = name.partition("/")
+    if not rest:
+        raise ConfigError(f"model {name}: its provider is missing: write openai/{name}, or another")
+    try:
+        import inspect_ai.model  # noqa: F401, PLC0415
+        from inspect_ai._util.registry import (  # noqa: PLC0415
+            registry_find,
+            registry_unqualified_name,
+        )
+    except ImportError:
+        return
+    known = map(registry_unqualified_name, registry_find(lambda info: info.type == "modelapi"))
+    if provider not in (providers := sorted(known)):
+        raise ConfigError(f"model {name}: unknown provider: {nearest(provider, providers)}")
+
+
 def is_error(answer: Answer) -> bool:
     """Whether the request failed, so that there is no answer."""
     return answer.outcome == "error"
@@ -290,7 +311,12 @@ class Client:
     def estimate(
         self, rater: str, tokens: Sequence[tuple[int, int]], known: int, at_once: int
     ) -> Estimate:
-        """Estimate calls that read and write so many tokens each, `at_once` at a time."""
+        """Estimate calls that read and write so many tokens each, `at_once` at a time.
+
+        Raises:
+            ConfigError: the model has no known provider.
+        """
+        check_model(self.name)
         calls, most = len(tokens), self.sampling.max_tokens
         read = sum(read for read, _ in tokens)
         written = sum(written for _, written in tokens)

@@ -23,27 +23,28 @@ def csv_cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
-def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as CSV, escaped by `csv_cell`.
-
-    An interval becomes the columns `key`, `key_low` and `key_high`.
+def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as plain values; an interval becomes `key`, `key_low` and `key_high`.
 
     Args:
-        rows: at least one row; all rows have the same keys.
-        path: the file to write.
+        rows: all rows have the same keys.
     """
     intervals = {key for row in rows for key, value in row.items() if isinstance(value, Interval)}
-    heading: list[str] = []
-    for key in rows[0]:
-        heading += [key, f"{key}_low", f"{key}_high"] if key in intervals else [key]
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    return [
+        {
+            f"{key}{suffix}": plain(value and getattr(value, end) if key in intervals else value)
+            for key, value in row.items()
+            for suffix, end in (ends if key in intervals else {"": ""}).items()
+        }
+        for row in rows
+    ]
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write at least one row as CSV; see `flat_rows` and `csv_cell`."""
+    flat = flat_rows(rows)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(heading)
-        for row in rows:
-            cells: list[Any] = []
-            for key, value in row.items():
-                if key not in intervals:
-                    cells.append(value)
-                else:
-                    cells += [value and getattr(value, end) for end in ("mean", "low", "high")]
-            writer.writerow([csv_cell(cell) for cell in cells])
+        writer.writerow(flat[0])
+        writer.writerows([csv_cell(value) for value in row.values()] for row in flat)

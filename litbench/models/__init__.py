@@ -10,7 +10,7 @@ from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
 from litbench.hub import fetch_model
 from litbench.locations import resolve
-from litbench.models.record import FolderRecord, read_record
+from litbench.models.record import FeaturesRecord, FolderRecord, ModelRecord, read_record
 from litbench.raters import Rater
 
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
@@ -49,6 +49,19 @@ def _kind_of(model: str | Path) -> str:
     if not (folder / "litbench.json").exists():
         return "reward"
     return read_record(folder / "litbench.json", FolderRecord, "train the model again").kind
+
+
+def trained_columns(model: str | Path) -> dict[str, str]:
+    """The columns of the prompt and the text in the data that a saved model was trained on."""
+    folder = Path(resolve(str(model)))
+    records: tuple[tuple[str, type[ModelRecord]], ...] = (
+        ("features.json", FeaturesRecord),
+        ("litbench.json", FolderRecord),
+    )
+    for name, cls in records:
+        if (folder / name).exists():
+            return read_record(folder / name, cls, "train the model again").columns
+    return {}
 
 
 def load(model: str | Path, **options: Any) -> Rater:

@@ -240,6 +240,7 @@ class FeatureModel(ScoreRater):
                 )
             ],
             "reward_quantiles": self.reward_quantiles,
+            "columns": dict(self.columns),
             "training_prompts": sorted(self.prompts),
             "versions": versions(),
         }
@@ -260,7 +261,7 @@ class FeatureModel(ScoreRater):
         )
         prompts = frozenset(record.training_prompts)
         model = cls(name, names, mean, scale, coefficients, record.c, prompts)
-        model.reward_quantiles = record.reward_quantiles
+        model.reward_quantiles, model.columns = record.reward_quantiles, record.columns
         return model
 
 

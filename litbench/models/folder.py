@@ -65,6 +65,7 @@ class LoadedModel:
     is_ours: bool = False
     # See `litbench.raters.ScoreRater`.
     reward_quantiles: list[float] | None = None
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -156,6 +157,7 @@ class FolderRater(Rater):
             "kind": self.kind,
             "adapter": adapter and {"base": adapter.base, "quantized": adapter.quantized},
             **self.stored(),
+            "columns": dict(self.columns),
             "training_prompts": sorted(self.prompts),
             # Nothing is loaded from the paths in this record.
             "training": without_folders(self.training_record),
@@ -197,6 +199,7 @@ def load_folder(
         loaded.prompts = frozenset(record.training_prompts)
         loaded.training, loaded.form = record.training, record.form
         loaded.question, loaded.reward_quantiles = record.question, record.reward_quantiles
+        loaded.columns = record.columns
     return loaded
 
 

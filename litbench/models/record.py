@@ -28,7 +28,7 @@ class ModelRecord:
         training_prompts: `prompt_key` of the training prompts.
         versions: versions of libraries at the time of saving.
         reward_quantiles: see `litbench.raters.ScoreRater`.
-        columns: columns of the prompt and the story in the data that the model was trained on.
+        columns: see `litbench.raters.Rater`.
     """
 
     kind: str

@@ -213,4 +213,5 @@ class RewardRaterOptions(ModelOptions):
         rater.is_foreign = not loaded.is_ours
         rater.gives_probability = self.probability
         rater.reward_quantiles = None if self.reverse else loaded.reward_quantiles
+        rater.columns = loaded.columns
         return rater

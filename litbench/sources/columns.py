@@ -51,7 +51,7 @@ def find_columns(
     columns: Sequence[str],
     given: Mapping[str, str | None],
     required: Sequence[str],
-    advice: str | None = None,
+    remembered: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the origin of each name: what is given, or the column with a known name.
 
@@ -60,17 +60,19 @@ def find_columns(
         columns: its columns.
         given: by name, a column, an SQL expression, None, or GUESS.
         required: names that must have an origin.
-        advice: what to do without one; by default, to name the columns by keys.
+        remembered: by name, the column that a model was trained on, which comes before known names.
 
     Raises:
         DataError: a required name has no origin; the message lists the columns.
     """
-    found = {
-        name: guess_column(name, columns) if origin == GUESS else origin
-        for name, origin in given.items()
-    }
+
+    def guess(name: str) -> str | None:
+        known = (remembered or {}).get(name)
+        return known if known in columns else guess_column(name, columns)
+
+    found = {name: guess(name) if origin == GUESS else origin for name, origin in given.items()}
     if missing := [name for name in required if found[name] is None]:
-        advice = advice or f"give {' '.join(f'--{name} COLUMN' for name in missing)}"
+        advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
         raise DataError(
             f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
             f"columns are {', '.join(columns)}: {advice}"

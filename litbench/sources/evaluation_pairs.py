@@ -1,5 +1,6 @@
 """Read the pairs of an evaluation, and check held-out pairs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,11 @@ def input_files(
 
 
 def read_pairs(
-    pairs: Path, before_symmetry: Path | None, split: str | None, ratings: Path | None = None
+    pairs: Path,
+    before_symmetry: Path | None,
+    split: str | None,
+    ratings: Path | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> EvaluationPairs:
     """Read the pairs of an evaluation.
 
@@ -70,10 +75,11 @@ def read_pairs(
         split: only pairs of this split; None for all.
         ratings: `ratings.parquet` of data_prep/import_ratings.py; also reads `all_pairs.parquet`
             in the same folder.
+        columns: columns of the prompt, chosen and rejected; others are guessed.
     """
 
     def read_split(path: Path) -> pa.Table:
-        table = read_any_pairs(path)
+        table = read_any_pairs(path, columns)
         selected = table if split is None else table.filter(pc.equal(table["split"], split))
         if not selected.num_rows:
             splits = sorted(set(table["split"].to_pylist()))

@@ -155,7 +155,7 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
     return pairs.take(pa.array(kept, pa.int64()))
 
 
-def read_any_pairs(source: str | Path) -> pa.Table:
+def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None) -> pa.Table:
     """Read a pairs table of LitBench, or pairs from elsewhere.
 
     Pairs from elsewhere need a chosen and a rejected text; as in trl, both texts may be
@@ -166,6 +166,7 @@ def read_any_pairs(source: str | Path) -> pa.Table:
 
     Args:
         source: Parquet, JSONL, CSV, TSV, a folder saved by `datasets`, or a name on the Hub.
+        columns: columns of `source` that are the prompt, chosen and rejected; others are guessed.
 
     Returns:
         Table with the schema PAIRS, and the source's extra columns.
@@ -174,14 +175,12 @@ def read_any_pairs(source: str | Path) -> pa.Table:
         DataError: no column is recognised as the chosen or the rejected text, or no pair is left.
     """
     path = Path(source)
-    if path.suffix == ".parquet" and path.is_file() and _has_all_columns(path):
+    if not columns and path.suffix == ".parquet" and path.is_file() and _has_all_columns(path):
         return read_table(path, PAIRS)
     rejected_rows = RejectedRows()
     rows = first_rows(source)
-    given = dict.fromkeys((*SIDES, "prompt"), GUESS)
-    found = find_columns(
-        source, rows.column_names, given, SIDES, "rename them, or use data_prep/import_pairs.py"
-    )
+    given = {name: (columns or {}).get(name, GUESS) for name in (*SIDES, "prompt")}
+    found = find_columns(source, rows.column_names, given, SIDES)
     origins = {name: origin for name, origin in found.items() if origin is not None}
     is_implicit = "prompt" not in origins
     if _is_conversation(rows[origins["chosen"]]):

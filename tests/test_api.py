@@ -1,0 +1,63 @@
+"""The public functions take paths and tables, and return tables and pages."""
+
+import random
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import litbench
+from litbench.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def stories(invented):
+    """Stories of six prompts under foreign names; those with more commas have more votes."""
+    source = random.Random(6)
+    commas = [source.randint(0, 8) for _ in range(30)]
+    return {
+        "heading": [f"A door, number {row // 5}" for row in range(30)],
+        "body": [invented(source, source.randint(60, 120)) + "and so, " * n for n in commas],
+        "hearts": [20 + 30 * n for n in commas],
+    }
+
+
+def test_functions_go_from_a_frame_to_a_model_and_a_page(stories, tmp_path):
+    fitted = litbench.fit(pd.DataFrame(stories), tmp_path / "mine", repeats=1)
+    board = fitted.leaderboard.to_pandas().set_index("rater")
+    assert board.loc["features", "agreement"] > board.loc["random", "agreement"]
+    assert fitted.report(tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
+    model = litbench.load(fitted.model)
+    assert model.columns == {"prompt": "heading", "text": "body"}
+    again = litbench.benchmark(
+        fitted.pairs.to_pandas(),
+        {"mine": {"kind": "features", "path": fitted.model}},
+        on_training_prompts="flag",
+    )
+    rewards = [
+        model.score(fitted.pairs["prompt"].to_pylist(), fitted.pairs[side].to_pylist())
+        for side in ("chosen", "rejected")
+    ]
+    agreement = np.mean((np.sign(rewards[0] - rewards[1]) + 1) / 2)
+    found = again.leaderboard.to_pandas().set_index("rater").loc["mine"]
+    assert found["agreement"] == pytest.approx(agreement, abs=1e-6)
+
+
+@pytest.mark.parametrize("as_table", [pa.table, pd.DataFrame, datasets.Dataset.from_dict])
+def test_every_kind_of_table_gives_the_same_pairs(stories, as_table):
+    found = litbench.make_pairs(as_table(stories))
+    expected = litbench.make_pairs(pa.table(stories))
+    assert found.pairs.equals(expected.pairs)
+    assert found.funnel.to_pylist()[-1]["kept"] == found.pairs.num_rows > 0
+    folder = found.folder
+    del found
+    assert not folder.exists(), "a temporary folder goes with its result"
+
+
+def test_wrong_calls_are_named(stories, tmp_path):
+    with pytest.raises(ConfigError, match="fit: unknown key 'repeat': did you mean 'repeats'"):
+        litbench.fit(pa.table(stories), tmp_path, repeat=1)
+    with pytest.raises(DataError, match="list is no table"):
+        litbench.make_pairs([stories])
