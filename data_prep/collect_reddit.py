@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import pyarrow as pa
 
-from litbench.config import run_program
+from litbench.config import Input, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows
 from litbench.progress import ProgressBar
@@ -62,6 +62,8 @@ class Config:
         out: output folder.
         subreddit: subreddit of searches and listings.
         prompts: texts to search for.
+        prompts_file: text file with further ones, one a line, such as the prompts of Fan et al.
+            (2018), which the paper searched for; empty lines are left out.
         posts: ids or URLs of posts.
         listings: listings such as top/year, controversial/all, new, hot, rising.
         skip_posts: ids or URLs of posts to leave out.
@@ -76,6 +78,7 @@ class Config:
     out: Path
     subreddit: str = "WritingPrompts"
     prompts: list[str] = field(default_factory=list)
+    prompts_file: Annotated[Path | None, Input] = None
     posts: list[str] = field(default_factory=list)
     listings: list[str] = field(default_factory=list)
     skip_posts: list[str] = field(default_factory=list)
@@ -88,9 +91,10 @@ class Config:
 
 def find_searches(config: Config) -> dict[str, dict[str, Any]]:
     """Return the arguments of `RedditClient.find` for all searches and listings, by key."""
+    prompts = [*config.prompts, *read_prompts(config.prompts_file)]
     searches: list[dict[str, Any]] = [
         {"method": "search", "query": search_query(prompt), "sort": "top", "limit": config.limit}
-        for prompt in config.prompts
+        for prompt in prompts
     ]
     for listing in config.listings:
         method, _, time = listing.partition("/")
@@ -104,6 +108,17 @@ def find_searches(config: Config) -> dict[str, dict[str, Any]]:
     # The tags are part of the key because skipped posts depend on them.
     about = (config.subreddit, config.prompt_tags)
     return {digest(*about, *search.items()): search for search in searches}
+
+
+def read_prompts(path: Path | None) -> list[str]:
+    """The lines of a file of prompts that are not empty; ConfigError if it cannot be read."""
+    try:
+        text = "" if path is None else path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"prompts_file: cannot read {path} ({error}): give a UTF-8 text with a prompt a line"
+        ) from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def reason_to_skip(post: Mapping[str, Any], prompt_tags: Sequence[str] | None) -> str | None:

@@ -1,6 +1,6 @@
 """Write data_report.html: the contents of a pairs file and how it was made, on one page.
 
-    python data_prep/data_report.py --config configs/data/sample_data_report.yaml
+    python data_prep/data_report.py --config configs/paper/litbench_figure2.yaml --preset sample
 
 Reads the output of make_pairs.py, import_pairs.py or rehydrate.py: `pairs.parquet` and, if they
 exist, `pairs_before_symmetry.parquet`, `manifest.json` and `examples.jsonl`. Reads no texts of

@@ -1,6 +1,6 @@
 """Find features of judges' explanations, and compare agreement with and without each feature.
 
-    python eval/explanations.py --config configs/eval/explanations.yaml
+    python eval/explanations.py --config configs/paper/litbench_figure8.yaml --preset ttcw
 
 Reads folders of evaluations (eval/benchmark.py, or any program whose manifest names the pairs)
 whose verdicts have explanations. Finds features of each explanation (talk about plot, character,

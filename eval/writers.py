@@ -1,6 +1,6 @@
 """Compare the writers of one or several runs of a protocol (litbench run).
 
-    python eval/writers.py --config configs/eval/longform_writers.yaml
+    python eval/writers.py --config configs/eval/writers.yaml --preset longform
 
 Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Writes into `out`:
 

@@ -5,8 +5,10 @@
 reads `--config file.yaml`; `--key value` and `--key=value` override the file, nested keys as
 `--cleaning.cut_vote_talk false`. A boolean key may stand alone, and a key that holds a list may be
 repeated. Keys marked `Positional` can be given without their name. `$NAME` and `~` in strings are
-expanded. A value of the wrong type is an error, and so is an unknown key at any depth; the message
-names the nearest valid key. Keys are not abbreviated; `-` and `_` are the same in a key.
+expanded. A file may hold `presets`, mappings of keys by name; `--preset NAME` overrides the file's
+other keys with one of them. A value of the wrong type is an error, and so is an unknown key at any
+depth; the message names the nearest valid key. Keys are not abbreviated; `-` and `_` are the same
+in a key.
 """
 
 import contextlib
@@ -247,6 +249,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
     marks = marks_of(cls)
     positional = [name for name, marked in marks.items() if Positional in marked]
     files: list[str] = []
+    preset = None
     values: dict[str, Any] = {}
     overrides: list[tuple[list[str], str, Any]] = []
     rest = list(arguments)
@@ -266,9 +269,19 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             files.append(text if equals else _next(rest, key, Path))
             values |= read_yaml(_find_config(files[-1]))
             continue
+        if key == "preset":
+            preset = text if equals else _next(rest, key, str)
+            continue
         path, hint = _locate(cls, key, marks)
         positional = [name for name in positional if [name] != path]
         overrides.append((path, text if equals else _next(rest, key, hint), hint))
+    presets = values.pop("presets", None)
+    if preset is not None:
+        known = presets if isinstance(presets, dict) else {}
+        if not isinstance(known.get(preset), dict):
+            problem = nearest(preset, list(known)) if known else "the config has no presets"
+            raise ConfigError(f"--preset: no preset '{preset}': {problem}")
+        values |= known[preset]
     given: set[str] = set()
     for path, text, hint in overrides:
         target, name = values, ".".join(path)

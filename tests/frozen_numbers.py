@@ -172,12 +172,18 @@ def compute(folder, *, minilm=False):
     found["sample_split"] = digest_of_pairs(folder / "runs/sample/pairs/pairs.parquet")
     run(folder, "data_prep/simulate_stories.py", "data/simulated_stories.yaml")
     simulated = "runs/simulated/stories/stories.parquet"
-    for config in ("paper_full", "paper_naive_upvotes", "paper_upvotes_and_timestamps"):
-        out = f"simulated_{config}"
+    presets = {
+        "paper_full": "cleaned",
+        "paper_naive_upvotes": "cleaned_naive_upvotes",
+        "paper_upvotes_and_timestamps": "cleaned_upvotes_and_timestamps",
+    }
+    for name, preset in presets.items():
+        out = f"simulated_{name}"
         run(
             folder,
             "data_prep/make_pairs.py",
-            f"data/{config}.yaml",
+            "paper/litbench_figure1.yaml",
+            preset=preset,
             stories=simulated,
             out=out,
             label_source="planted",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -149,11 +150,14 @@ def test_skipped_posts_are_counted_with_their_reason(collect, tmp_path):
 def test_searches_posts_and_listings_find_each_post_once(collect, tmp_path):
     world = make_world(4, posts=5)
     names = list(world.posts)[:5]
+    file = tmp_path / "prompts.txt"
+    file.write_text(f"\n{world.posts[names[2]]['title']}\n\n", encoding="utf-8")
     with FakeReddit(world) as server:
         rows = collect(
             server,
             listings=[],
-            prompts=[world.posts[name]["title"] for name in (names[0], names[2])],
+            prompts=[world.posts[names[0]]["title"]],
+            prompts_file=file,
             posts=[names[0], names[1], f"https://www.reddit.com/comments/{names[3]}/a_title/"],
         )
         assert server.answered["search"] == 2
@@ -167,6 +171,8 @@ def test_what_cannot_be_collected_is_said(collect):
     with FakeReddit(world) as server:
         with pytest.raises(ConfigError, match="nothing to collect"):
             collect(server, listings=[])
+        with pytest.raises(ConfigError, match="give a UTF-8 text with a prompt a line"):
+            collect(server, prompts_file=Path("missing.txt"))
         for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
             with pytest.raises(ConfigError):
                 collect(server, **wrong)

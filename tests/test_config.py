@@ -461,3 +461,25 @@ def test_package_without_folder_or_not_installed():
         ConfigError, match=r"package gt_minilm is not installed: .*'litbench\[minilm"
     ):
         resolve("package:gt_minilm/model")
+
+
+def test_a_preset_overrides_the_file_and_is_overridden(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("out: a\nsteps: 1\npresets:\n  long: {steps: 9}\n  none: 3\n")
+
+    @dataclass
+    class Config:
+        out: str
+        steps: int = 0
+
+    def load(*arguments):
+        return load_config(Config, ["--config", str(file), *arguments])
+
+    assert load() == Config("a", 1)
+    assert load("--preset", "long") == Config("a", 9)
+    assert load("--steps", "2", "--preset=long") == Config("a", 2)
+    for name in ("lang", "none"):
+        with pytest.raises(ConfigError, match="no preset"):
+            load("--preset", name)
+    with pytest.raises(ConfigError, match="the config has no presets"):
+        load_config(Config, ["--out", "a", "--preset", "long"])

@@ -106,9 +106,9 @@ def test_config_header_and_keys(path, monkeypatch):
     from litbench.config import load_config  # noqa: PLC0415
 
     if programs[0] == "litbench run":
-        from litbench.protocols.run import Run  # noqa: PLC0415
+        from litbench.protocols.run import RunCommand  # noqa: PLC0415
 
-        namespace = {"Config": Run}
+        namespace = {"Config": RunCommand}
     else:
         program = ROOT / programs[0]
         namespace = {"__name__": "program"}
@@ -116,8 +116,12 @@ def test_config_header_and_keys(path, monkeypatch):
 
     # A config for a GPU is refused on a machine without one.
     cpu = ["--use_cpu", "true"] if "bf16: true" in text and programs[0].startswith("train") else []
-    config = load_config(namespace["Config"], ["--config", str(path), *cpu])
-    assert set(yaml.safe_load(text)) <= set(vars(config))
+    content = yaml.safe_load(text)
+    presets = content.pop("presets", {})
+    for preset in (None, *presets):
+        given = [] if preset is None else ["--preset", preset]
+        config = load_config(namespace["Config"], ["--config", str(path), *given, *cpu])
+        assert set(content) | set(presets.get(preset, {})) <= set(vars(config))
 
 
 @pytest.mark.parametrize("path", LAUNCH_CONFIGS, ids=lambda path: path.name)

@@ -21,7 +21,7 @@ from litbench.records import PAIRS, pair_id
 from litbench.store import source_digest, write_sealed
 from litbench.tables import check_parquet, write_table
 
-CONFIGS = Path(__file__).parent.parent / "configs/data"
+CONFIG = Path(__file__).parent.parent / "configs/paper/litbench_figure1.yaml"
 HALVES = {"train": 0.5, "test": 0.5}
 LOOSE = {
     **dict.fromkeys(("min_score", "max_tokens", "min_words", "min_gap", "symmetry_buckets")),
@@ -35,13 +35,13 @@ def pairs_from(load_program, tmp_path):
     program = load_program("data_prep/make_pairs.py")
     runs = iter(range(1_000))
 
-    def run(stories, config=None, file="stories.parquet", folder=None, **options):
+    def run(stories, preset=None, file="stories.parquet", folder=None, **options):
         if folder is None:
             folder = tmp_path / f"run{next(runs)}"
             folder.mkdir()
             write = pyarrow.csv.write_csv if file.endswith("csv") else write_table
             write(stories, folder / file)
-        arguments = ["--config", str(CONFIGS / config)] if config else []
+        arguments = [] if preset is None else [f"--config={CONFIG}", *preset]
         paths = [f"--stories={folder / file}", f"--out={folder / 'out'}"]
         given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
         program.main(load_config(program.Config, [*arguments, *paths, *given]))
@@ -249,7 +249,7 @@ def test_strict_configs_apply_only_the_papers_rules(pairs_from, story_table, nam
     stories = story_table(
         [{**dict(zip(columns, row, strict=True)), "n_tokens": 80} for row in rows]
     )
-    written = pairs_from(stories, f"paper_strict_{name}.yaml")
+    written = pairs_from(stories, [] if name == "full" else [f"--preset={name}"])
     assert written.sides() == {tuple(pair) for pair in pairs.split()}
     found = " ".join(step["step"] for step in written.funnel)
     assert found == "read " + steps.replace("|", "within_prompt")

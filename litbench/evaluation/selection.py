@@ -27,7 +27,7 @@ class Selection:
     Attributes:
         pairs: pairs file to draw validation pairs from.
         split: split to draw from; must not be test.
-        templates: names or paths; if empty, all template families of LitBench.
+        templates: names, files, or folders of files; if empty, all template families of LitBench.
         sample: maximum number of pairs to draw.
     """
 
@@ -41,7 +41,11 @@ def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, 
     """Return, for every judge without a template, an entry per template, "judge@template"."""
     if select.split.strip().casefold() == "test":
         raise ConfigError("select.split is test: choose templates on train or validation pairs")
-    templates = select.templates or family_names()
+    templates = [
+        str(found)
+        for name in select.templates or family_names()
+        for found in (sorted(Path(name).glob("*.y*ml")) if Path(name).is_dir() else [name])
+    ]
     if len(set(templates)) < max(2, len(templates)):
         raise ConfigError(f"select.templates is {templates}: give two or more, each once")
     candidates: dict[str, list[RaterSpec]] = {}
