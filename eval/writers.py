@@ -18,13 +18,14 @@ A killed run resumes.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
@@ -61,7 +62,7 @@ from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
-from litbench.sources.ratings import overall_ratings
+from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
 
@@ -95,9 +96,16 @@ class Config:
     collapse: float | None = None
 
 
+def known_ids(stories: Iterable[pa.Table]) -> pa.Array:
+    """The `story_id`s of some tables."""
+    ids = [name for table in stories for name in table["story_id"].to_pylist()]
+    return pa.array(ids, pa.large_string())
+
+
 def read_runs(folders: Sequence[Path]) -> Graded:
     """Read the tables of all runs."""
-    tables, stories, people, texts, notes, protocols = [], [], set(), {}, [], set()
+    tables, stories, people, texts, notes, protocols = [], {}, set(), {}, [], set()
+    criteria: list[dict[str, Any]] = []
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
         protocols.add((counts.get("protocol"), counts["headline"]))
@@ -106,13 +114,26 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         path = folder / "ratings.parquet"
         # A run without judges has no ratings.
         rated = pq.read_metadata(path).num_rows > 0
-        for row in overall_ratings(read_table(path, RATINGS)).to_pylist() if rated else ():
+        ratings = read_table(path, RATINGS) if rated else None
+        for row in overall_ratings(ratings).to_pylist() if ratings is not None else ():
             if row["rater_kind"] == "person":
                 people.add(row["rater"])
             elif row["rating"] is not None:
                 texts[row["rater"], row["story_id"]] = row["rating"]
         if (folder / "stories.parquet").is_file():
-            stories.append(read_table(folder / "stories.parquet", STORIES))
+            own = read_table(folder / "stories.parquet", STORIES)
+            # People may have rated the stories of another run.
+            stories[folder] = own.filter(
+                pc.invert(pc.is_in(own["story_id"], known_ids(stories.values())))
+            )
+            if ratings is not None:
+                named = set(tables[-1]["quantity"].to_pylist())
+                found = grades_of(ratings, own, "source").to_pylist()
+                criteria += [
+                    row
+                    for row in found
+                    if row["quantity"] not in named | {"overall"} and row["grade"] is not None
+                ]
     if len(protocols) > 1:
         names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
         raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
@@ -126,10 +147,11 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         known,
         len(rows) - len(known),
         people,
-        pa.concat_tables(stories, promote_options="default") if stories else None,
+        pa.concat_tables(stories.values(), promote_options="default") if stories else None,
         texts,
         next(iter(protocols))[1],
         list(dict.fromkeys(notes)),
+        criteria,
     )
 
 

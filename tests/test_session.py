@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -309,7 +310,7 @@ def turns_file(path, rows):
     return f"recorded/{path}"
 
 
-def test_recorded_model_answers_from_a_table(tmp_path):
+def test_recorded_model_answers_from_a_table(tmp_path, monkeypatch):
     model = turns_file(
         tmp_path / "turns.parquet",
         [
@@ -320,6 +321,11 @@ def test_recorded_model_answers_from_a_table(tmp_path):
         ],
     )
     assert recorded_names(model) == (["w"], ["judge"])
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        turns_file(Path("turns.parquet"), [{"role": name, "step": "first", "text": ""}])
+        assert recorded_names("recorded/turns.parquet") == (["w"], [name])
     models = Models({"w": Role(model)}, {"judge": Role(model)}, {})
     first, second = run_in(tmp_path / "answers", sessions(2), models)
     assert first.result == "three"

@@ -349,7 +349,6 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         reader: str, shown: Page, status: int, values: dict[str, Any], sent: dict[str, Any]
     ) -> Response:
         assert isinstance(store, RatingStore)
-        story = study.by_id[shown.pair_id] if isinstance(study, RatingStudy) else None
         assert isinstance(study, RubricStudy)
         group = store.group(reader, shown)
         places = [one.place for one, _ in group]
@@ -361,7 +360,7 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
             "rating",
             status,
             **{"given": {}, "missing": False, **values, **earlier, **sent},
-            story=story,
+            story=study.by_id[shown.pair_id] if isinstance(study, RatingStudy) else None,
             lines=study.lines(shown),
             least=0 if earlier else math.ceil(study.least_seconds(shown.pair_id)),
         )

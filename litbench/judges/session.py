@@ -280,12 +280,17 @@ class Models:
         }
 
 
-@cache
 def _tables(model: str) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
     """The turns of `recorded/FILE` by session, then by role and step."""
+    # Absolute, because the working directory may change.
+    return _read_turns(Path(model.removeprefix(RECORDED)).absolute())
+
+
+@cache
+def _read_turns(path: Path) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
     found: defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]] = defaultdict(dict)
     names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
-    for row in read_table(Path(model.removeprefix(RECORDED)), TURNS).to_pylist():
+    for row in read_table(path, TURNS).to_pylist():
         answer = Answer(**{name: row[name] for name in names})
         session = (row["writer"], row["prompt_id"], row["sample"])
         found[session][row["role"], row["step"]] = answer

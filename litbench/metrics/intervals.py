@@ -194,6 +194,15 @@ def two_way_interval(
     return _share_interval(two_way_mean(values, clusters, others))
 
 
+def two_way_mean_interval(
+    values: np.ndarray,
+    clusters: Sequence[Any] | np.ndarray,
+    others: Sequence[Any] | np.ndarray,
+) -> Interval:
+    """The t interval of an unbounded mean, clustered two ways; see `two_way_mean`."""
+    return _mean_interval(two_way_mean(values, clusters, others))
+
+
 def _share_interval(estimate: ClusteredMean) -> Interval:
     """The t interval of a share on the logit scale."""
     from scipy import special, stats  # noqa: PLC0415
@@ -213,8 +222,12 @@ def mean_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> I
 
     `values` and `clusters` have shape (n,).
     """
+    return _mean_interval(clustered_mean(values, clusters))
+
+
+def _mean_interval(estimate: ClusteredMean) -> Interval:
+    """The t interval of an unbounded mean."""
     from scipy import stats  # noqa: PLC0415
 
-    estimate = clustered_mean(values, clusters)
     half = float(stats.t.ppf((1 + LEVEL) / 2, estimate.freedom)) * estimate.error
     return estimate.interval(estimate.mean - half, estimate.mean + half)

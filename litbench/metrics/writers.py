@@ -92,6 +92,7 @@ class GradeAgreement:
             of those that the reference grades differently; a tie counts one half; clustered by
             prompt and writer.
         systems: correlations of the writers' means.
+        texts: number of texts.
     """
 
     rater: str
@@ -99,6 +100,7 @@ class GradeAgreement:
     quantity: str
     agreement: Interval
     systems: Correlation
+    texts: int
 
 
 def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
@@ -342,6 +344,7 @@ def grade_agreement(
         quantity,
         pair_credits(expected, values, groups, prompts, writers).interval(),
         correlate(rater, reference, columns),
+        len(graded),
     )
 
 

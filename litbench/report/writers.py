@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from litbench.metrics.grades import PeopleAgreement
 from litbench.metrics.plackett_luce import Utilities
 from litbench.metrics.printing import write_p
 from litbench.metrics.writers import (
     Correlation,
-    GradeAgreement,
     PromptRange,
     TextAgreement,
     WriterRow,
@@ -51,7 +51,7 @@ class Comparison:
     quantities: dict[str, dict[str, float]]
     correlations: list[Correlation]
     text_agreement: list[TextAgreement]
-    people_agreement: list[GradeAgreement]
+    people_agreement: list[PeopleAgreement]
     length_correlation: list[tuple[str, str, LengthCorrelation]]
     plan_inconsistency: dict[str, list[Inconsistency]]
     ranges: list[PromptRange]
@@ -110,14 +110,24 @@ def comparison_tables(found: Comparison) -> dict[str, Table]:
             ),
         ],
         "Judges against people": [
-            ["judge", "quantity", "agreement on pairs", "pairs", "Pearson", "tau-b", "Spearman"],
+            [
+                *("judge", "quantity", "agreement on pairs", "pairs", "Pearson", "tau-b"),
+                *("Spearman", "tau-b within prompts", "minus people", "against the others"),
+                "one person",
+            ],
             *(
                 [
                     one.rater,
-                    one.quantity,
+                    one.quantity + ("" if one.is_paired else " (other texts)"),
                     str(one.agreement),
                     f"{one.agreement.n:,}",
                     *_correlation(one.systems),
+                    str(one.within),
+                    str(one.offset),
+                    *(
+                        "" if share is None else str(share)
+                        for share in (one.against_others, one.one_person)
+                    ),
                 ]
                 for one in found.people_agreement
             ),
