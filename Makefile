@@ -4,7 +4,7 @@
 # make check        format, lint, strict types, house rules
 # make format       put the code into the house format
 # make docs         the pages of docs/ with the Python API as a site in docs/_build
-# make benchmarks   every benchmark, small
+# make benchmarks   every benchmark, compared with this machine's last kept run (BENCHMARKS=--save keeps it)
 # make update       pin the newest versions of all dependencies but torch in constraints.txt, and run the tests
 # make clean        remove what the targets above made, the virtual environment too
 
@@ -47,7 +47,7 @@ docs: $(STAMP)
 	@echo "docs/_build/index.html"
 
 benchmarks: $(STAMP)
-	@for program in benchmarks/*.py; do echo "== $$program"; $(RUN) $$program || exit 1; done
+	@$(RUN) benchmarks/figures.py $(BENCHMARKS)
 
 # torch changes only by hand, as its build decides between CPU and GPU: make update TORCH=torch==VERSION
 TORCH ?= $(shell grep '^torch==' constraints.txt)

@@ -6,7 +6,7 @@ Generates a file of submissions and one of comments in the form of the monthly d
 mixed, a tenth of the comments in the selected one (`--share`), zstd with a window of 2^31 bytes.
 Two methods are timed in turn: a Python loop that decompresses the file, parses every line with json
 and counts the top-level comments; and data_prep/import_archive.py from its start to the finished
-table. Prints medians as one JSON object.
+table. The figures are the loop's seconds over the importer's, by the clock and of all processors.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from figures import Figure, in_turn, quotients, report
 
 from litbench.sources.archive import zstd
 
@@ -132,21 +132,19 @@ def run_importer(submissions: Path, comments: Path, out: Path) -> int:
     return pq.ParquetFile(out / "stories.parquet").metadata.num_rows
 
 
-def timed(work: Callable[[], int]) -> tuple[float, float, int]:
-    """Return seconds, CPU seconds (including subprocesses) and the result."""
-    started, used = time.perf_counter(), sum(os.times()[:4])
-    result = work()
-    return time.perf_counter() - started, sum(os.times()[:4]) - used, result
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its finished children."""
+    return sum(os.times()[:4])
 
 
 def main() -> None:
-    """Generate the files, time both methods and print."""
+    """Generate the files, time both methods and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--megabytes", type=float, default=250, help="approximate size of the JSON")
+    parser.add_argument("--megabytes", type=float, default=100, help="approximate size of the JSON")
     parser.add_argument(
         "--share", type=float, default=0.1, help="share of comments in the subreddit"
     )
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -154,22 +152,21 @@ def main() -> None:
         text, posts = text_generator(), max(int(given.megabytes * 80), 100)
         write_dump(generate_submissions(posts, text), submissions)
         rows = generate_comments(given.megabytes, given.share, posts, text)
-        result: dict[str, float] = {"share": given.share, "comments": write_dump(rows, comments)}
-        methods: dict[str, Callable[[], int]] = {
+        written = write_dump(rows, comments)
+        ways: dict[str, Callable[[], int]] = {
             "json_loop": lambda: loop_with_json(comments),
             "import": lambda: run_importer(submissions, comments, folder / "out"),
         }
-        runs: dict[str, list[tuple[float, float, int]]] = {method: [] for method in methods}
-        # Alternating, so that other load on the machine affects both methods.
-        for _, (method, work) in itertools.product(range(given.repeats), methods.items()):
-            runs[method].append(timed(work))
-    if len({times[0][2] for times in runs.values()}) > 1:
-        raise SystemExit(f"the two methods find different numbers of stories: {runs}")
-    for method, times in runs.items():
-        for column, unit in enumerate(("seconds", "cpu_seconds")):
-            result[f"{method}_{unit}"] = round(median(row[column] for row in times), 2)
-    ratio = result["json_loop_seconds"] / result["import_seconds"]
-    print(json.dumps(result | {"import_over_json_loop": round(ratio, 3)}))
+        figures = []
+        for about, clock in (("time", time.perf_counter), ("CPU", cpu_seconds)):
+            seconds, found = in_turn(ways, given.repeats, clock)
+            if found["json_loop"] != found["import"]:
+                raise SystemExit(f"the two ways find different numbers of stories: {found}")
+            ratios = quotients(seconds["json_loop"], seconds["import"])
+            figures.append(
+                Figure(f"archive: {about} of a loop with json over the import's", ratios)
+            )
+    report("archive", figures, share=given.share, comments=written)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Benchmark the throughput of the judge client against a server on loopback.
 
-    python benchmarks/judging.py           # 1 to 2 minutes
+    python benchmarks/judging.py           # 2 minutes
     python benchmarks/judging.py --full    # 4,960 questions at 1 s each
 
 The server implements OpenAI's chat interface in a separate process. Two ratios are measured:
@@ -9,7 +9,7 @@ The server implements OpenAI's chat interface in a separate process. Two ratios 
 - without latency: questions per second of `ask`, which stores every answer, divided by those of a
   plain asyncio loop over the openai client; both are run in turn, and medians are compared.
 
-Questions have 1,000 random words, answers about 150. The last line is one JSON object.
+Questions have 1,000 random words, answers about 150.
 """
 
 import argparse
@@ -18,13 +18,13 @@ import json
 import multiprocessing
 import os
 import random
-import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from figures import Figure, in_turn, quotients, report
 
 from litbench.judges.client import Traffic, ask
 from litbench.judges.store import AnswerStore, Sampling
@@ -119,37 +119,52 @@ async def ask_bare(questions: list[str], connections: int, address: str) -> list
     return answers
 
 
-def rate(questions: list[str], answers: Any) -> float:
-    """Return the questions per second of a function that returns their answers."""
-    started = time.perf_counter()
-    texts = answers()
-    seconds = time.perf_counter() - started
+def checked(questions: list[str], texts: list[str]) -> None:
+    """Stop if an answer is missing or wrong."""
     if len(texts) != len(questions) or not all("Preferred:" in text for text in texts):
         raise SystemExit(f"{len(texts)} answers to {len(questions)} questions, or wrong ones")
-    return len(questions) / seconds
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
     n = given.connections
     questions = [random_text(number, 1_000) for number in range(4_960 if given.full else 640)]
+
+    def ours(some: list[str]) -> None:
+        checked(some, ask_ours(some, n))
+
+    def bare(some: list[str], address: str) -> None:
+        checked(some, asyncio.run(ask_bare(some, n, address)))
+
     with served(1.0):
-        ask_ours(questions[:n], n)  # Warm up, to exclude imports.
-        slow = rate(questions, lambda: ask_ours(questions, n))
+        ours(questions[:n])  # Warm up, to exclude imports.
+        slow, _ = in_turn({"ours": lambda: ours(questions)}, given.repeats)
     few = questions[: 2_000 if given.full else 500]
-    ours, bare = [], []
     with served(0.0) as address:
-        for _ in range(5 if given.full else 3):
-            ours.append(rate(few, lambda: ask_ours(few, n)))
-            bare.append(rate(few, lambda: asyncio.run(ask_bare(few, n, address))))
-    own, theirs = statistics.median(ours), statistics.median(bare)
-    result = {"connections": n, "cores": os.cpu_count(), "over_ideal": round(slow / n, 3)}
-    result |= {"calls_per_second": round(own, 1), "bare_calls_per_second": round(theirs, 1)}
-    print(json.dumps(result | {"over_bare_loop": round(own / theirs, 3)}))
+        ways = {"ours": lambda: ours(few), "bare": lambda: bare(few, address)}
+        fast, _ = in_turn(ways, given.repeats)
+    ideal = len(questions) / n
+    report(
+        "judging",
+        [
+            Figure(
+                "judges, 1 s latency: share of the ideal rate",
+                [ideal / seconds for seconds in slow["ours"]],
+                0.85,
+            ),
+            Figure(
+                "judges, no latency: share of the rate of a bare loop over openai",
+                quotients(fast["bare"], fast["ours"]),
+                0.6,
+            ),
+        ],
+        connections=n,
+    )
 
 
 if __name__ == "__main__":

@@ -1,32 +1,29 @@
-"""Benchmark training on packed sequences against trl's padded RewardTrainer.
+"""Benchmark training against trl's padded RewardTrainer and against a bare forward and backward.
 
     python benchmarks/training.py
     python benchmarks/training.py --model llama-1b
+    python benchmarks/training.py --model llama-8b --lora
+    python benchmarks/training.py --model llama-8b --checkpointing --optim adamw_8bit
 
 Token ids and weights are random; the lengths are real. `_CHOSEN` and `_REJECTED` are the deciles of
 the tokens of prompt plus story in the 619 upvote pairs of StoryER's public sample (83 prompts, 196
 to 781 words per story), counted with MiniLM's tokenizer. The lengths of the two stories of a pair
 are drawn independently, because they are nearly uncorrelated there (rank correlation 0.08). The
-trainers:
+ways:
 
 trl      trl's RewardTrainer with its own collator and loss on random batches, padded to the longest
-         sequence of each; its activation checkpointing, on by default, is off.
+         sequence of each; its activation checkpointing, on by default, is off unless asked for.
 packed   `litbench.models.reward_training.PackedRewardTrainer`.
+bare     the limit: forward and backward passes over the batches of `packed`, collated beforehand;
+         no trainer, clipping or optimiser.
 
-A run consists of complete optimiser steps: collating, forward and backward passes, clipping, AdamW.
-The trainers run in turn, `--repeats` times, each time on new pairs and from the same weights; the
-losses of their first steps must agree. Ratios are computed within a repeat; their median and range
-are printed. On a CPU the last line contains only ratios. With `--model llama-1b` (needs a GPU) the
-figures are stored in benchmarks/baselines/DEVICE.json: tokens per second without padding, MFU (6 N
-FLOPs per token), memory, versions.
+A run of a trainer consists of complete optimiser steps: collating, forward and backward passes,
+clipping, AdamW. The ways run in turn, `--repeats` times, each time on new pairs and from the same
+weights; the losses of the trainers' first steps must agree. On a GPU, the real tokens per second,
+the share of the peak (MFU, 6 N FLOPs per token) and the memory are printed too.
 """
 
 import argparse
-import json
-import os
-import platform
-import re
-import sys
 import tempfile
 import time
 import warnings
@@ -37,15 +34,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from figures import Figure, quotients, report
 from transformers import LlamaConfig, LlamaForSequenceClassification, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import RewardConfig, RewardTrainer
 
-from litbench.models.backbone import is_packed, load_backbone, quiet
+from litbench.models.backbone import is_packed, load_backbone, quiet, rewards_of, to_device
 from litbench.models.reward_training import PackedRewardTrainer, RewardTraining
 from litbench.models.training import TokenisedPairs
 
-_BASELINES = Path(__file__).resolve().parent / "baselines"
 _CHOSEN = (295, 442, 541, 617, 684, 726, 799, 861, 940, 1039, 1237)
 _REJECTED = (289, 374, 438, 493, 562, 645, 706, 772, 874, 983, 1278)
 _PAD, _EOS = 0, 1
@@ -70,7 +67,19 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "max_position_embeddings": 131_072,
     },
+    "llama-8b": {
+        "vocab_size": 128_256,
+        "hidden_size": 4_096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+    },
 }
+WAYS = ("trl", "packed", "bare")
+# Linear layers of a decoder block.
+_LORA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
@@ -141,88 +150,154 @@ class Clock(TrainerCallback):  # type: ignore[misc]
             self.since = time.perf_counter()
 
 
-def run(side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path) -> Any:
-    """Train with one trainer; return seconds, loss of the first step, number of parameters."""
+def trainer_of(
+    side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path, scratch: str
+) -> Any:
+    """Build a trainer on the random model."""
     has_gpu = torch.cuda.is_available()
+    keys = {
+        "output_dir": scratch,
+        "per_device_train_batch_size": given.pairs_per_micro_batch,
+        "gradient_accumulation_steps": max(1, given.pairs // given.pairs_per_micro_batch),
+        "num_train_epochs": 1,
+        "learning_rate": 1e-5,
+        "warmup_steps": 0,
+        "lr_scheduler_type": "constant",
+        "gradient_checkpointing": given.checkpointing or None,
+        "optim": given.optim,
+        "bf16": has_gpu and not given.fp32,
+        "use_cpu": not has_gpu,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "remove_unused_columns": side == "trl",
+    }
+    model, tokenizer = load_backbone(
+        str(folder), dtype=given.dtype, attention="sdpa" if side == "trl" else None
+    )
+    if side == "trl":
+        # The same pairs in the same order as PackedRewardTrainer.
+        source = np.random.default_rng([42, 0])
+        rows = data.rows.select(source.permutation(len(data.rows)))
+        model = LlamaForSequenceClassification.from_pretrained(
+            folder, dtype=model.dtype, attn_implementation="sdpa"
+        )
+        config = RewardConfig(**keys, max_length=None, train_sampling_strategy="sequential")
+        trainer_class, extra = RewardTrainer, {}
+    else:
+        rows, trainer_class = data.rows, PackedRewardTrainer
+        config = RewardTraining(**keys, model_name_or_path=str(folder))
+        config.max_length = None
+        extra = {"pooling": "last", "packed": is_packed(model)}
+    if given.lora:
+        from peft import LoraConfig, get_peft_model  # noqa: PLC0415
+
+        lora = LoraConfig(r=16, target_modules=list(_LORA), modules_to_save=["score"])
+        model = get_peft_model(model, lora)
+    return trainer_class(
+        model=model,
+        args=config,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        **extra,
+    )
+
+
+def run_trainer(
+    side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path
+) -> tuple[float, float]:
+    """Train; return the seconds of the timed steps and the loss of the first step."""
     clock = Clock(given.warmup)
     with tempfile.TemporaryDirectory() as scratch, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        keys = {
-            "output_dir": scratch,
-            "per_device_train_batch_size": given.pairs_per_micro_batch,
-            "gradient_accumulation_steps": max(1, given.pairs // given.pairs_per_micro_batch),
-            "num_train_epochs": 1,
-            "learning_rate": 1e-5,
-            "warmup_steps": 0,
-            "lr_scheduler_type": "constant",
-            "gradient_checkpointing": None,
-            "bf16": has_gpu and not given.fp32,
-            "use_cpu": not has_gpu,
-            "save_strategy": "no",
-            "logging_steps": 1,
-            "disable_tqdm": True,
-            "remove_unused_columns": side == "trl",
-        }
-        model, tokenizer = load_backbone(
-            str(folder), dtype=given.dtype, attention="sdpa" if side == "trl" else None
-        )
-        if side == "trl":
-            # The same pairs in the same order as PackedRewardTrainer.
-            source = np.random.default_rng([42, 0])
-            rows = data.rows.select(source.permutation(len(data.rows)))
-            model = LlamaForSequenceClassification.from_pretrained(
-                folder, dtype=model.dtype, attn_implementation="sdpa"
-            )
-            config = RewardConfig(**keys, max_length=None, train_sampling_strategy="sequential")
-            trainer_class, extra = RewardTrainer, {}
-        else:
-            rows, trainer_class = data.rows, PackedRewardTrainer
-            config = RewardTraining(**keys, model_name_or_path=str(folder))
-            config.max_length = None
-            extra = {"pooling": "last", "packed": is_packed(model)}
-        trainer = trainer_class(
-            model=model,
-            args=config,
-            train_dataset=rows,
-            processing_class=tokenizer,
-            callbacks=[clock],
-            **extra,
-        )
+        trainer = trainer_of(side, data, given, folder, scratch)
+        trainer.add_callback(clock)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return clock.seconds, trainer.state.log_history[0]["loss"], trainer.model.num_parameters()
+        given.parameters = trainer.model.num_parameters()
+    return clock.seconds, trainer.state.log_history[0]["loss"]
+
+
+def run_bare(data: TokenisedPairs, given: argparse.Namespace, folder: Path) -> float:
+    """Forward and backward passes over the batches of PackedRewardTrainer; return seconds."""
+    with tempfile.TemporaryDirectory() as scratch, quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = trainer_of("packed", data, given, folder, scratch)
+        model, device = trainer.model.train(), trainer.args.device
+        if given.checkpointing:
+            model.gradient_checkpointing_enable()
+        batches = [
+            {name: value for name, value in batch.items() if name not in ("weight", "margin")}
+            for batch in trainer.get_train_dataloader()
+        ]
+        skipped = len(batches) * given.warmup // (given.steps + given.warmup)
+        for number, batch in enumerate(batches):
+            if number == skipped:
+                model.zero_grad()
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                started = time.perf_counter()
+            with torch.autocast(device.type, torch.bfloat16, enabled=not given.fp32):
+                rewards = rewards_of(model, to_device(batch, device), trainer.pooling)[:, 0]
+                chosen, rejected = rewards.chunk(2)
+                loss = -torch.nn.functional.logsigmoid(chosen - rejected).mean()
+            loss.backward()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
 
 
 def compare(given: argparse.Namespace, folder: Path, vocabulary: int) -> dict[str, list[float]]:
-    """Tokens per second, without padding, of both trainers; each repeat uses new pairs.
+    """Tokens per second, without padding, of each way; each repeat uses new pairs.
 
     Raises:
-        SystemExit: the losses of a repeat differ.
+        SystemExit: the losses of the trainers differ in a repeat.
     """
-    speeds: dict[str, list[float]] = {"trl": [], "packed": []}
+    speeds: dict[str, list[float]] = {name: [] for name in WAYS}
     for repeat in range(given.repeats + 1):
         # Repeat 0 is a warmup that loads libraries and allocates memory.
-        pairs = (
-            given.pairs * (given.steps + given.warmup) if repeat else given.pairs_per_micro_batch
-        )
-        data = draw_pairs(pairs, vocabulary, seed=repeat)
+        pairs = given.pairs * (given.steps + given.warmup)
+        data = draw_pairs(pairs if repeat else given.pairs_per_micro_batch, vocabulary, seed=repeat)
         timed = sum(data.rows["length"]) * given.steps / (given.steps + given.warmup)
-        losses = {}
-        for side, measured in speeds.items():
-            seconds, losses[side], given.parameters = run(side, data, given, folder)
+        losses: dict[str, float] = {}
+        for side in WAYS[:: -1 if repeat % 2 else 1]:
+            if side == "bare":
+                seconds = run_bare(data, given, folder)
+            else:
+                seconds, losses[side] = run_trainer(side, data, given, folder)
             if repeat:
-                measured.append(timed / seconds)
+                speeds[side].append(timed / seconds)
         # bf16 has larger rounding errors.
         if abs(losses["trl"] - losses["packed"]) > (1e-4 if given.fp32 else 1e-2):
             raise SystemExit(f"the trainers have different losses on the same pairs: {losses}")
     return speeds
 
 
+def gpu_facts(
+    given: argparse.Namespace, shape: dict[str, Any], speeds: dict[str, list[float]]
+) -> dict[str, Any]:
+    """Absolute speeds, which mean something on a GPU."""
+    device, speed = torch.cuda.get_device_name(), median(speeds["packed"])
+    peak = next((peak for name, peak in _PEAKS.items() if name in device), None)
+    names = ("litbench", "torch", "transformers", "accelerate", "trl")
+    matrix = given.parameters - shape["vocab_size"] * shape["hidden_size"]
+    facts = {
+        "device": device,
+        "tokens_per_second": {side: round(median(tps)) for side, tps in speeds.items()},
+        "mfu": round(6 * matrix * speed / peak, 4) if peak and not given.fp32 else None,
+        "peak_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        "versions": {name: version(name) for name in names},
+    }
+    for name, value in facts.items():
+        print(f"{name}: {value}")
+    return facts
+
+
 def main() -> None:
-    """Run both trainers, print and store the figures."""
+    """Run all ways and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=sorted(SIZES), default="tiny")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each trainer")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each way")
     parser.add_argument("--steps", type=int, help="timed steps per run; 1 if tiny, else 10")
     parser.add_argument("--warmup", type=int, help="untimed steps before; 0 if tiny, else 3")
     parser.add_argument("--pairs", type=int, help="pairs per optimiser step; 8 if tiny, else 128")
@@ -230,14 +305,20 @@ def main() -> None:
         "--pairs_per_micro_batch", type=int, default=8, help="per-device batch size"
     )
     parser.add_argument("--dtype", default="float32", help="dtype of the weights")
+    parser.add_argument("--optim", default="adamw_torch_fused", help="transformers' name")
+    parser.add_argument("--lora", action="store_true", help="train adapters of rank 16")
+    parser.add_argument("--checkpointing", action="store_true", help="checkpoint activations")
     parser.add_argument("--fp32", action="store_true", help="compute in fp32 on a GPU too")
     parser.add_argument("--width", type=int, help="hidden size of the model")
     parser.add_argument("--layers", type=int, help="number of layers of the model")
     parser.add_argument("--threads", type=int, help="CPU threads; torch's default if omitted")
     given = parser.parse_args()
     tiny, has_gpu = given.model == "tiny", torch.cuda.is_available()
-    if not tiny and not has_gpu:
-        raise SystemExit(f"--model {given.model} needs a GPU, but torch finds none: omit --model")
+    if not tiny and not has_gpu and given.layers is None:
+        raise SystemExit(
+            f"--model {given.model} needs a GPU, but torch finds none: omit --model, or make the "
+            "model small with --width and --layers"
+        )
     for name, small, large in (("steps", 1, 10), ("warmup", 0, 3), ("pairs", 8, 128)):
         if getattr(given, name) is None:
             setattr(given, name, small if tiny else large)
@@ -251,33 +332,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         save_random_model(shape, given.dtype, Path(scratch))
         speeds = compare(given, Path(scratch), shape["vocab_size"])
-    print(f"{given.model}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
-    for side, tps in speeds.items():
-        print(f"{side:<7} {median(tps):>9,.0f} ({min(tps):,.0f} to {max(tps):,.0f}) tokens/s")
-    ratios = [packed / trl for packed, trl in zip(speeds["packed"], speeds["trl"], strict=True)]
-    result: dict[str, Any] = {
-        "model": given.model,
-        "over_trl": round(median(ratios), 2),
-        "over_trl_range": [round(min(ratios), 2), round(max(ratios), 2)],
-    }
-    if has_gpu:
-        device, speed = torch.cuda.get_device_name(), median(speeds["packed"])
-        peak = next((peak for name, peak in _PEAKS.items() if name in device.split()), None)
-        names = ("litbench", "torch", "transformers", "accelerate", "trl")
-        matrix = given.parameters - shape["vocab_size"] * shape["hidden_size"]
-        result |= {
-            "tokens_per_second": {side: round(median(tps)) for side, tps in speeds.items()},
-            "mfu": round(6 * matrix * speed / peak, 4) if peak and not given.fp32 else None,
-            "peak_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            "versions": {"python": platform.python_version(), **{n: version(n) for n in names}},
-            "command": f"python benchmarks/training.py {' '.join(sys.argv[1:])}",
-        }
-        _BASELINES.mkdir(exist_ok=True)
-        path = _BASELINES / f"{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
-        known = json.loads(path.read_text()) if path.exists() else {"device": device}
-        known[f"{given.model} {'fp32' if given.fp32 else 'bf16'} {given.dtype}"] = result
-        path.write_text(json.dumps(known, indent=2) + "\n")
-    print(json.dumps(result))
+    modes = [given.model, *(["lora"] if given.lora else [])]
+    modes += ["checkpointing"] if given.checkpointing else []
+    name = ", ".join(modes)
+    facts = {"model": name} | (gpu_facts(given, shape, speeds) if has_gpu else {})
+    report(
+        "training",
+        [
+            Figure(
+                f"training, {name}: over trl padded", quotients(speeds["packed"], speeds["trl"]), 2
+            ),
+            Figure(
+                f"training, {name}: share of the rate of a bare forward and backward",
+                quotients(speeds["packed"], speeds["bare"]),
+                0.85,
+            ),
+        ],
+        **facts,
+    )
 
 
 if __name__ == "__main__":

@@ -8,17 +8,15 @@
 - `placing`: percentiles of 100,000 works with eight ratings each among a reference of 4,332,
   against a loop over scipy's `percentileofscore`;
 - `dialogues`: 36 dialogues of 13 turns of a writer and 9 of a judge, against a server on loopback
-  with a latency of 0.5 s and 36 connections a role; `share` of the ideal rate, at which all
+  with a latency of 0.5 s and 36 connections a role: the share of the ideal rate, at which all
   connections are always busy;
 - `calls`: the same without latency, against a task of inspect-ai with its cache;
 - `memory`: highest memory of `litbench run` with 96 and with 1,008 dialogues.
 - `narra`: 72 episodes of 12 turns of the protocol narra, by models that answer after 0.2 s, with 48
-  connections a role. `share_of_ideal` is the ideal time divided by the time taken; the ideal is the
-  same episodes on a clock that only answers move.
-  `own_ms_per_turn` is the CPU time of holding the episodes again with stored answers.
+  connections a role: the share of the ideal, the same episodes on a clock that only answers move.
+  `own_ms_per_turn` is the CPU time of running the episodes again with stored answers.
 
-The two ways of the first two run in this process, in turn, `--repeats` times, and must give the
-same values. Medians are printed. The last line is one JSON object with the results of each name.
+The two ways of the first two must give the same values.
 """
 
 import argparse
@@ -38,6 +36,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from figures import Figure, in_turn, quotients, report
 from judging import served
 from scipy.stats import percentileofscore
 
@@ -53,28 +52,23 @@ from litbench.protocols.protocol import Item, mock_of
 with warnings.catch_warnings(action="ignore"):  # it has escape sequences that Python deprecates
     from rouge_chinese import Rouge
 
-Result = dict[str, float]
+Measured = tuple[list[Figure], dict[str, Any]]
 # Of `narra`: seconds per answer, connections of each role, turns of an episode.
 LATENCY, CONNECTIONS, EPISODE_TURNS = 0.2, 48, 12
 
 
-def compare(own: Callable[[], Any], usual: Callable[[], Any], repeats: int) -> Result:
-    """Time two ways to compute the same values; `ratio` is usual time divided by own time."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    values = []
-    for _ in range(repeats):
-        for way, times in zip((own, usual), seconds, strict=True):
-            started = time.perf_counter()
-            values.append(way())
-            times.append(time.perf_counter() - started)
-    difference = max(float(np.abs(np.subtract(found, values[0])).max()) for found in values)
+def compare(name: str, own: Callable[[], Any], usual: Callable[[], Any], repeats: int) -> Measured:
+    """Time two ways to compute the same values."""
+    seconds, values = in_turn({"own": own, "usual": usual}, repeats)
+    difference = float(np.abs(np.subtract(values["own"], values["usual"])).max())
     if difference > 1e-9:
-        raise SystemExit(f"values differ by {difference:.2e}")
-    first, second = map(median, seconds)
-    return {"seconds": first, "usual_seconds": second, "ratio": second / first}
+        raise SystemExit(f"{name}: values differ by {difference:.2e}")
+    return [
+        Figure(f"{name}: speed to the usual way", quotients(seconds["usual"], seconds["own"]))
+    ], {}
 
 
-def measure_rouge_l(repeats: int) -> Result:
+def measure_rouge_l(repeats: int) -> Measured:
     """ROUGE-L of four pairs of token lists."""
     source = random.Random(0)
     vocabulary = [f"w{k}" for k in range(4_000)]
@@ -86,13 +80,14 @@ def measure_rouge_l(repeats: int) -> Result:
     texts = [[" ".join(side) for side in pair] for pair in pairs]
     package = Rouge(metrics=["rouge-l"])
     return compare(
+        "ROUGE-L",
         lambda: [rouge_l(*pair) for pair in pairs],
         lambda: [package.get_scores(*pair)[0]["rouge-l"]["f"] for pair in texts],
         repeats,
     )
 
 
-def measure_placing(repeats: int) -> Result:
+def measure_placing(repeats: int) -> Measured:
     """Percentiles of works whose ratings share one factor."""
     source = np.random.default_rng(0)
 
@@ -102,6 +97,7 @@ def measure_placing(repeats: int) -> Result:
     reference = ReferenceDistribution.fit(draw(4_332), [f"criterion {k}" for k in range(8)])
     ratings = draw(100_000)
     return compare(
+        "placing works",
         lambda: reference.percentile(ratings),
         lambda: [
             percentileofscore(reference.values, value, kind="weak")
@@ -183,28 +179,25 @@ def inspect_task(connections: int) -> float:
     return seconds
 
 
-def measure_dialogues(_: int) -> Result:
+def measure_dialogues(repeats: int) -> Measured:
     """The share of the ideal rate; with lockstep phases each connection makes every 36th call."""
     latency, connections = 0.5, 36
     with served(0.0):
         # The first call imports libraries.
         litbench_sessions(connections)
-    with served(latency):
-        seconds = litbench_sessions(connections)
     ideal = latency * DIALOGUES * (TURNS + RATINGS) / connections
-    return {"seconds": seconds, "ideal_seconds": ideal, "share": ideal / seconds}
+    with served(latency):
+        shares = [ideal / litbench_sessions(connections) for _ in range(repeats)]
+    return [Figure("dialogues: share of the ideal rate", shares, 0.85)], {}
 
 
-def measure_calls(repeats: int) -> Result:
+def measure_calls(repeats: int) -> Measured:
     """Calls per second without latency."""
-    calls = DIALOGUES * (TURNS + RATINGS)
-    times: tuple[list[float], list[float]] = ([], [])
     with served(0.0):
-        for _ in range(repeats):
-            for way, seconds in zip((litbench_sessions, inspect_task), times, strict=True):
-                seconds.append(way(36))
-    own, usual = (calls / median(seconds) for seconds in times)
-    return {"calls_per_second": own, "usual_calls_per_second": usual, "ratio": own / usual}
+        ways = {"own": lambda: litbench_sessions(36), "inspect": lambda: inspect_task(36)}
+        seconds, _ = in_turn(ways, repeats)
+    ratios = quotients(seconds["inspect"], seconds["own"])
+    return [Figure("calls: rate to that of inspect-ai with its cache", ratios)], {}
 
 
 _RUN = """
@@ -216,7 +209,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
-def measure_memory(_: int) -> Result:
+def measure_memory(_: int) -> Measured:
     """Megabytes of a process; six turns a dialogue."""
     found = {}
     with served(0.0), tempfile.TemporaryDirectory() as scratch:
@@ -236,7 +229,8 @@ def measure_memory(_: int) -> Result:
             )
             found[f"megabytes_{12 * samples}"] = float(done.stdout.splitlines()[-1])
     few, many = found.values()
-    return {**found, "ratio": many / few}
+    name = "memory: 1,008 dialogues to 96"
+    return [Figure(name, [many / few], 1.2, at_most=True)], found
 
 
 class VirtualClock(asyncio.SelectorEventLoop):
@@ -284,7 +278,7 @@ class WithExamples(Session):
         return await super().ask(role, [*messages, ("user", example)], step=step, attempt=attempt)
 
 
-def measure_narra(repeats: int) -> Result:
+def measure_narra(repeats: int) -> Measured:
     """Episodes of twelve turns with models that sleep."""
     from inspect_ai.model import ModelAPI, ModelOutput, modelapi  # noqa: PLC0415
 
@@ -337,16 +331,11 @@ def measure_narra(repeats: int) -> Result:
             started = time.process_time()
             run_sessions(sessions(), total, models, store, lambda _: None, "narra")
             own.append((time.process_time() - started) * 1_000 / (total * EPISODE_TURNS))
-    calls = sum(len(one.transcript) for one in ended)
-    return {
-        "share_of_ideal": median(shares),
-        "ideal_seconds": ideal,
-        "calls": calls,
-        "own_ms_per_turn": median(own),
-    }
+    figure = Figure("narra: share of the ideal rate", shares, 0.85)
+    return [figure], {"narra_own_ms_per_turn": round(median(own), 2)}
 
 
-MEASUREMENTS: dict[str, Callable[[int], Result]] = {
+MEASUREMENTS: dict[str, Callable[[int], Measured]] = {
     "rouge_l": measure_rouge_l,
     "placing": measure_placing,
     "dialogues": measure_dialogues,
@@ -360,16 +349,18 @@ def main() -> None:
     """Make the chosen measurements and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MEASUREMENTS)}")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
     unknown = set(given.names) - set(MEASUREMENTS)
     if unknown:
         parser.error(f"no measurement {', '.join(unknown)}: give any of {', '.join(MEASUREMENTS)}")
-    results = {}
+    figures: list[Figure] = []
+    facts: dict[str, Any] = {}
     for name in given.names or MEASUREMENTS:
-        results[name] = MEASUREMENTS[name](given.repeats)
-        print(name, *(f"{key} {value:.4g}" for key, value in results[name].items()), sep="  ")
-    print(json.dumps(results))
+        found, more = MEASUREMENTS[name](given.repeats)
+        figures += found
+        facts |= more
+    report("writing", figures, **facts)
 
 
 if __name__ == "__main__":

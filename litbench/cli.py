@@ -51,6 +51,8 @@ _COMMANDS = {
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
     "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
+    "suite": ("litbench.suite:suite", "Measure raters on every published set of judgements."),
+    "leaderboard": ("litbench.suite:leaderboard_site", "Make a site of the suite's passports."),
     "tasks": ("litbench.protocols.run:print_tasks", "List the writing benchmarks."),
 }
 _STUDY = {

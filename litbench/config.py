@@ -261,7 +261,10 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
                     f"unexpected argument '{word}': write --config FILE or --key value; a list is "
                     "--key '[a, b]', or --key a --key b"
                 )
-            name = positional.pop(0)
+            name = positional[0]
+            # A list takes all further words.
+            if not any(typing.get_origin(kind) is list for kind in _parts(_type_at(cls, name))):
+                positional.pop(0)
             overrides.append(([name], word, _type_at(cls, name)))
             continue
         key, equals, text = word[2:].partition("=")

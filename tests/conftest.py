@@ -144,7 +144,12 @@ def load_program():
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        # As `python PROGRAM` does: the benchmarks import each other.
+        sys.path.insert(0, str((ROOT / name).parent))
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            del sys.path[0]
         return module
 
     return load

@@ -127,6 +127,21 @@ def test_both_ways_compute_attention_within_each_sequence(
         assert call["enable_gqa"] == (key_heads != 4)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 8])
+def test_attention_on_a_gpu_is_that_by_hand(dtype, window):
+    (query, key, value), starts = parts(2)
+    moved = [part.to("cuda", getattr(torch, dtype)) for part in (query, key, value)]
+    options = {"cu_seq_lens_q": starts.cuda(), "max_length_q": 256, "sliding_window": window}
+    out, _ = packed_attention(Layer(), *moved, None, scaling=0.3, is_causal=True, **options)
+    flat = [part[0].transpose(0, 1).float().cpu() for part in moved]
+    expected = by_hand(*flat, starts, 0.3, window, causal=True)
+    # bfloat16 has 8 bits of mantissa.
+    bound = 1e-5 if dtype == "float32" else 2e-2
+    assert (out[0].float().cpu() - expected).abs().max() <= bound * (1 + expected.abs().max())
+
+
 def test_kernel_ignores_a_window_wider_than_every_sequence(kernel):
     (query, key, value), starts = parts(4)
     query, key, value = (part.bfloat16() for part in (query, key, value))

@@ -33,4 +33,5 @@ def test_both_trainers_have_the_same_loss():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout.splitlines()[-1])) == {"model", "over_trl", "over_trl_range"}
+    figures = json.loads(done.stdout.splitlines()[-1])["figures"]
+    assert [row["goal"] for row in figures] == [2, 0.85]

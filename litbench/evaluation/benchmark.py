@@ -19,6 +19,7 @@ import pyarrow as pa
 from litbench.config import Runtime, build
 from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation.folds import fold_jobs
 from litbench.evaluation.loop import (
     Job,
     Result,
@@ -40,8 +41,8 @@ from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
-from litbench.metrics.sets import over_sets, set_rows, sets_markdown
-from litbench.records import prompt_keys
+from litbench.metrics.sets import linked_sets, over_sets, set_rows, sets_markdown
+from litbench.records import connected_prompts, prompt_keys
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
 from litbench.store import Artifact, Cache, write_json
 
@@ -57,6 +58,8 @@ class Set:
         ratings: `ratings.parquet` of data_prep/import_ratings.py, in the folder of the pairs: its
             recorded judges become raters, and all raters judge all pairs within a prompt, to be
             compared with leave-one-out agreement of the annotators.
+        recorded: whether the recorded judges of `ratings` become raters. If not, only pairs whose
+            texts are known are judged, since other raters need them.
         about: a short description.
         columns: columns of the prompt, chosen and rejected, as {chosen: NAME}; others are guessed.
     """
@@ -65,6 +68,7 @@ class Set:
     split: str | None = None
     before_symmetry: Path | None = None
     ratings: Path | None = None
+    recorded: bool = True
     about: str = ""
     columns: dict[str, str] = field(default_factory=dict)
 
@@ -86,6 +90,8 @@ class Benchmark:
             their rows; with several sets, always flag.
         most_pairs: maximum number of pairs of each set, drawn over prompts; null for all. Limits
             the cost of judges.
+        folds: with several sets, an entry of a trainable kind without `path` is trained on the
+            other prompts of each set, in so many folds; 0 makes such entries an error.
         select: see `Selection`.
         errors_again: run raters again that have errors among their verdicts, such as a judge whose
             requests failed; stored answers are reused.
@@ -102,6 +108,7 @@ class Benchmark:
     reference: str = "longer"
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     most_pairs: int | None = None
+    folds: int = 0
     select: Selection | None = None
     errors_again: Annotated[bool, Runtime] = False
     dry_run: Annotated[bool, Runtime] = False
@@ -136,6 +143,10 @@ def list_sets(config: Benchmark) -> dict[str, Set]:
     return sets
 
 
+def _raters(config: Benchmark) -> list[RaterSpec]:
+    return parse_raters(config.raters, may_train=config.folds > 0)
+
+
 def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, str]]) -> OpenedSet:
     """Read a set and append notes on omitted pairs.
 
@@ -145,25 +156,29 @@ def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, s
     read = read_pairs(
         source.pairs, source.before_symmetry, source.split, source.ratings, source.columns
     )
-    # Supersets are judged in full: recorded judges need no texts.
-    if read.all is read.headline:
-        pairs = read.headline.filter(pa.array(has_texts(read.headline)))
-        if (lost := read.headline.num_rows - pairs.num_rows) > 0:
+    # Other supersets are judged in full: recorded judges need no texts.
+    if read.all is read.headline or not source.recorded:
+        pairs = read.all.filter(pa.array(has_texts(read.all)))
+        if (lost := read.all.num_rows - pairs.num_rows) > 0:
             notes.append((name, f"{lost:,} pairs left out: no text"))
-        if not pairs.num_rows:
-            raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
         if config.most_pairs is not None and pairs.num_rows > config.most_pairs:
             notes.append((name, f"{config.most_pairs:,} of {pairs.num_rows:,} pairs drawn"))
             pairs = subsample(pairs, config.most_pairs)
-        read = EvaluationPairs(pairs)
+        read = read.select(pairs["pair_id"])
+        if not read.headline.num_rows:
+            raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
     elif config.most_pairs is not None:
         raise ConfigError(
             "most_pairs: before_symmetry and ratings need all pairs: leave out most_pairs"
         )
-    recorded = [] if source.ratings is None else recorded_specs(source.ratings)
+    has_recorded = source.ratings is not None and source.recorded
+    recorded = recorded_specs(source.ratings) if has_recorded and source.ratings else []
     specs = {spec.name: spec for spec in recorded}
     if config.raters or not specs:
-        specs |= {spec.name: spec for spec in parse_raters(config.raters)}
+        specs |= {spec.name: spec for spec in _raters(config)}
+    prompts = len(set(connected_prompts(read.headline)))
+    if prompts < 3 and any(spec.is_trained for spec in specs.values()):
+        raise DataError(f"{source.pairs}: fewer than three prompts: too few to train out of fold")
     check_reference(config.reference, list(specs))
     return OpenedSet(name, source, read, list(specs.values()))
 
@@ -194,8 +209,8 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
         print(f"{name}: {note}" if name else note)
     if not evaluations:
         raise DataError(
-            f"none of the {len(sets)} sets can be used: make them with the programs in data_prep "
-            "(see the configs in configs/data), or name other files in pairs"
+            f"none of the {len(sets)} sets can be used: make them with `litbench data import` or "
+            "the other programs in data_prep, or name other files in pairs"
         )
     return evaluations, notes, broken
 
@@ -207,7 +222,7 @@ def judge_sets(
     jobs: list[Job] = []
     set_of: dict[str, str] = {}
     artifacts = {}
-    keys = ("reference", "on_training_prompts", "most_pairs")
+    keys = ("reference", "on_training_prompts", "most_pairs", "folds")
     for one in opened:
         source = one.source
         files = input_files(source.pairs, source.before_symmetry, source.ratings)
@@ -225,7 +240,13 @@ def judge_sets(
         for spec in one.specs:
             label = f"{spec.name}@{one.name}" if one.name else spec.name
             set_of[label] = one.name
-            jobs.append(Job(spec, label, pairs, depends_on, work=work))
+            if spec.is_trained:
+                folds = min(config.folds, len(set(connected_prompts(one.pairs.all))))
+                trained = fold_jobs(spec, label, one.pairs, depends_on, folds=folds)
+                jobs += trained
+                set_of |= {job.label: one.name for job in trained}
+            else:
+                jobs.append(Job(spec, label, pairs, depends_on, work=work))
     if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
         if "" in artifacts:
             return {"": finished_evaluation(artifacts[""])}
@@ -273,7 +294,8 @@ def summarise(
         labels = sorted(set(evaluation.pairs.headline["label_source"].to_pylist()))
         text = (config.out / evaluation.name / "leaderboard.json").read_text(encoding="utf-8")
         rows += set_rows(evaluation.name, labels, json.loads(text))
-    means = over_sets(rows, list(config.raters))
+    prompts = {one.name: set(prompt_keys(one.pairs.all)) for one in evaluations}
+    means = over_sets(rows, list(config.raters), config.reference, linked_sets(prompts))
     page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
@@ -294,7 +316,7 @@ def select_templates(
     its cost and takes the first template.
     """
     folder = config.out / "selection"
-    candidates = list_candidates(select, parse_raters(config.raters))
+    candidates = list_candidates(select, _raters(config))
     entries = {one.name: one.plain() for of in candidates.values() for one in of}
     validation = Benchmark(
         select.pairs,
@@ -337,7 +359,7 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
         The evaluation of each set, by name ("" for a single set); empty after a dry run.
     """
     if config.raters or config.ratings is None:
-        parse_raters(config.raters)
+        _raters(config)
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
     opened, notes, broken = find_sets(config)

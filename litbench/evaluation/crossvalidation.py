@@ -6,7 +6,6 @@ Prompts that share a `prompt_id` or a story are in the same fold.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 from litbench.curation.splits import assign_folds
 from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError
+from litbench.evaluation.folds import fold_jobs
 from litbench.evaluation.loop import (
     Job,
     evaluate,
@@ -28,10 +28,6 @@ from litbench.metrics.leaderboard import check_reference
 from litbench.records import connected_prompts
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.store import Artifact, Cache
-from litbench.text import digest
-
-# Time per pair relative to features, for the progress bar; measured with MiniLM on two cores.
-_COST = {"reward": 500, "generative": 500}
 
 
 @dataclass
@@ -110,8 +106,6 @@ def crossvalidate(
         pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
     data = [artifact.digests[name] for name in inputs]
     prompts = np.array(connected_prompts(pairs.all))
-    prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
-    training_prompts = np.array([prompt_of[name] for name in pairs.headline["pair_id"].to_pylist()])
     judged_pairs, folds = pairs, range(config.folds)
     if config.judged_folds is not None:
         if config.repeats > 1:
@@ -127,35 +121,17 @@ def crossvalidate(
             work = judged_pairs.all.num_rows
             jobs.append(Job(spec, spec.name, lambda: judged_pairs.all, data, work=work))
         for repeat in range(repeats):
-            seed = config.seed + repeat
-            fold_of = assign_folds(prompts.tolist(), config.folds, seed)
-            for fold in folds:
-                held_out = [prompt for prompt, of in fold_of.items() if of == fold]
-                judged = np.flatnonzero(np.isin(prompts, held_out))
-                train = np.flatnonzero(~np.isin(training_prompts, held_out))
-                if share < 1:
-                    known = sorted(
-                        set(training_prompts[train].tolist()), key=lambda one: digest(seed, one)
-                    )
-                    drawn = known[: max(round(share * len(known)), 1)]
-                    train = np.flatnonzero(np.isin(training_prompts, drawn))
-                if len(judged) and len(train) < 2:
-                    raise ConfigError(
-                        f"{config.pairs}: fold {fold} has {len(judged)} pairs to judge and "
-                        f"{len(train)} to train on: set fewer folds, or use more pairs"
-                    )
-                job = Job(
-                    spec,
-                    f"{spec.name}-repeat{repeat}-fold{fold}",
-                    partial(pairs.all.take, pa.array(judged)),
-                    [data, judged.tolist(), train.tolist()],
-                    train=partial(pairs.headline.take, pa.array(train)),
-                    seed=seed,
-                    fold=f"{repeat}/{fold}",
-                    work=(len(judged) + len(train)) * _COST.get(spec.kind, 1),
-                )
-                # In a small set, a fold may have no pairs.
-                jobs += [job] if len(judged) else []
+            jobs += fold_jobs(
+                spec,
+                spec.name,
+                pairs,
+                data,
+                folds=config.folds,
+                judged=folds,
+                seed=config.seed + repeat,
+                repeat=repeat,
+                share=share,
+            )
     parts = Cache(config.out / "parts")
     results = list(evaluate(jobs, parts))
     evaluation = finish_evaluation(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from litbench.metrics.comparisons import Comparison, compare_all
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import Interval, jackknife_interval, ratio_interval
 from litbench.metrics.leaderboard import plain
 
 # Means of the same ratings, summed in different orders, differ by rounding.
@@ -25,11 +25,16 @@ ONE_ANNOTATOR = "one annotator"
 
 @dataclass(frozen=True)
 class RaterAgreement:
-    """A rater's agreement, with the labels and on the comparisons that `one_annotator` has."""
+    """A rater's agreement, on the comparisons that `one_annotator` has.
+
+    `relative` is (agreement - 1/2) / (agreement of one annotator - 1/2): 1 is as good as an
+    annotator, 0 a coin. Its bounds are NaN where annotators are not clearly above chance.
+    """
 
     rater: str
     agreement: Interval
     comparison: Comparison
+    relative: Interval
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,12 @@ def annotator_agreement(
     }
     comparisons = compare_all({ONE_ANNOTATOR: credit[valid], **values}, ONE_ANNOTATOR, prompts)
     raters = [
-        RaterAgreement(row.rater, jackknife_interval(values[row.rater], prompts), row)
+        RaterAgreement(
+            row.rater,
+            jackknife_interval(values[row.rater], prompts),
+            row,
+            ratio_interval(values[row.rater] - 0.5, credit[valid] - 0.5, prompts),
+        )
         for row in comparisons
     ]
     by_annotator = {

@@ -217,6 +217,37 @@ def _share_interval(estimate: ClusteredMean) -> Interval:
     return estimate.interval(float(low), float(high))
 
 
+def ratio_interval(
+    above: np.ndarray, below: np.ndarray, clusters: Sequence[Any] | np.ndarray
+) -> Interval:
+    """Interval of a ratio of two means of the same rows, by Fieller's theorem (1954).
+
+    It holds where the mean below is small, unlike the interval of the delta method; its bounds are
+    NaN where the mean below is not significantly different from zero.
+
+    Args:
+        above: shape (n,).
+        below: shape (n,).
+        clusters: the prompt of each row; shape (n,).
+    """
+    from scipy import stats  # noqa: PLC0415
+
+    first, second = clustered_mean(above, clusters), clustered_mean(below, clusters)
+    ratio = first.mean / second.mean if second.mean else math.nan
+    # The variance of a sum has the covariance in it.
+    both = clustered_mean(above + below, clusters).error ** 2
+    covariance = (both - first.error**2 - second.error**2) / 2
+    t = float(stats.t.ppf((1 + LEVEL) / 2, second.freedom))
+    a = second.mean**2 - t**2 * second.error**2
+    b = first.mean * second.mean - t**2 * covariance
+    c = first.mean**2 - t**2 * first.error**2
+    estimate = replace(first, mean=ratio)
+    if not a > 0:
+        return estimate.interval(math.nan, math.nan)
+    half = math.sqrt(max(b**2 - a * c, 0.0))
+    return estimate.interval((b - half) / a, (b + half) / a)
+
+
 def mean_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> Interval:
     """The t interval of an unbounded mean; its bounds are NaN with fewer than two clusters.
 

@@ -1,0 +1,293 @@
+"""Passports: all figures of one rater on the suite's sets, in a small file with a digest.
+
+    passport = read_passport(Path("passport.json"))
+
+The digest shows that a file is whole, not that it is true: whoever has the verdicts can compute the
+figures again (`litbench leaderboard --runs`).
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from litbench.config import as_plain, build
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.intervals import LEVEL, Interval
+from litbench.store import read_sealed, write_sealed
+
+VERSION = 1
+
+
+@dataclass
+class Estimate:
+    """A mean over pairs and its 95 % interval; null where they cannot be estimated."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    clusters: int
+    effective_clusters: float
+
+    def interval(self) -> Interval:
+        """As an interval, with NaN for null."""
+        mean, low, high = (
+            math.nan if one is None else one for one in (self.mean, self.low, self.high)
+        )
+        return Interval(mean, low, high, self.n, self.clusters, self.effective_clusters)
+
+
+@dataclass
+class PeopleFigures:
+    """The rater and one annotator against the other annotators, on the same comparisons.
+
+    Attributes:
+        annotators: number of annotators.
+        agreement: of the rater.
+        one_annotator: of one annotator.
+        difference: the rater minus one annotator.
+        relative: see `litbench.metrics.annotators.RaterAgreement`.
+        at_chance: whether annotators do not agree significantly above chance.
+        blind_above: content-blind raters that agree with annotators more than one of them does.
+    """
+
+    annotators: int
+    agreement: Estimate
+    one_annotator: Estimate
+    difference: Estimate
+    relative: Estimate
+    at_chance: bool
+    blind_above: list[str]
+
+
+@dataclass
+class SetFigures:
+    """A rater on one set.
+
+    Attributes:
+        title: of the registry, as language, kind, judged, licence, origin and revision.
+        group: the first of the sets judged together that shares prompts with it, or itself.
+        pairs_sha256: digest of the ids of the pairs, with the chosen stories' ids. Figures may be
+            compared only where it is the same.
+        agreement: with the labels.
+        minus_reference: paired; null for the reference.
+        p_value: of `minus_reference`, for this comparison alone.
+        flip_rate: share of pairs in which the two orders disagree; null if order is irrelevant.
+        first_share: how often the story shown first wins.
+        coverage: share of verdicts that are judgements.
+        chosen_longer: agreement on pairs whose chosen story is longer.
+        chosen_shorter: agreement on the others.
+        outcomes: number of verdicts by outcome.
+        trained_on_prompts: prompts of the set that the rater was trained on; if above 0, the
+            figures are not valid.
+        beside: agreement of the baselines that ran beside it.
+        people: null without several annotators.
+    """
+
+    title: str
+    language: str
+    kind: str
+    judged: str
+    licence: str | None
+    origin: str
+    revision: str | None
+    group: str
+    pairs_sha256: str
+    agreement: Estimate
+    minus_reference: Estimate | None
+    p_value: float | None
+    flip_rate: Estimate | None
+    first_share: Estimate | None
+    coverage: float
+    chosen_longer: Estimate
+    chosen_shorter: Estimate
+    outcomes: dict[str, int]
+    trained_on_prompts: int
+    beside: dict[str, Estimate]
+    people: PeopleFigures | None
+
+
+@dataclass
+class Passport:
+    """A rater's passport.
+
+    Attributes:
+        rater: its name.
+        kind: kind of rater.
+        options: its entry in the config, without paths.
+        files: digests of the files and models that its verdicts depend on, by option.
+        reference: the rater that it is compared with.
+        most_pairs: maximum number of pairs per set; null for all.
+        sets: figures by set.
+        over_sets: means of `litbench.metrics.sets.over_sets`; null with a single set.
+        cost_usd: of all verdicts; null if nothing was paid.
+        input_tokens: null if unknown, as `output_tokens`.
+        versions: of Python and libraries.
+        date: when the last set was judged, in UTC.
+        version: version of this form.
+    """
+
+    rater: str
+    kind: str
+    options: dict[str, Any]
+    files: dict[str, str]
+    reference: str
+    most_pairs: int | None
+    sets: dict[str, SetFigures]
+    over_sets: dict[str, Any] | None
+    cost_usd: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    versions: dict[str, str]
+    date: str
+    version: int = VERSION
+
+
+def write_passport(passport: Passport, path: Path) -> None:
+    """Write a passport with its digest; equal passports give equal bytes."""
+    write_sealed(as_plain(passport), path)
+
+
+def read_passport(path: Path) -> Passport:
+    """Read a passport.
+
+    Raises:
+        DataError: it is damaged or was changed, or has another form.
+    """
+    advice = "get the file again from whoever made it"
+    content = read_sealed(path, DataError, advice)
+    try:
+        if content.get("version") != VERSION:
+            raise ConfigError(f"{path}: not a passport of version {VERSION}")
+        return build(Passport, content, str(path))
+    except ConfigError as error:
+        raise DataError(f"{error}; {advice}, or use the LitBench that wrote it") from error
+
+
+def set_rows_of(passport: Passport) -> list[dict[str, Any]]:
+    """The rows of `litbench.metrics.sets.set_rows` that `over_sets` reads."""
+    return [
+        {
+            "set": name,
+            "rater": passport.rater,
+            "agreement": figures.agreement.mean,
+            "trained_on_prompts": figures.trained_on_prompts,
+        }
+        for name, figures in passport.sets.items()
+    ]
+
+
+# Other forms -----------------------------------------------------------------------------------
+
+
+def every_eval_ever(passport: Passport) -> dict[str, Any]:
+    """A passport in the form of Every Eval Ever (github.com/evaleval/every_eval_ever, 0.3.0)."""
+    results = []
+    for name, figures in passport.sets.items():
+        quantities: dict[str, Estimate | None] = {
+            "agreement": figures.agreement,
+            "flip_rate": figures.flip_rate,
+            "first_share": figures.first_share,
+        }
+        if figures.people is not None:
+            quantities["agreement_relative_to_people"] = figures.people.relative
+        for quantity, value in quantities.items():
+            if value is None or value.mean is None:
+                continue
+            uncertainty: dict[str, Any] = {"num_samples": value.n}
+            if value.low is not None and value.high is not None:
+                uncertainty["confidence_interval"] = {
+                    "lower": value.low,
+                    "upper": value.high,
+                    "confidence_level": LEVEL,
+                    "method": "cluster jackknife by prompt",
+                }
+            is_share = quantity != "agreement_relative_to_people"
+            results.append(
+                {
+                    "evaluation_result_id": f"{name}/{quantity}",
+                    "evaluation_name": name,
+                    "source_data": _source_data(name, figures),
+                    "metric_config": {
+                        "metric_id": f"litbench.{quantity}",
+                        "metric_name": quantity,
+                        "metric_unit": "proportion",
+                        "lower_is_better": quantity == "flip_rate",
+                        "score_type": "continuous",
+                        "min_score": 0.0 if is_share else "-Infinity",
+                        "max_score": 1.0 if is_share else "Infinity",
+                    },
+                    "score_details": {
+                        "score": value.mean,
+                        "uncertainty": uncertainty,
+                        "details": {"pairs_sha256": figures.pairs_sha256},
+                    },
+                }
+            )
+    return {
+        "schema_version": "0.3.0",
+        "evaluation_id": f"litbench/{passport.rater}/{passport.date}",
+        "evaluation_timestamp": passport.date,
+        "retrieved_timestamp": passport.date,
+        "source_metadata": {
+            "source_name": "LitBench suite",
+            "source_type": "evaluation_run",
+            "source_organization_name": "LitBench",
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {
+            "name": "litbench",
+            "version": passport.versions.get("litbench", "unknown"),
+        },
+        "model_info": {
+            "name": passport.rater,
+            "id": str(passport.options.get("model", passport.rater)),
+            "additional_details": {
+                "deployment_type": "unknown",
+                "model_availability": "unknown",
+                "kind": passport.kind,
+                "options": json.dumps(passport.options, sort_keys=True),
+            },
+        },
+        "evaluation_results": results,
+    }
+
+
+def _source_data(name: str, figures: SetFigures) -> dict[str, Any]:
+    more = {"additional_details": {"pairs_sha256": figures.pairs_sha256}}
+    if "://" in figures.origin:
+        return {"dataset_name": name, "source_type": "url", "url": [figures.origin], **more}
+    repository, _, split = figures.origin.partition(":")
+    found = {"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository, **more}
+    return found | ({"hf_split": split} if split else {})
+
+
+def eval_results(passport: Passport, benchmark: str | None = None) -> list[dict[str, Any]]:
+    """The entries of `.eval_results/litbench.yaml` in a model's repository on the Hub.
+
+    An entry names a data set on the Hub: `benchmark`, if the suite is registered as one, else that
+    of the set, where it is on the Hub; other sets are left out.
+    """
+    return [
+        {
+            "dataset": {"id": benchmark or figures.origin.partition(":")[0], "task_id": name},
+            "value": figures.agreement.mean,
+            "date": passport.date[:10],
+            "notes": f"LitBench suite: agreement with people, {figures.agreement.n:,} pairs",
+        }
+        for name, figures in passport.sets.items()
+        if figures.agreement.mean is not None and (benchmark or "://" not in figures.origin)
+    ]
+
+
+def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
+    """Rows of set, agreement and agreement relative to people, for cards and terminals."""
+    rows = []
+    for name, one in figures.items():
+        relative = None if one.people is None else one.people.relative.interval()
+        is_known = relative is not None and math.isfinite(relative.low)
+        rows.append([name, str(one.agreement.interval()), str(relative) if is_known else "–"])
+    return rows

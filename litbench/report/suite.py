@@ -1,0 +1,410 @@
+"""The site of the suite: a leaderboard by language and kind of text, and a page per rater."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from litbench.metrics.intervals import Interval
+from litbench.metrics.sets import over_sets
+from litbench.passport import Estimate, Passport, SetFigures, set_rows_of
+from litbench.report.document import (
+    ENDS,
+    Cell,
+    Figure,
+    Page,
+    Section,
+    Table,
+    percent,
+    render,
+    signed,
+    stacked,
+    write_interval,
+)
+from litbench.report.figures import dots
+from litbench.store import fingerprint, write_atomically
+
+# Differences that a page calls a weakness.
+_LEAN, _FLIPS, _COVERAGE = 0.2, 0.2, 0.95
+_LANGUAGES = {"en": "English", "zh": "Chinese"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A passport on the site.
+
+    Attributes:
+        passport: the passport.
+        source: its file as JSON text.
+        is_recomputed: whether its figures were computed again from verdicts.
+    """
+
+    passport: Passport
+    source: str
+    is_recomputed: bool
+
+    @property
+    def address(self) -> str:
+        """The file of its page."""
+        readable = re.sub(r"[^-.\w]", "_", self.passport.rater)[:60]
+        return f"{readable}-{fingerprint(self.passport.rater)[:8]}.html"
+
+
+def write_site(entries: Sequence[Entry], folder: Path) -> list[Path]:
+    """Write the leaderboard of all sets, of each language and kind of text, and the raters' pages.
+
+    Returns:
+        The files; `index.html` is the first.
+    """
+    every = {key for one in entries for key in _facets(one.passport)}
+    languages, kinds = sorted({of[0] for of in every}), sorted({of[1] for of in every})
+    choices = [
+        (language, kind)
+        for language in ("", *languages)
+        for kind in ("", *kinds)
+        if any(language in ("", one) and kind in ("", other) for one, other in every)
+    ]
+    files = {_file(choice): _leaderboard_page(entries, *choice, choices) for choice in choices}
+    files |= {one.address: _rater_page(one) for one in entries}
+    for name, text in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=text, encoding="utf-8"))
+    return [folder / name for name in files]
+
+
+def _facets(passport: Passport) -> set[tuple[str, str]]:
+    return {(one.language, one.kind) for one in passport.sets.values()}
+
+
+def _file(choice: tuple[str, str]) -> str:
+    return "-".join(part for part in choice if part) + ".html" if any(choice) else "index.html"
+
+
+def _title(choice: tuple[str, str]) -> str:
+    language, kind = choice
+    words = [_LANGUAGES.get(language, language), kind]
+    return " ".join(word for word in words if word) or "all sets"
+
+
+# The leaderboard -------------------------------------------------------------------------------
+
+
+def _leaderboard_page(
+    entries: Sequence[Entry], language: str, kind: str, choices: Sequence[tuple[str, str]]
+) -> str:
+    chosen = []
+    for entry in entries:
+        sets = {
+            name: one
+            for name, one in entry.passport.sets.items()
+            if language in ("", one.language) and kind in ("", one.kind)
+        }
+        chosen += [replace(entry, passport=replace(entry.passport, sets=sets))] if sets else []
+    names = {name for one in chosen for name in one.passport.sets}
+    page = Page(
+        title=f"LitBench suite: {_title((language, kind))}",
+        lead=f"How far {len(chosen)} raters agree with people on {len(names)} sets of judgements "
+        "of creative writing.",
+        facts="Agreement: the share of pairs in which the rater prefers the story that people "
+        "preferred; ties and pairs without a judgement count half. 95 % intervals.",
+        sections=[
+            Section(
+                "Leaderboard",
+                "Mean over sets, each of which counts once, with an interval over sets and "
+                "prompts. Each table has the raters that judged the same pairs of the same sets: "
+                "figures of different tables may not be compared.",
+                parts=_groups(chosen),
+            ),
+            _sets_section(chosen),
+            Section("What may not be compared", _not_comparable(chosen)),
+        ],
+    )
+    links = [(_title(one), _file(one)) for one in choices if one != (language, kind)]
+    digests = "\n".join(f"{one.passport.rater}: {fingerprint(one.source)}" for one in chosen)
+    return render(page, {"passports": digests}, links)
+
+
+def _groups(entries: Sequence[Entry]) -> list[Section]:
+    """A table for each group of raters that judged the same pairs of the same sets."""
+    groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
+    for one in entries:
+        valid = {k: of for k, of in one.passport.sets.items() if not of.trained_on_prompts}
+        key = tuple(sorted((name, of.pairs_sha256) for name, of in valid.items()))
+        groups.setdefault(key, []).append(one)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
+    return [_group([name for name, _ in key], own) for key, own in ordered if key]
+
+
+def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
+    by_rater = {one.passport.rater: one for one in entries}
+    rows = [row for one in entries for row in set_rows_of(one.passport) if row["set"] in names]
+    first = entries[0].passport
+    groups = {name: first.sets[name].group for name in names}
+    table = []
+    for row in over_sets(rows, list(by_rater), first.reference, groups)["raters"]:
+        entry = by_rater[row["rater"]]
+        figures = [entry.passport.sets[name] for name in names]
+        mean, difference = _interval(row, len(names)), row["minus_reference"]
+        against = None if difference is None else _interval(difference, len(names))
+        if len(figures) == 1:
+            # An interval over the prompts of the set.
+            mean, own = figures[0].agreement.interval(), figures[0].minus_reference
+            against = None if own is None else own.interval()
+        relative = [
+            one.people.relative.mean
+            for one in figures
+            if one.people and not one.people.at_chance and one.people.relative.mean is not None
+        ]
+        table.append(
+            [
+                Cell(row["rater"], ("recomputed",) * entry.is_recomputed, address=entry.address),
+                entry.passport.kind,
+                stacked(mean),
+                Cell(scale=mean),
+                "–" if against is None else _difference(against),
+                f"{sum(relative) / len(relative):.2f} ({len(relative)})" if relative else "–",
+                percent(min(one.coverage for one in figures)),
+            ]
+        )
+    heading = ["rater", "kind", "agreement", ENDS, f"minus\n{first.reference}"]
+    heading += ["relative to people\n(sets)", "least\ncoverage"]
+    counts = [f"{name} ({first.sets[name].agreement.n:,} pairs)" for name in names]
+    title = f"{len(names)} sets" if len(names) > 1 else counts[0]
+    note = ", ".join(counts) if len(names) > 1 else ""
+    name = f"on-{fingerprint([first.sets[name].pairs_sha256 for name in names])[:8]}"
+    return Section(title, note, table=Table(heading, table), name=name)
+
+
+def _interval(row: Mapping[str, Any], sets: int) -> Interval:
+    low, high = (math.nan if row[key] is None else row[key] for key in ("low", "high"))
+    return Interval(row["mean"], low, high, sets, sets, float(sets))
+
+
+def _difference(interval: Interval) -> Cell:
+    bounds = f"[{signed(interval.low)}, {signed(interval.high)}]"
+    return Cell(signed(interval.mean), (bounds,) if math.isfinite(interval.low) else ())
+
+
+def _by_pairs(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
+    """The raters by set and digest of its pairs."""
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for one in entries:
+        for name, figures in one.passport.sets.items():
+            found.setdefault((name, figures.pairs_sha256), []).append(one)
+    return found
+
+
+def _sets_section(entries: Sequence[Entry]) -> Section:
+    rows = []
+    for (name, _), own in sorted(_by_pairs(entries).items()):
+        first = own[0].passport.sets[name]
+        cells = []
+        for one in entries:
+            if one not in own:
+                cells.append(Cell())
+                continue
+            figures = one.passport.sets[name]
+            seen = figures.trained_on_prompts
+            marks = (f"trained on {seen} of its prompts",) if seen else ()
+            cells.append(stacked(figures.agreement.interval(), *marks))
+        licence = first.licence or "no licence stated"
+        facts = f"{first.language}, {first.kind}, {first.judged}; {licence}"
+        size = f"{first.agreement.n:,} pairs, {first.agreement.clusters:,} prompts"
+        small = (first.title, facts, size, *_warnings(first))
+        people = None if first.people is None else first.people.one_annotator.interval()
+        rows.append([Cell(name, small, is_text=True), stacked(people), *cells])
+    heading = ["set", "one annotator", *(one.passport.rater for one in entries)]
+    note = (
+        "One annotator: agreement with the mean of the other annotators, on other comparisons than "
+        "the labels; the raters' pages compare on the same ones."
+    )
+    return Section("Set by set", note, table=Table(heading, rows))
+
+
+def _warnings(figures: SetFigures) -> list[str]:
+    """What to know before reading a set's figures."""
+    found = []
+    if figures.people is not None and figures.people.at_chance:
+        found.append("annotators agree at chance: beating one means little")
+    if figures.people is not None and figures.people.blind_above:
+        names = " and ".join(figures.people.blind_above)
+        found.append(f"content-blind: {names} agrees with annotators more than one of them does")
+    if figures.agreement.effective_clusters < 20:
+        found.append(f"few prompts: {figures.agreement.effective_clusters:.0f} effective")
+    return found
+
+
+def _not_comparable(entries: Sequence[Entry]) -> list[str]:
+    found = ["Figures of different sets: where annotators agree little, no rater can agree much."]
+    judged: dict[str, list[str]] = {}
+    for (name, _), own in sorted(_by_pairs(entries).items()):
+        pairs = own[0].passport.sets[name].agreement.n
+        raters = ", ".join(one.passport.rater for one in own)
+        judged.setdefault(name, []).append(f"{pairs:,} pairs ({raters})")
+    found += [
+        f"{name} was judged on different pairs: {'; '.join(of)}."
+        for name, of in judged.items()
+        if len(of) > 1
+    ]
+    for one in entries:
+        sets = one.passport.sets
+        if trained := [name for name, of in sets.items() if of.trained_on_prompts]:
+            found.append(f"{one.passport.rater} was trained on prompts of {', '.join(trained)}.")
+    versions = sorted({str(one.passport.versions.get("litbench")) for one in entries})
+    if len(versions) > 1:
+        found.append(f"The passports were made by LitBench {', '.join(versions)}.")
+    return found
+
+
+# A rater ---------------------------------------------------------------------------------------
+
+
+def weaknesses(passport: Passport) -> list[str]:
+    """What the figures of a rater warn of, in words; each with the sets where it is so."""
+
+    def lean(one: SetFigures) -> float:
+        return _mean(one.chosen_longer, 0.5) - _mean(one.chosen_shorter, 0.5)
+
+    def is_below(difference: Estimate | None) -> bool:
+        return difference is not None and difference.high is not None and difference.high < 0
+
+    def has_position(share: Estimate | None) -> bool:
+        if share is None or share.low is None or share.high is None:
+            return False
+        return not share.low <= 0.5 <= share.high
+
+    def blind(one: SetFigures) -> float:
+        names = [name for name in ("longer", "shorter", "notes") if name in one.beside]
+        return max((_mean(one.beside[name], 0.0) for name in names), default=0.0)
+
+    signs: dict[str, Callable[[SetFigures], bool]] = {
+        f"Significantly worse than {passport.reference}": lambda one: is_below(one.minus_reference),
+        "No better than a rater that does not read (longer, shorter or notes)": lambda one: (
+            _mean(one.agreement, 1.0) <= blind(one)
+        ),
+        "Agrees with annotators significantly less than one of them": lambda one: (
+            one.people is not None and is_below(one.people.difference)
+        ),
+        "Prefers the longer story beyond what people do": lambda one: lean(one) > _LEAN,
+        "Prefers the shorter story beyond what people do": lambda one: lean(one) < -_LEAN,
+        f"Changes its mind with the order of the stories in over {_FLIPS:.0%}": lambda one: (
+            _mean(one.flip_rate, 0.0) > _FLIPS
+        ),
+        "Prefers a position, first or second": lambda one: has_position(one.first_share),
+        f"Does not judge over {1 - _COVERAGE:.0%}": lambda one: one.coverage < _COVERAGE,
+        "Trained on prompts of these sets, whose figures are not valid": lambda one: (
+            one.trained_on_prompts > 0
+        ),
+    }
+    named = {
+        text: [name for name, one in passport.sets.items() if holds(one)]
+        for text, holds in signs.items()
+    }
+    return [f"{text}: {', '.join(names)}." for text, names in named.items() if names]
+
+
+def _mean(estimate: Estimate | None, otherwise: float) -> float:
+    return otherwise if estimate is None or estimate.mean is None else estimate.mean
+
+
+def _rater_page(entry: Entry) -> str:
+    passport = entry.passport
+    rows = []
+    for name, one in passport.sets.items():
+        people = one.people
+        rows.append(
+            [
+                Cell(name, (one.title, *_warnings(one)), is_text=True),
+                f"{one.agreement.n:,} / {one.agreement.clusters:,}",
+                stacked(one.agreement.interval()),
+                "–" if one.minus_reference is None else _difference(one.minus_reference.interval()),
+                one.chosen_longer.mean,
+                one.chosen_shorter.mean,
+                one.flip_rate and one.flip_rate.mean,
+                one.first_share and one.first_share.mean,
+                percent(one.coverage),
+                stacked(people.one_annotator.interval()) if people else "–",
+                _difference(people.difference.interval()) if people else "–",
+                _relative(one),
+            ]
+        )
+    heading = ["set", "pairs /\nprompts", "agreement", f"minus\n{passport.reference}"]
+    heading += ["chosen\nlonger", "chosen\nshorter", "flip\nrate", "first\npreferred", "coverage"]
+    heading += ["one\nannotator", "minus one\nannotator", "relative\nto people"]
+    status = (
+        "The figures were computed again from the verdicts."
+        if entry.is_recomputed
+        else "The figures are as submitted: the digest shows that the file is whole, not true."
+    )
+    what = {"kind": passport.kind, **passport.options, **passport.files}
+    what |= {"cost in dollars": passport.cost_usd, "date": passport.date}
+    facts = [
+        [key, Cell(str(value), is_text=True)] for key, value in what.items() if value is not None
+    ]
+    mean = passport.over_sets
+    lead = f"{len(passport.sets)} sets."
+    if mean:
+        count = len(mean["sets"])
+        lead = f"Mean agreement {write_interval(_interval(mean, count))} over {count} sets."
+    page = Page(
+        title=passport.rater,
+        lead=lead,
+        facts=status,
+        sections=[
+            Section("Weaknesses", weaknesses(passport) or "None that these figures show."),
+            Section("In pictures", figures=_pictures(passport)),
+            Section("Set by set", table=Table(heading, rows)),
+            Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
+        ],
+    )
+    return render(page, {"passport": entry.source}, [("all sets", "index.html")])
+
+
+def _relative(figures: SetFigures) -> Cell:
+    """Agreement relative to people, marked where they are at chance."""
+    if figures.people is None or figures.people.relative.mean is None:
+        return Cell("–")
+    interval = figures.people.relative.interval()
+    known = math.isfinite(interval.low)
+    small = [f"[{interval.low:.2f}, {interval.high:.2f}]"] if known else []
+    small += ["people at chance"] if figures.people.at_chance else []
+    return Cell(f"{interval.mean:.2f}", small)
+
+
+def _pictures(passport: Passport) -> list[Figure]:
+    def drawn(value: Interval) -> list[Interval]:
+        if not math.isfinite(value.mean):
+            return []
+        is_open = not math.isfinite(value.low)
+        return [replace(value, low=value.mean, high=value.mean) if is_open else value]
+
+    beside = {name: one.beside.get(passport.reference) for name, one in passport.sets.items()}
+    names = [passport.rater, *([passport.reference] if any(beside.values()) else [])]
+    agreement = [
+        (
+            name,
+            [
+                drawn(one.agreement.interval()),
+                *([drawn(of.interval()) if (of := beside[name]) else []] * (len(names) - 1)),
+            ],
+        )
+        for name, one in passport.sets.items()
+    ]
+    lengths = [
+        (name, [drawn(one.chosen_longer.interval()), drawn(one.chosen_shorter.interval())])
+        for name, one in passport.sets.items()
+    ]
+    return [
+        Figure(
+            "Agreement with people",
+            "By set, with 95 % intervals.",
+            dots(agreement, names, "agreement", limits=(0, 1)),
+        ),
+        Figure(
+            "By length",
+            "Agreement where the chosen story is the longer, and the shorter one.",
+            dots(lengths, ["chosen is longer", "chosen is shorter"], "agreement", limits=(0, 1)),
+        ),
+    ]
