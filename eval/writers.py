@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -65,6 +66,10 @@ from litbench.scoring import score_stories
 from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
+from litbench.templates.rubric import load_rubric
+
+# So many books make a distribution.
+_FEWEST_BOOKS = 10
 
 
 @dataclass
@@ -230,6 +235,26 @@ def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str
     return {writer: found[writer] for writer in writers if writer in found}
 
 
+def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
+    """The grades of books by WebNovelBench's criteria and their mean, by writer (its Figure 4).
+
+    Writers with fewer than ten books, or without different grades, are left out.
+    """
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in (*(one.name for one in load_rubric("webnovel").criteria), "mean"):
+        by_writer = defaultdict(list)
+        for cell in without_people(cells_of(graded, name)):
+            by_writer[cell.writer].append(cell.grade)
+        kept = {
+            writer: np.array(grades)
+            for writer, grades in by_writer.items()
+            if len(grades) >= _FEWEST_BOOKS and np.ptp(grades) > 0
+        }
+        found |= {name: kept} if kept else {}
+    # Other protocols have means, too.
+    return found if len(found) > 1 else {}
+
+
 def main(config: Config) -> None:
     """Read the runs, compare the writers, and write the results."""
     folders = config.runs if isinstance(config.runs, list) else [config.runs]
@@ -346,6 +371,7 @@ def main(config: Config) -> None:
         scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
         f"{highest:.2f}.",
         excerpts=read_excerpts(graded, [row.writer for row in rows]),
+        distributions=criterion_grades(graded),
     )
     artifact.finish()
     parts.discard_unused()

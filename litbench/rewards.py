@@ -1,6 +1,6 @@
 """A rater as a reward function for reinforcement learning with trl's GRPOTrainer.
 
-    reward = PolicyReward.load("runs/verifier/model", RewardShaping(scaling="rank", clip=0.95),
+    reward = PolicyReward.load("runs/verifier/model", RewardShaping(clip=0.95),
                                references=(prompts, human_stories))
     trainer = GRPOTrainer(policy, reward_funcs=reward, ...)
 
@@ -10,25 +10,21 @@ this order, by a range [a, b] of words and a quantile Q of the rewards of human 
 1. length: if w > b, r becomes the minimum of r and the reward of the story's first b words, so that
    text beyond b never increases the reward;
 2. clipping: r := min(r, Q);
-3. scaling: raw, or the rank among the completions of the same prompt in the call, from 0 to 1; ties
-   get the mean of their ranks;
-4. penalty: minus penalty * (w - b) / b if w > b, or penalty * (a - w) / a if w < a.
+3. penalty: minus penalty * (w - b) / b if w > b, or penalty * (a - w) / a if w < a.
 
-By steps 1 and 4, a story that is too long gets less than its first b words alone. A completion
+By steps 1 and 3, a story that is too long gets less than its first b words alone. A completion
 without words gets the lowest reward: the minimum over the other completions of the prompt in the
-call (at most 0 for ranks), minus the penalty, or minus 1 if the penalty is 0.
+call, minus the penalty, or minus 1 if the penalty is 0.
 
-Rewards are comparable within a prompt only, and GRPO compares within a prompt. Quantiles are taken
-over the prompt's human stories if there are at least eight, otherwise over those of all prompts.
+Rewards are comparable within a prompt only, and GRPO compares within a prompt.
 """
 
 import math
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +35,6 @@ from litbench.metrics.diversity import distinct_trigrams
 from litbench.models import model_entry
 from litbench.scoring import load_scorer, scorer_spec
 from litbench.text import count_words, prompt_key
-
-# Human stories of a prompt that are needed to compute its own quantiles.
-_MIN_REFERENCES = 8
 
 
 class GivesRewards(Protocol):
@@ -56,16 +49,14 @@ class RewardShaping:
     """How rewards are shaped; see the module for the formulas.
 
     Attributes:
-        scaling: raw or rank.
         shortest: minimum number of words; None for the references' 5 % quantile.
         longest: maximum number of words; None for the references' 95 % quantile.
-        penalty: subtracted at twice the maximum length and near zero words, in units of the scaled
-            reward; 0 for stories of any length.
+        penalty: subtracted at twice the maximum length and near zero words, in units of the reward;
+            0 for stories of any length.
         clip: quantile of the references' rewards at which rewards are clipped; None for no
             clipping.
     """
 
-    scaling: Literal["raw", "rank"] = "raw"
     shortest: Annotated[int, Field(ge=1)] | None = None
     longest: Annotated[int, Field(ge=1)] | None = None
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -120,26 +111,12 @@ class PolicyReward:
         )
         if not words.all() or not np.isfinite(rewards).all():
             raise DataError("a reference story has no words or no finite reward: remove it")
-        self._bounds_of_all = self._bounds(rewards, words)
-        rows: dict[str, list[int]] = defaultdict(list)
-        for row, prompt in enumerate(prompts):
-            rows[prompt_key(prompt)].append(row)
-        self._bounds_of_prompt = {
-            key: self._bounds(rewards[indices], words[indices])
-            for key, indices in rows.items()
-            if len(indices) >= _MIN_REFERENCES
-        }
-
-    def _bounds(self, rewards: np.ndarray, words: np.ndarray) -> tuple[float, float, float]:
-        """Return minimum words, maximum words and maximum reward from reference stories."""
-        shaping = self.shaping
-        shortest, longest, clip = 0.0, math.inf, math.inf
+        self._shortest, self._longest, self._clip = 0.0, math.inf, math.inf
         if shaping.penalty:
-            shortest = shaping.shortest or float(np.quantile(words, 0.05))
-            longest = max(shaping.longest or float(np.quantile(words, 0.95)), shortest)
+            self._shortest = shaping.shortest or float(np.quantile(words, 0.05))
+            self._longest = max(shaping.longest or float(np.quantile(words, 0.95)), self._shortest)
         if shaping.clip is not None:
-            clip = float(np.quantile(rewards, shaping.clip))
-        return shortest, longest, clip
+            self._clip = float(np.quantile(rewards, shaping.clip))
 
     @classmethod
     def load(
@@ -183,34 +160,25 @@ class PolicyReward:
                 "a prompt is empty or has no user message: give texts or messages, or set "
                 "prompt_column to the column with the writing prompt"
             )
-        keys = [prompt_key(prompt) for prompt in prompt_texts]
-        bounds = [self._bounds_of_prompt.get(key, self._bounds_of_all) for key in keys]
-        shortest, longest, clip = np.array(bounds, dtype=np.float64).reshape(-1, 3).T
+        keys = np.array([prompt_key(prompt) for prompt in prompt_texts])
         words = _count(texts)
         is_empty = words == 0
-        outside = np.maximum(words - longest, 0) / longest
-        outside += np.maximum(1 - words / np.maximum(shortest, 1), 0) * (shortest > 0)
-        raw, capped = self._score(prompt_texts, texts, words, longest)
-        value = np.minimum(capped, clip)
-        groups = [np.flatnonzero(np.array(keys) == key) for key in dict.fromkeys(keys)]
-        for rows in groups if self.shaping.scaling == "rank" else []:
-            from scipy.stats import rankdata  # noqa: PLC0415
-
-            n = np.isfinite(value[rows]).sum()
-            ranks = rankdata(value[rows], nan_policy="omit")
-            value[rows] = (ranks - 1) / (n - 1) if n > 1 else 0 * ranks + 0.5
-        value -= self.shaping.penalty * outside
+        outside = np.maximum(words - self._longest, 0) / self._longest
+        if self._shortest:
+            outside += np.maximum(1 - words / self._shortest, 0)
+        raw, capped = self._score(prompt_texts, texts, words)
+        value = np.minimum(capped, self._clip) - self.shaping.penalty * outside
         usable = np.isfinite(value)
-        for rows in groups:
+        for key in dict.fromkeys(keys.tolist()):
+            group = keys == key
             # The rest of a group may be in another process.
-            others = value[rows][usable[rows]] if usable[rows].any() else value[usable]
-            least = others.min() if len(others) else 0.0
-            floor = least if self.shaping.scaling == "raw" else min(least, 0)
-            value[rows] = np.where(is_empty[rows], floor - (self.shaping.penalty or 1), value[rows])
+            others = value[group & usable] if usable[group].any() else value[usable]
+            floor = others.min() if len(others) else 0.0
+            value[group & is_empty] = floor - (self.shaping.penalty or 1)
         scored = np.isfinite(raw)
         metrics = {
             "raw": raw[scored].mean() if scored.any() else math.nan,
-            "clipped_share": np.mean(capped > clip),
+            "clipped_share": np.mean(capped > self._clip),
             "guarded_share": np.mean((outside > 0) & ~is_empty),
             "empty_share": np.mean(is_empty),
             "unscored_share": np.mean(~scored & ~is_empty),
@@ -224,15 +192,15 @@ class PolicyReward:
         return [reward if math.isfinite(reward) else None for reward in value.tolist()]
 
     def _score(
-        self, prompts: list[str], texts: list[str], words: np.ndarray, longest: np.ndarray
+        self, prompts: list[str], texts: list[str], words: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the rater's rewards before and after step 1 (length); NaN if not finite."""
         raw = np.full(len(texts), np.nan)
         rows = np.flatnonzero(words)
         if not len(rows):
             return raw, raw
-        long_rows = np.flatnonzero(words > longest)
-        starts = _first_words([texts[row] for row in long_rows], longest[long_rows])
+        long_rows = np.flatnonzero(words > self._longest)
+        starts = _first_words([texts[row] for row in long_rows], self._longest)
         both = [prompts[row] for row in (*rows, *long_rows)]
         rewards = np.array(self.rater.score(both, [texts[row] for row in rows] + starts), float)
         rewards[~np.isfinite(rewards)] = np.nan
@@ -253,7 +221,7 @@ def _count(texts: Sequence[str]) -> np.ndarray:
     return words
 
 
-def _first_words(texts: Sequence[str], most: np.ndarray) -> list[str]:
+def _first_words(texts: Sequence[str], most: float) -> list[str]:
     """Return the longest prefixes with at most `most` words, as counted by `count_words`."""
     # Binary search over all texts at once: each call of count_words has a high fixed cost.
     low, high = np.zeros(len(texts), int), np.array([len(text) for text in texts], int)

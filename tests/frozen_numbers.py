@@ -170,21 +170,19 @@ def compute(folder, *, minilm=False):
     found["sample"] = digest_of_pairs(sample / "pairs.parquet")
     found["sample_before_symmetry"] = digest_of_pairs(sample / "pairs_before_symmetry.parquet")
     found["sample_split"] = digest_of_pairs(folder / "runs/sample/pairs/pairs.parquet")
-    run(folder, "data_prep/simulate_stories.py", "data/simulated_stories.yaml")
-    simulated = "runs/simulated/stories/stories.parquet"
     presets = {
         "paper_full": "cleaned",
         "paper_naive_upvotes": "cleaned_naive_upvotes",
         "paper_upvotes_and_timestamps": "cleaned_upvotes_and_timestamps",
     }
     for name, preset in presets.items():
-        out = f"simulated_{name}"
+        out = f"sample_{name}"
         run(
             folder,
             "data_prep/make_pairs.py",
             "paper/litbench_figure1.yaml",
             preset=preset,
-            stories=simulated,
+            stories="runs/quickstart/stories/stories.parquet",
             out=out,
             label_source="planted",
         )

@@ -38,6 +38,7 @@ DRAWN = {
         hollow={"plot": 0.1},
     ),
     "distribution": lambda: figures.distribution(np.array([1, 9]), np.array([2**62]), "words"),
+    "densities": lambda: figures.densities({"a": np.array([1.0, 2, 2, 4]), "b": DAYS}, "rating"),
     "timeline": lambda: figures.timeline(DAYS, DAYS + 30),
     "length_buckets": lambda: figures.length_buckets(np.arange(8), np.arange(8) // 2, 400),
     "policy_curves": lambda: figures.policy_curves(

@@ -10,8 +10,9 @@ from fake_openai import FakeOpenAI
 from tolerance import assert_same
 
 from litbench.errors import ConfigError, DataError, ModelError
+from litbench.experiments import preferences as experiment
 from litbench.models import embeddings
-from litbench.models.embeddings import Embedded, EmbeddingOptions, WordEmbedding, embed
+from litbench.models.embeddings import EmbeddingOptions, embed
 from litbench.tables import write_table
 
 HOSTILE = "<script>alert(1)</script> =HYPERLINK() \u202e {story_b}"
@@ -107,71 +108,28 @@ def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys)
             assert (tmp_path / "again" / name).read_bytes() == content, name
 
 
-def test_units_predict_labels_but_not_shuffled_ones(preferences, make):
+def test_units_predict_labels_but_not_shuffled_ones(make):
     """Made-up embeddings: one direction decides; labels that follow nothing give a half."""
     config = make(autoencoder={**SMALL, "epochs": 30})
-    table = preferences.read_table(config)
+    table = experiment.read_table(config)
     texts = texts_of(table)
     noise = np.random.default_rng(0).normal(size=(len(texts), 16)) * 0.3
     lean = np.outer(["bright" in text for text in texts], np.eye(16)[0]) * 2
-    pairs = preferences.signed(table, 0)
+    pairs = experiment.sign_pairs(table, 0)
 
     def agreement(vectors):
-        credits, _ = preferences.measure(Embedded(vectors, {}), pairs, config)
+        credits, _ = experiment.measure(pairs.differences(vectors), pairs, config)
         return float(credits["units"].mean())
 
     assert agreement(noise + lean) > 0.9
     assert abs(agreement(noise) - 0.5) < 0.2
 
 
-def test_words_are_fitted_on_the_stories_of_other_prompts(preferences, make, monkeypatch):
-    seen = []
-    once = WordEmbedding.fitted_on
-
-    def watch(self, rows):
-        seen.append({texts[row] for row in rows})
-        return once(self, rows)
-
-    monkeypatch.setattr(WordEmbedding, "fitted_on", watch)
-    config = make(embedding={"model": "words"}, folds=7)
-    table = preferences.read_table(config)
-    texts = texts_of(table)
-    pairs = preferences.signed(table, 0)
-    embedding = WordEmbedding(texts)
-    credits, _ = preferences.measure(embedding, pairs, config)
-    # Which of "bright" and "dull" a story has decides, and is a matter of words.
-    assert credits["embedding"].mean() > 0.9
-    assert len(seen) == 7
-    for fitted in seen:
-        rows = [{a, b} <= fitted for a, b in pairs.sides]
-        assert sum(rows) == 60
-        assert fitted == {text for k in np.flatnonzero(rows) for text in pairs.sides[k]}
-
-
-def test_word_embedding_uses_only_fitted_rows():
-    texts = ["moon and desk", "moon and river", "desk and river", "月光下的路", "路上的月光", "x"]
-    embedding = WordEmbedding(texts)
-    vectors = embedding.fitted_on(np.array([0, 1, 2]))
-    assert vectors.dtype == np.float32
-    assert np.allclose(np.linalg.norm(vectors[:3], axis=1), 1, atol=1e-6)
-    # Nothing of these stands in the first three.
-    assert (vectors[3:] == 0).all()
-    again = WordEmbedding([*texts[:3], "x", "moon"])
-    assert (again.fitted_on(np.array([0, 1, 2]))[:3] == vectors[:3]).all()
-    chinese = embedding.fitted_on(np.arange(5))
-    assert chinese[3] @ chinese[4] > 0.9
-    assert abs(chinese[3] @ chinese[0]) < 1e-6
-    with pytest.raises(DataError, match="no word occurs in two"):
-        embedding.fitted_on(np.array([0, 3]))
-    with pytest.raises(DataError, match="no word"):
-        WordEmbedding(["!", ""])
-
-
-def test_signs_are_drawn_by_pair_and_labels_follow(preferences, make):
-    table = preferences.read_table(make())
+def test_signs_are_drawn_by_pair_and_labels_follow(make):
+    table = experiment.read_table(make())
     texts = texts_of(table)
     vectors = np.array([[float(len(text)), 1.0] for text in texts])
-    pairs, other = (preferences.signed(table, seed) for seed in (0, 1))
+    pairs, other = (experiment.sign_pairs(table, seed) for seed in (0, 1))
     assert 0.25 < pairs.first_chosen.mean() < 0.75
     assert (pairs.first_chosen != other.first_chosen).any()
     toward = np.where(pairs.first_chosen, 1, -1)[:, None]
@@ -184,10 +142,10 @@ def test_signs_are_drawn_by_pair_and_labels_follow(preferences, make):
         assert (first == chosen) == is_chosen
 
 
-def test_nothing_is_fitted_on_the_prompts_that_are_judged(preferences, make, monkeypatch):
+def test_nothing_is_fitted_on_the_prompts_that_are_judged(make, monkeypatch):
     config = make(repeats=2)
-    table = preferences.read_table(config)
-    pairs = preferences.signed(table, 0)
+    table = experiment.read_table(config)
+    pairs = experiment.sign_pairs(table, 0)
     judged = np.zeros(len(pairs.keys))
 
     def watch(_, of, is_held, *__):
@@ -195,8 +153,8 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(preferences, make, mon
         judged[is_held] += 1
         return {"units": np.ones(is_held.sum())}, 0.5
 
-    monkeypatch.setattr(preferences, "held_out_margins", watch)
-    credits, _ = preferences.measure(Embedded(np.ones((140, 4)), {}), pairs, config)
+    monkeypatch.setattr(experiment, "held_out_margins", watch)
+    credits, _ = experiment.measure(np.ones((70, 4)), pairs, config)
     assert (judged == 2).all()
     assert (credits["units"] == pairs.first_chosen).all()
 
@@ -255,57 +213,57 @@ def test_killed_embedding_resumes(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings._Encoder, "embed", count)
     resumed = embed(texts, options, tmp_path / "killed")
     assert len(seen_again) == 15
-    assert (resumed.vectors == whole.vectors).all()
-    assert resumed.notes == whole.notes
+    assert (resumed[0] == whole[0]).all()
+    assert resumed[1] == whole[1]
     alone = embed(texts[7:8], options, tmp_path / "alone")
-    assert (alone.vectors[0] == whole.vectors[7]).all()
+    assert (alone[0][0] == whole[0][7]).all()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
-def test_windows_are_averaged_or_cut_and_counted(tiny_model, tmp_path, pooling):
+def test_windows_are_averaged_or_cut_and_counted(tiny_model, tmp_path):
     import torch  # noqa: PLC0415
     from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415
 
     folder = tiny_model("bert")
     text = "lamp stone river cat " * 30
-    options = EmbeddingOptions(str(folder), pooling, max_tokens=24)
-    whole = embed([text], options, tmp_path)
-    cut = embed([text], EmbeddingOptions(**{**vars(options), "long_stories": "cut"}), tmp_path)
+    options = EmbeddingOptions(str(folder), max_tokens=24)
+    whole, notes = embed([text], options, tmp_path)
+    cut, notes_cut = embed(
+        [text], EmbeddingOptions(**{**vars(options), "long_stories": "cut"}), tmp_path
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder)
     own = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert whole.notes["tokens"] == len(own)
-    assert whole.notes["tokens_cut"] == 0
-    assert cut.notes["tokens"] + cut.notes["tokens_cut"] == len(own)
-    assert (cut.notes["windows"], cut.notes["longer_than_a_window"]) == (1, 1)
-    assert whole.notes["windows"] > 2
+    assert notes["tokens"] == len(own)
+    assert notes["tokens_cut"] == 0
+    assert notes_cut["tokens"] + notes_cut["tokens_cut"] == len(own)
+    assert (notes_cut["windows"], notes_cut["longer_than_a_window"]) == (1, 1)
+    assert notes["windows"] > 2
     ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt")["input_ids"]
     with torch.inference_mode():
         hidden = model(input_ids=ids).last_hidden_state[0]
-    expected = {"mean": hidden.mean(0), "first": hidden[0], "last": hidden[-1]}[pooling]
-    expected = expected / expected.norm()
-    assert_same(cut.vectors[0], expected)
-    assert not np.allclose(whole.vectors, cut.vectors, atol=1e-3)
+    expected = hidden.mean(0) / hidden.mean(0).norm()
+    assert_same(cut[0], expected)
+    assert not np.allclose(whole, cut, atol=1e-3)
 
 
 def test_embeddings_of_other_options_and_models_are_told_apart(tiny_model, tmp_path):
     bert, llama = str(tiny_model("bert")), str(tiny_model("llama"))
     texts = ["one story", "", "one story"]
-    one = embed(texts, EmbeddingOptions(bert), tmp_path)
-    assert (one.vectors[0] == one.vectors[2]).all()
-    assert one.notes["texts"] == 2
-    assert np.allclose(np.linalg.norm(one.vectors, axis=1), 1, atol=1e-5)
-    last = embed(texts, EmbeddingOptions(llama, "last"), tmp_path)
-    first = embed(texts, EmbeddingOptions(bert, "first"), tmp_path)
-    assert not np.allclose(one.vectors, first.vectors)
-    assert not np.allclose(one.vectors, last.vectors)
+    one, notes = embed(texts, EmbeddingOptions(bert), tmp_path)
+    assert (one[0] == one[2]).all()
+    assert notes["texts"] == 2
+    assert np.allclose(np.linalg.norm(one, axis=1), 1, atol=1e-5)
+    other, _ = embed(texts, EmbeddingOptions(llama), tmp_path)
+    half, _ = embed(texts, EmbeddingOptions(bert, dtype="bfloat16"), tmp_path)
+    assert not np.allclose(one, half, atol=1e-6)
+    assert not np.allclose(one, other)
     with pytest.raises(ConfigError, match="max_tokens"):
         embed(["new"], EmbeddingOptions(bert, max_tokens=4_096), tmp_path)
     with pytest.raises(ModelError, match="cannot load"):
         embed(["new"], EmbeddingOptions(str(tmp_path)), tmp_path)
     for file in tmp_path.glob("*/*.parquet"):
         file.write_bytes(b"not a table")
-    assert (embed(texts, EmbeddingOptions(bert), tmp_path).vectors == one.vectors).all()
+    assert (embed(texts, EmbeddingOptions(bert), tmp_path)[0] == one).all()
 
 
 def test_configs_that_cannot_work_are_refused(preferences, make):
@@ -316,9 +274,9 @@ def test_configs_that_cannot_work_are_refused(preferences, make):
     # Before anything is embedded.
     with pytest.raises(DataError, match="14 prompts: give pairs of at least 4"):
         preferences.main(make(folds=15, embedding={"model": "openai-api/fake/no-such-model"}))
-    with pytest.raises(ConfigError, match="pooling"):
-        preferences.main(make(embedding={"model": "openai-api/fake/embedder", "pooling": "last"}))
+    with pytest.raises(ConfigError, match="dtype"):
+        preferences.main(make(embedding={"model": "openai-api/fake/embedder", "dtype": "bfloat16"}))
     with pytest.raises(ConfigError, match="max_tokens"):
-        preferences.main(make(embedding={"model": "words", "max_tokens": 256}))
+        preferences.main(make(embedding={"model": "bert", "max_tokens": 4}))
     with pytest.raises(ConfigError, match="prefixes"):
         preferences.main(make(autoencoder={**SMALL, "prefixes": [2]}))

@@ -1,16 +1,14 @@
 """The embedded sample agrees with its card, and its votes are reproducible."""
 
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from litbench.config import load_config
 from litbench.curation.tokens import count_tokens, load_tokenizer
 from litbench.records import STORIES
-from litbench.sources.sample import read_sample, sample_path
+from litbench.sources.sample import read_sample
 from litbench.text import count_words, normalise, prompt_key
 
 VOTES = Path(__file__).parent.parent / "configs/data/sample_votes.yaml"
@@ -75,12 +73,3 @@ def test_only_overlong_stories_exceed_the_token_limit(sample):
     counts = count_tokens(tokenizer, texts, n_words, 20_000)
     for fit, count in zip(sample["fit"].to_pylist(), counts, strict=True):
         assert (count > 2_048) == (fit == "overlong")
-
-
-def test_simulated_votes_are_reproducible(load_program, tmp_path):
-    simulate = load_program("data_prep/simulate_sample.py")
-    copy = tmp_path / "stories.jsonl"
-    shutil.copy(sample_path(), copy)
-    arguments = ["--config", str(VOTES), "--stories", str(copy)]
-    simulate.main(load_config(simulate.Config, arguments))
-    assert copy.read_bytes() == sample_path().read_bytes()

@@ -258,6 +258,16 @@ def test_only_what_is_new_is_judged(benchmark, asked, tmp_path):
     assert len(list((tmp_path / "out/selection/parts").glob("*.parquet"))) == 3
 
 
+def test_a_folder_of_templates_stands_for_its_files(benchmark, asked, tmp_path):
+    (tmp_path / "a4").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / f"a4/{name}.yaml").write_text(f"criteria: Go by the {name}.\n")
+    program, config = benchmark(templates=[str(tmp_path / "a4")])
+    program.main(config)
+    first, second = (f"tiny@{tmp_path}/a4/{name}.yaml" for name in ("first", "second"))
+    assert asked == [first, second, "longer", "tiny"]
+
+
 def test_dry_run_sends_and_writes_nothing(benchmark, asked, capsys, tmp_path):
     raters = {
         "large": {"kind": "known", "rights": KNOWN},

@@ -1,281 +1,344 @@
-"""Simulated readers and worlds: seeds are reproducible and parameters have their effects."""
+"""Simulations: worlds and their readers, what raters learn, intervals over seeds, the program."""
 
-import hashlib
-import json
 import math
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from litbench import records
 from litbench.config import build, read_yaml
-from litbench.curation.invented_texts import styles_of
-from litbench.curation.simulation import (
-    ReaderSimulation,
+from litbench.errors import ConfigError, DataError
+from litbench.experiments import simulation
+from litbench.experiments.simulation import (
+    MEASURES,
+    TRUTH,
     World,
-    changed_world,
+    fit_preference,
+    observe,
     simulate_world,
-    stories_table,
+    summarise,
+    within_prompts,
 )
-from litbench.errors import ConfigError
-from litbench.models.features import feature_matrix
+from litbench.records import STORIES
 from litbench.tables import check_parquet, write_table
-from litbench.text import count_words, prompt_key
 
 ROOT = Path(__file__).parents[1]
-PROMPTS, STORIES = 150, 12
-COUNT = PROMPTS * STORIES
 
 
-def agreement(score, value):
-    """Return the share of pairs within a prompt whose higher score has the higher value."""
-    right = unequal = 0
-    for start in range(0, COUNT, STORIES):
-        s, v = score[start : start + STORIES], value[start : start + STORIES]
-        product = np.sign(s[:, None] - s[None, :]) * np.sign(v[:, None] - v[None, :])
-        right += int((product > 0).sum())
-        unequal += int((product != 0).sum())
-    return right / unequal
+@pytest.fixture(scope="module")
+def program(load_program):
+    return load_program("eval/simulate.py")
 
 
-# A world of as many stories as above, all of whose biases are off.
-OFF = {
-    "quality_weight": 0.0,
-    "length_weight": 0.0,
-    "fame_weight": 0.0,
-    "decay_hours": math.inf,
-    "growth_hours": 0.0,
-    "fade_hours": math.inf,
-    "ranking": 0.0,
-    "noise": 0.0,
-    "luck": 0.0,
-    "down": 0.0,
-    "audience_spread": 0.0,
-}
-READER_KEYS = set(ReaderSimulation.__dataclass_fields__) - {"seed"}
+def small(program, out, **changes):
+    keys = {
+        "out": out,
+        "base": {"prompts": 50},
+        "signs": 2,
+        "distractors": 2,
+        "variants": {
+            "full": {},
+            "naive": {"chosen_later": False, "symmetry_buckets": None},
+        },
+        "worlds": {"plain": {}},
+        "seeds": [1, 2],
+        "reference": "naive",
+    }
+    return build(program.Config, {**keys, **changes})
 
 
-@cache
-def _simulated(changes):
-    changes = dict(changes)
-    readers = {key: value for key, value in changes.items() if key in READER_KEYS}
-    stories = {key: value for key, value in changes.items() if key not in READER_KEYS}
-    base = {"seed": 5, "prompts": PROMPTS, "stories_per_prompt": STORIES}
-    return simulate_world(World(**(base | stories), readers=ReaderSimulation(**readers)))
+# Worlds and readers ---------------------------------------------------------------------------
 
 
-def simulated(*knobs, **changes):
-    """Return a world with the given parameters; later ones win."""
-    merged = {key: value for part in (*knobs, changes) for key, value in part.items()}
-    return _simulated(tuple(sorted(merged.items())))
+OFF = {"quality_weight": 0.0, "length_weight": 0.0, "decay_hours": math.inf, "noise": 0.0}
 
 
-def test_a_seed_of_the_readers_changes_readers_only():
-    world = simulated().world
-    other = simulate_world(replace(world, readers=replace(world.readers, seed=9)))
-    for name in ("prompt", "quality", "n_words", "author"):
-        assert getattr(other, name).tolist() == getattr(simulated(), name).tolist()
-    assert other.votes.created_utc.tolist() == simulated().votes.created_utc.tolist()
-    assert other.votes.score.tolist() != simulated().votes.score.tolist()
-    assert simulated(seed=6).quality.tolist() != simulated().quality.tolist()
-
-
-# A knob's value that switches it off, one that does not, and a change that only it lets through.
-SWITCHES = [
-    ({"quality_weight": 0.0}, {"quality_weight": 0.7}, {"author_quality": 0.9}),
-    ({"length_weight": 0.0}, {"length_weight": 0.35}, {"quality_length": 0.8}),
-    ({"fame_weight": 0.0}, {"fame_weight": 0.5}, {"fame_quality": 0.8}),
-    ({"ranking": 0.0}, {"ranking": 0.7}, {"steps": 5}),
-    ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"delay_hours": 2.0}),
-    ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"growth_hours": 3.0, "fade_hours": 4.0}),
-    ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"quality_delay": 0.7}),
-    ({"stories_spread": 0.0}, {"stories_spread": 0.5}, {"stories_audience": 0.9}),
-]
-
-
-@pytest.mark.parametrize(("off", "on", "change"), SWITCHES)
-def test_a_bias_that_is_off_has_no_effect_at_all(off, on, change):
-    for name in ("score", "readers"):
-        without = [getattr(simulated(off, c).votes, name).tolist() for c in ({}, change)]
-        assert without[0] == without[1]
-    changed = [simulated(on, c).votes.score.tolist() for c in ({}, change)]
-    assert changed[0] != changed[1]
-
-
-@pytest.mark.parametrize("ranking", [0.0, 1.0])
-def test_where_only_quality_counts_the_votes_follow_it(ranking):
-    drawn = simulated(OFF, quality_weight=1.0, base=-1.0, audience=1e6, ranking=ranking)
-    assert agreement(drawn.votes.score, drawn.quality) > 0.98
+def simulated(seed=5, **changes):
+    return simulate_world(World(**{"prompts": 150, "stories_per_prompt": 12.0, **changes}), seed)
 
 
 @pytest.mark.parametrize(
-    ("decay", "growth", "fade"), [(9.0, 0.0, 4.0), (9.0, 2.0, math.inf), (9.0, 30.0, 4.0)]
+    ("off", "on", "change"),
+    [
+        ({"length_weight": 0.0}, {"length_weight": 0.35}, {"quality_length": 0.8}),
+        ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"delay_hours": 2.0}),
+    ],
 )
-def test_number_of_readers_follows_the_arrival_rate(decay, growth, fade):
-    times = np.linspace(0, 400, 400_001)
-    rate = np.exp(-times / decay) * (1 - np.exp(-times / growth) if growth else 1)
-    seen = np.exp(-times / fade)
-    expected = np.trapezoid(rate * seen) / np.trapezoid(rate)
-    knobs = {"decay_hours": decay, "growth_hours": growth, "fade_hours": fade, "delay_hours": 0}
-    drawn = simulated(OFF, knobs, audience=1_000.0)
-    error = math.sqrt(expected / COUNT / 1_000)
-    assert abs(drawn.votes.readers.mean() / 1_000 - expected) < 5 * error
-    # In steps as at once, with places that hardly matter.
-    stepped = simulated(OFF, knobs, audience=1_000.0, ranking=1e-9)
-    assert abs(stepped.votes.readers.mean() / 1_000 - expected) < 5 * error
+def test_a_bias_that_is_off_has_no_effect_at_all(off, on, change):
+    def scores(knobs):
+        return [simulated(**knobs, **more).table["score"].to_pylist() for more in ({}, change)]
+
+    one, other = scores(off)
+    assert one == other
+    one, other = scores(on)
+    assert one != other
 
 
-def test_ranking_favours_leading_stories():
-    even, ranked = (simulated(OFF, decay_hours=14.0, ranking=r) for r in (0.0, 1.0))
-    top = [
-        np.mean(
-            (world.votes.readers.reshape(PROMPTS, STORIES) / world.votes.readers.mean()).max(axis=1)
-        )
-        for world in (even, ranked)
-    ]
-    assert top[1] > 1.5 * top[0]
-    assert ranked.votes.readers.mean() < even.votes.readers.mean()
-    first = np.arange(1, STORIES + 1) ** -1.0
-    everything = simulated(OFF, ranking=1.0, audience=10_000.0)
-    met = everything.votes.readers.reshape(PROMPTS, STORIES).sum(axis=1)
-    # Every reader looks through all places once, whoever stands in them.
-    assert np.allclose(met / 10_000, first.sum(), rtol=0.05)
+def test_where_only_quality_counts_the_votes_follow_it():
+    drawn = simulated(**{**OFF, "quality_weight": 1.0, "audience": 1e8})
+    # Readers and luck differ, the share of upvotes does not.
+    first, second = within_prompts(drawn.prompt).T
+    even = simulated(**{**OFF, "audience": 1e8}).table["score"].to_numpy()
+    share = drawn.table["score"].to_numpy() / even
+    right = np.sign(share[first] - share[second]) == np.sign(
+        drawn.quality[first] - drawn.quality[second]
+    )
+    assert right.mean() > 0.98
 
 
-def test_correlations_are_those_asked_for():
-    knobs = {"prompts": 2_000, "stories_per_prompt": 10.0, "authors": 500}
-    drawn = simulated(knobs, quality_length=0.5, quality_delay=-0.6, author_quality=0.4)
-    delay = drawn.votes.created_utc - np.array(simulated(knobs, delay_hours=0.0).votes.created_utc)
-    ranks = delay.argsort().argsort() / len(delay)
+def test_later_stories_have_fewer_readers_by_the_decay():
+    knobs = {**OFF, "audience": 1e5, "delay_hours": 6.0, "prompts": 600}
+    for decay in (6.0, 18.0):
+        late, never = (simulated(**{**knobs, "decay_hours": of}) for of in (decay, math.inf))
+        share = late.table["score"].to_numpy() / never.table["score"].to_numpy()
+        # The mean of exp(-t / decay) over exponential delays.
+        assert share.mean() == pytest.approx(decay / (decay + 6.0), rel=0.05)
+
+
+def test_a_world_has_the_shape_asked_for(tmp_path):
+    drawn = simulated(prompts=2_000, stories_per_prompt=6.5, quality_length=0.5)
+    assert set(np.bincount(drawn.prompt)) == {6, 7}
     assert abs(drawn.quality.mean()) < 0.1
     assert 0.93 < drawn.quality.std() < 1.07
     assert 0.47 < np.corrcoef(drawn.quality, np.log(drawn.n_words))[0, 1] < 0.53
-    # Of ranks it is 6 / pi * asin(r / 2) for each and so a little less.
-    assert -0.62 < np.corrcoef(drawn.quality, ranks)[0, 1] < -0.52
-    assert abs(np.median(drawn.n_words) / drawn.world.median_words - 1) < 0.05
-    assert abs(delay.mean() / 3_600 / drawn.world.readers.delay_hours - 1) < 0.3
+    assert abs(np.median(drawn.n_words) / 420 - 1) < 0.05
     counts = np.bincount(drawn.author)
     means = np.bincount(drawn.author, drawn.quality) / np.maximum(counts, 1)
+    # The author's share of the variance, and a seventh of the rest.
     assert 0.33 < np.var(means[counts > 0]) < 0.53
+    write_table(drawn.table, tmp_path / "stories.parquet")
+    check_parquet(tmp_path / "stories.parquet", STORIES)
+    assert simulated(seed=6).quality.tolist() != simulated().quality.tolist()
 
 
-def test_busy_prompts_have_more_stories():
-    world = {"prompts": 4_000, "stories_per_prompt": 6.5}
-    same = simulated(world)
-    assert set(np.bincount(same.prompt)) == {6, 7}
-    spread = simulated(world, OFF, stories_spread=0.6, stories_audience=0.8, audience_spread=1.0)
-    counts = np.bincount(spread.prompt, minlength=4_000)
-    assert counts.min() >= 1
-    assert 6.2 < counts.mean() < 6.8
-    mean_readers = np.bincount(spread.prompt, spread.votes.readers) / counts
-    assert np.corrcoef(np.log(counts), np.log1p(mean_readers))[0, 1] > 0.65
+# What raters learn ----------------------------------------------------------------------------
+
+
+def test_pairs_within_prompts_are_all_there_once():
+    prompt = np.array([3, 1, 3, 2, 3, 1])
+    assert sorted(map(tuple, within_prompts(prompt))) == [(0, 2), (0, 4), (1, 5), (2, 4)]
+    assert within_prompts(np.array([1, 2, 3])).shape == (0, 2)
+
+
+def test_the_penalty_is_one_of_the_sum_over_pairs():
+    random = np.random.default_rng(1)
+    differences = random.normal([0.8, 0, -0.3, 0], size=(200, 4))
+    weights = fit_preference(differences)
+    wrong = 1 / (1 + np.exp(differences @ weights))
+    # The slope of what is minimised.
+    assert weights - differences.T @ wrong == pytest.approx(np.zeros(4), abs=1e-3)
+
+
+def test_a_rater_observes_length_signs_and_distractors(program, tmp_path):
+    config = small(program, tmp_path, signs=3, sign_noise=0.5, distractors=3)
+    stories = simulate_world(World(prompts=600), 2)
+    features = observe(stories, config, 1)
+    assert features.shape == (len(stories.quality), 7)
+    told = np.corrcoef(np.column_stack([stories.quality, np.log(stories.n_words), features]).T)
+    assert told[1, 2] > 0.99, "length is observed without noise"
+    assert np.abs(told[0, 3:6] - 1 / math.sqrt(1.25)).max() < 0.03
+    assert np.abs(told[:2, 6:]).max() < 0.06
+
+
+def rows_of(gain, seeds=(1, 2, 3), **changes):
+    """A study of one world, in which seeds differ by 0.01 and what is gained by 0.001."""
+    return [
+        {
+            "world": "w",
+            "seed": seed,
+            "variant": variant,
+            "amount": amount,
+            **dict.fromkeys(MEASURES, 0.5 + plus + seed / 100),
+            **changes,
+        }
+        for seed in seeds
+        for variant, plus in (("naive", 0.0), ("full", gain + seed / 1_000), (TRUTH, 0.2))
+        for amount in ("equal", "all")
+    ]
+
+
+def found_in(rows, variant="full", measure="agreement", reference="naive"):
+    (one,) = [
+        one
+        for one in summarise(rows, reference)
+        if (one["variant"], one["amount"], one["measure"]) == (variant, "equal", measure)
+    ]
+    return one
+
+
+def test_differences_are_paired_by_seed():
+    rows = rows_of(0.1)
+    one = found_in(rows)
+    assert found_in(rows, "naive")["difference"] is None
+    assert one["difference"].mean == pytest.approx(0.102)
+    assert one["difference"].high - one["difference"].low < 0.006
+    assert one["interval"].high - one["interval"].low > 0.02
+    turned = found_in(rows, "naive", reference="full")["difference"]
+    assert (turned.low, turned.high) == pytest.approx(
+        (-one["difference"].high, -one["difference"].low)
+    )
+    assert found_in(rows, reference=TRUTH)["difference"].mean == pytest.approx(-0.098)
+
+
+def test_seeds_without_a_figure_are_left_out_of_it():
+    rows = rows_of(0.1, seeds=(1, 2, 3, 4))
+    for row in rows:
+        if row["seed"] == 4:
+            row["prefers_longer"] = math.nan
+    one = found_in(rows, measure="prefers_longer")
+    assert one["difference"] == found_in(rows_of(0.1), measure="prefers_longer")["difference"]
+    assert one["interval"].clusters == 3
+    assert found_in(rows)["interval"].clusters == 4
+    none = found_in(rows_of(0.1, prefers_longer=math.nan), measure="prefers_longer")
+    assert math.isnan(none["interval"].mean)
+    assert math.isnan(none["difference"].mean)
+
+
+@pytest.mark.parametrize("measure", ["right", "agreement"])
+def test_shares_and_intervals_are_within_zero_and_one(measure):
+    rows = [{**row, measure: {1: 0.7, 2: 0.999}[row["seed"]]} for row in rows_of(0.1, seeds=(1, 2))]
+    interval = found_in(rows, measure=measure)["interval"]
+    assert 0 <= interval.low < interval.mean < interval.high <= 1
+    alone = found_in([row for row in rows if row["seed"] == 1], measure=measure)
+    assert math.isnan(alone["interval"].low)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"readers.rankin": 1}, "here: .*'readers.ranking'"),
-        ({"prompts": 0}, "here: key 'prompts' is 0"),
-        ({"quality_delay": math.nan}, "quality_delay"),
-        ({"readers.decay_hours": 0.0}, "readers.decay_hours"),
-        ({"readers.base": math.inf}, "readers.base"),
+        ({"seeds": [1, 1]}, "seeds is"),
+        ({"reference": "fulll"}, "reference 'fulll' is not a variant: did you mean 'full'"),
+        ({"variants": {"naive": {"min_scor": 3}}}, "variants: naive"),
+        ({"variants": {"naive": {"splits": {"all": 1.0}}}}, "splits"),
+        ({"variants": {"naive": {}, "truth": {}}}, "itself defines the variant truth"),
+        ({"sign_noise": math.nan}, "'sign_noise' is nan"),
+        ({"worlds": {}}, "give at least one"),
+        ({"worlds": {"w": {"audienc": 3}}}, "worlds: w.*audience"),
+        ({"worlds": {"w": {"prompts": 0}}}, "worlds: w: key 'prompts' is 0"),
+        ({"worlds": {"w": {"decay_hours": 0.0}}}, "decay_hours"),
+        ({"worlds": {"w": {"quality_weight": math.inf}}}, "quality_weight"),
+        ({"worlds": {"../w": {}}}, "use only letters"),
     ],
 )
-def test_values_that_make_no_sense_are_named(changes, said):
+def test_invalid_configs_raise_before_running(program, tmp_path, changes, said):
     with pytest.raises(ConfigError, match=said):
-        changed_world(World(), changes, "here")
+        program.main(small(program, tmp_path, **changes))
+    assert not (tmp_path / "parts").exists()
 
 
-TEXT_WORLD = {"prompts": 100, "median_words": 130.0, "words_spread": 0.9}
+def test_the_truth_reaches_no_pair(program, tmp_path, monkeypatch):
+    config = small(program, tmp_path)
+    drawn = simulate_world(config.base, 1)
+    rows = []
+    for quality in (drawn.quality, -drawn.quality):
+        stories = drawn._replace(quality=quality)
+        monkeypatch.setattr(simulation, "simulate_world", lambda *_, stories=stories: stories)
+        rules = simulation.read_rules(config)
+        rows.append(simulation.run_world(config.base, 1, rules, config, "world"))
+    for one, other in zip(*rows, strict=True):
+        if one["variant"] != TRUTH:
+            for name in ("pairs", "chosen_longer"):
+                assert one[name] == other[name]
+            assert one["right"] == pytest.approx(1 - other["right"])
 
 
-def test_texts_have_exactly_n_words(tmp_path):
-    drawn = simulated(TEXT_WORLD)
-    table = stories_table(drawn)
-    assert count_words(table["text"]).to_pylist() == table["n_words"].to_pylist()
-    assert table["n_words"].to_pylist() == drawn.n_words.tolist()
-    assert table.column_names == [*records.STORIES.arrow().names, "quality", "readers"]
-    write_table(table, tmp_path / "stories.parquet")
-    check_parquet(tmp_path / "stories.parquet", records.STORIES)
-    assert table.equals(stories_table(drawn))
-    prompts = set(table["prompt"].to_pylist())
-    assert len({prompt_key(prompt) for prompt in prompts}) == len(prompts) == 100
-    named = stories_table(drawn, texts=False)
-    assert pc.count_distinct(named["text"]).as_py() == len(drawn.prompt)
-    for name in (*records.STORIES.arrow().names, "quality", "readers"):
-        if name not in ("prompt", "text"):
-            assert named[name].equals(table[name])
+def test_raters_judge_held_out_prompts(program, tmp_path, monkeypatch):
+    config, seen = small(program, tmp_path), {}
+    make_pairs = simulation.make_pairs
+
+    def spy(stories, *rest):
+        seen["prompts"] = set(stories["prompt_id"].to_pylist())
+        found = make_pairs(stories, *rest)
+        # Rows of the table are the rows of the arrays.
+        assert max(of.max() for of in found.values()) < stories.num_rows
+        return found
+
+    monkeypatch.setattr(simulation, "make_pairs", spy)
+    simulation.run_world(config.base, 1, simulation.read_rules(config), config, "world")
+    assert seen["prompts"] == {f"p{place}" for place in range(35)}
 
 
-def test_styles_tell_the_share_of_quality_asked_for():
-    quality = np.random.default_rng(1).standard_normal(40_000)
-    for share in (0.0, 0.3, 0.8):
-        styles = styles_of(quality, share, np.random.default_rng(2))
-        told = styles @ np.linalg.lstsq(styles, quality, rcond=None)[0]
-        assert abs(np.var(told) - share) < 0.02
+def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
+    keys = {
+        "worlds": {"plain": {}, "again": {}, "taste": {"length_weight": 1.5}},
+        "seeds": [1, 2],
+        "title": "<i>all</i>",
+    }
+    run_world, ran = simulation.run_world, []
 
+    def killed(world, seed, *rest):
+        ran.append(seed)
+        if len(ran) == 3:
+            raise DataError("killed")
+        return run_world(world, seed, *rest)
 
-def told_by_features(style):
-    """Return the held-out agreement on random pairs of a linear model of surface features."""
-    drawn = simulated(TEXT_WORLD, style=style, prompts=100)
-    table = stories_table(drawn)
-    features = feature_matrix(table["prompt"].to_pylist(), table["text"].to_pylist())
-    features = (features - features.mean(0)) / np.maximum(features.std(0), 1e-9)
-    half = len(features) // 2
-    weights = np.linalg.solve(
-        features[:half].T @ features[:half] + 10 * np.eye(features.shape[1]),
-        features[:half].T @ drawn.quality[:half],
-    )
-    told = np.corrcoef(features[half:] @ weights, drawn.quality[half:])[0, 1]
-    return 0.5 + math.asin(told) / math.pi
+    monkeypatch.setattr(simulation, "run_world", killed)
+    with pytest.raises(DataError, match="killed"):
+        program.main(small(program, tmp_path, **keys))
+    damaged = next((tmp_path / "parts").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    program.main(small(program, tmp_path, **keys))
+    # Two worlds are equal, and no world is run twice but the damaged one.
+    assert len(ran) == 4 + 1 + 1
+    rows = pq.read_table(tmp_path / "study.parquet").to_pylist()
+    # Worlds, seeds, variants with the truth, amounts.
+    assert len(rows) == 3 * 2 * 3 * 2
+    assert {row["right"] for row in rows if row["variant"] == TRUTH} == {1.0}
+    assert {row["chosen_longer"] for row in rows if row["variant"] == "full"} == {0.5}
+    agreement, pairs = {}, {}
+    for row in rows:
+        unit = (row["world"], row["seed"])
+        agreement[*unit, row["variant"], row["amount"]] = row["agreement"]
+        pairs.setdefault((unit, row["amount"]), []).append(row["pairs"])
+        if (row["variant"], row["amount"]) == ("full", "all"):
+            # It has the fewest pairs: the order in which they are drawn changes nothing.
+            assert row["agreement"] == pytest.approx(agreement[*unit, "full", "equal"], abs=1e-3)
+    for (unit, amount), counts in pairs.items():
+        assert amount == "all" or set(counts) == {min(pairs[unit, "all"])}
+    csv = pa_csv.read_csv(tmp_path / "study.csv").to_pylist()
+    assert len(csv) == 3 * 3 * 2 * len(MEASURES)
+    page = (tmp_path / "study.html").read_text(encoding="utf-8")
+    assert "&lt;i&gt;all" in page
+    assert "<i>all</i>" not in page
+    for name in ("agreement_equal", "prefers_longer_equal"):
+        assert (tmp_path / f"study_{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "var(--" not in (tmp_path / f"study_{name}.svg").read_text(encoding="utf-8")
 
-
-def test_features_learn_some_of_the_quality_and_never_all():
-    assert 0.62 < told_by_features(0.6) < 0.80
-    assert 0.43 < told_by_features(0.0) < 0.57
-
-
-def test_make_pairs_reads_simulated_stories(load_program, tmp_path, capsys):
-    simulate, make_pairs = (
-        load_program(f"data_prep/{name}.py") for name in ("simulate_stories", "make_pairs")
-    )
-    world = World(prompts=60, median_words=150.0)
-    for folder, texts in (("a", True), ("b", True), ("c", False)):
-        simulate.main(simulate.Config(out=tmp_path / folder, world=world, texts=texts))
-    # A fading that is off is infinite, for which JSON has no number.
-    written = (tmp_path / "a" / "manifest.json").read_text()
-    readers = json.loads(written, parse_constant=pytest.fail)["config"]["world"]["readers"]
-    assert readers["fade_hours"] == "inf"
-    assert build(ReaderSimulation, readers) == world.readers
-    first, second = (tmp_path / folder / "stories.parquet" for folder in ("a", "b"))
-    assert first.read_bytes() == second.read_bytes()
+    first = (tmp_path / "study.parquet").read_bytes()
     capsys.readouterr()
-    simulate.main(simulate.Config(out=tmp_path / "a", world=world))
-    assert capsys.readouterr().out.startswith("unchanged")
-    pairs = {}
-    for folder in ("a", "c"):
-        config = make_pairs.Config(
-            stories=tmp_path / folder / "stories.parquet",
-            out=tmp_path / folder / "pairs",
-            label_source="planted",
-        )
-        make_pairs.main(config)
-        pairs[folder] = pq.read_table(config.out / "pairs.parquet")
-    assert pairs["a"].num_rows > 20
-    assert pairs["a"].column_names == records.PAIRS.arrow().names
-    assert pairs["a"]["pair_id"].equals(pairs["c"]["pair_id"])
+    program.main(small(program, tmp_path, **keys))
+    assert "unchanged" in capsys.readouterr().out
+    # A seed more is all there is to run; another reference needs no world at all.
+    program.main(small(program, tmp_path, **{**keys, "seeds": [1, 2, 3]}))
+    assert len(ran) == 8
+    program.main(small(program, tmp_path, **keys, reference=TRUTH))
+    assert len(ran) == 8
+    assert (tmp_path / "study.parquet").read_bytes() == first
+    assert "minus truth" in (tmp_path / "study.txt").read_text(encoding="utf-8")
+    assert len(list((tmp_path / "parts").glob("*.json"))) == 4
 
 
-def test_a_world_keeps_its_stories():
-    keys = read_yaml(ROOT / "configs/data/simulated_stories.yaml")["world"] | {"prompts": 40}
-    table = stories_table(simulate_world(build(World, keys)))
-    columns = ["story_id", "prompt", "text", "score", "created_utc", "author"]
-    text = json.dumps(table.select(columns).to_pylist())
-    assert hashlib.sha256(text.encode()).hexdigest() == (
-        "208ebffeac293f35e7df38af39f1c8d28813fe65d90a76a84b2075b7c5ca17e2"
-    )
+def test_the_sample_study_keeps_its_figures(program, tmp_path):
+    keys = read_yaml(ROOT / "configs/eval/sample_simulation_study.yaml") | {
+        "out": str(tmp_path),
+        "worlds": {"biases_on": {}},
+        "seeds": [1, 2],
+    }
+    program.main(build(program.Config, keys))
+    found = {
+        (row["seed"], row["variant"]): (row["pairs"], round(row["agreement"], 6))
+        for row in pq.read_table(tmp_path / "study.parquet").to_pylist()
+        if row["amount"] == "all"
+    }
+    assert found == {
+        (1, "full"): (454, 0.744762),
+        (1, "naive_upvotes"): (1828, 0.737619),
+        (1, "without_symmetry"): (619, 0.708095),
+        (1, "truth"): (1828, 0.77381),
+        (2, "full"): (515, 0.740952),
+        (2, "naive_upvotes"): (2043, 0.717143),
+        (2, "without_symmetry"): (726, 0.705714),
+        (2, "truth"): (2043, 0.776667),
+    }

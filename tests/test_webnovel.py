@@ -255,3 +255,22 @@ def test_replies_are_read_as_published(tmp_path):
         assert [found[tag][0] for tag in TAGS] == expected, case["id"]
         assert round(found["value"][0], 4) == case["pred_norm"]
         assert round(found["percentile"][0], 2) == case["pred_percentile"]
+
+
+def test_the_writers_page_draws_the_distribution_of_each_criterion(tmp_path, program):
+    books = write_books(tmp_path / "books.json", [f"book_{n}" for n in range(12)], 1)
+    rows = []
+    for n in range(12):
+        rows += [
+            ("alpha", f"book_{n}", "writer", "chapter_1", STORY),
+            ("alpha", f"book_{n}", "gamma", "chapter_1", block(1 + n % 4)),
+        ]
+    turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
+    out = tmp_path / "out"
+    run(Run("webnovel", out, {"alpha": turns}, {"gamma": turns}, options={"books": books}))
+    done = program("eval/writers.py", "--runs", out, "--out", tmp_path / "page")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page/writers.html").read_text(encoding="utf-8")
+    assert page.count("<svg") >= 1 + 8 + 1
+    assert "Distributions" in page
+    assert "densities" not in page

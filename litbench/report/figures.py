@@ -5,6 +5,7 @@ variables, so that a picture works in the light and the dark theme. Text in SVG 
 """
 
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -210,6 +211,32 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str) -> Drawin
         axes.set_xlabel(label)
 
     return drawing(f"distribution {label}", draw)
+
+
+def densities(groups: Mapping[str, np.ndarray], label: str) -> Drawing:
+    """Kernel density of each group of values, and its fitted normal curve, dashed.
+
+    Args:
+        groups: by name, at least two different values.
+        label: what the values are.
+    """
+
+    def draw(axes: Any) -> None:
+        from scipy.stats import gaussian_kde, norm  # noqa: PLC0415
+
+        every = np.concatenate(list(groups.values()))
+        margin = 0.2 * np.ptp(every)
+        at = np.linspace(every.min() - margin, every.max() + margin, 201)
+        colors = itertools.cycle(SERIES)
+        lines = []
+        for values, color in zip(groups.values(), colors, strict=False):
+            lines += axes.plot(at, gaussian_kde(values)(at), color=color)
+            axes.plot(at, norm.pdf(at, values.mean(), values.std()), color=color, linestyle="--")
+        axes.set_xlabel(label)
+        axes.set_ylabel("density")
+        _legend(axes, lines, list(groups))
+
+    return drawing(f"densities {label}", draw)
 
 
 def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:

@@ -13,12 +13,9 @@ import pyarrow as pa
 
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.comparisons import Change, compare_all
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import LEVEL, Interval
 from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
-from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
-from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import coin_note, significance_note, strata_note, write_dollars
 from litbench.metrics.writers import WriterRow
 from litbench.records import OUTCOMES, connected_prompts
@@ -52,7 +49,7 @@ from litbench.report.document import (
 )
 from litbench.report.figures import Line
 from litbench.store import Artifact
-from litbench.text import aligned, clean_name, digest
+from litbench.text import clean_name, digest
 
 # Stories on a page are cut to this many characters.
 _MOST_LETTERS = 12_000
@@ -634,6 +631,7 @@ def write_writers(
     *,
     scale: str = "",
     excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    distributions: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
 ) -> None:
     """Write writers.html: the leaderboard of writers as a plot, all tables, and excerpts.
 
@@ -646,6 +644,7 @@ def write_writers(
         published: published results by name and writer.
         scale: the scale of the grades.
         excerpts: by writer, a prompt and a text.
+        distributions: by quantity and writer, the grades of its items.
     """
     name = next(iter(published), None)
     hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
@@ -669,6 +668,10 @@ def write_writers(
     sections += [
         Section(title, table=Table(table[0], table[1:])) for title, table in tables.items()
     ]
+    drawings = {one: figures.densities(of, one) for one, of in distributions.items()}
+    normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
+    pictures = [Figure(one, "", drawn) for one, drawn in drawings.items()]
+    sections += [Section("Distributions", normal, figures=pictures)] if pictures else []
     cards = [
         Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
         for writer, (prompt, text) in excerpts.items()
@@ -685,373 +688,3 @@ def write_writers(
     facts = f"{len(rows)} writers. {written_now()}"
     page = Page("LitBench: writers", lead, facts, sections)
     write_page(artifact, "writers", page, {"writers": panel})
-
-
-# Preferences ----------------------------------------------------------------------------------
-
-_SHOWN_UNITS, _MOST_LABEL = 20, 34
-
-
-def pairs_to_read(
-    values: np.ndarray,
-    prompts: Sequence[str],
-    sides: Sequence[tuple[str, str]],
-    first_chosen: np.ndarray,
-    unit: int,
-    count: int = 3,
-) -> list[Section]:
-    """The pairs on which a unit is strongest, and as many others selected by a hash."""
-    active = np.flatnonzero(values).tolist()
-    strongest = sorted(active, key=lambda row: (-abs(values[row]), row))[:count]
-    others = sorted(set(active) - set(strongest), key=lambda row: digest("to read", unit, row))
-    shown: list[Section] = []
-    for how, rows in (("strongest", strongest), ("at random", others[:count])):
-        for row in rows:
-            texts = sides[row] if values[row] > 0 else sides[row][::-1]
-            more_chosen = bool(first_chosen[row]) == bool(values[row] > 0)
-            words = ("chosen", "rejected") if more_chosen else ("rejected", "chosen")
-            tags = f"more of unit {unit}, {words[0]}", f"less, {words[1]}"
-            cut = (shorten(text, _MOST_LETTERS) for text in texts)
-            card = Card(list(zip(tags, cut, strict=True)), prompts[row], lost=[int(more_chosen)])
-            which = "more" if more_chosen else "less"
-            title = f"{how}, size {abs(float(values[row])):.2f}, {which} of it was chosen"
-            name = f"unit-{unit}-pair-{len(shown)}"
-            shown.append(Section(title, cards=[card], name=name, fold=False))
-    return shown
-
-
-def draw_units(units: Sequence[UnitRow]) -> Figure | None:
-    """Plot the coefficients with their intervals; None without active units."""
-    rows = []
-    for row in sorted(units[:_SHOWN_UNITS], key=lambda row: -row.coefficient.mean):
-        text = f"{row.unit}: {row.label}"
-        text = text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
-        rows.append((text, [[row.coefficient]]))
-    if not rows:
-        return None
-    caption = (
-        "Log-odds of being preferred for a root mean square of each unit, with 95 % intervals by "
-        "prompt that take the units as given. Positive: more of what the label names raises the "
-        "odds."
-    )
-    drawn = figures.dots(rows, ["coefficient"], "log-odds", levels=[0])
-    return Figure("Coefficients of the units", caption, drawn)
-
-
-def write_preferences(
-    artifact: Artifact,
-    study: PreferenceStudy,
-    *,
-    title: str,
-    label_sources: Sequence[str],
-    examples: Mapping[int, Sequence[Section]],
-    notes: Mapping[str, Any],
-) -> None:
-    """Write preferences.html and its plot.
-
-    Args:
-        artifact: the output folder.
-        study: the results.
-        title: heading of the page.
-        label_sources: who labelled the pairs.
-        examples: `pairs_to_read` by unit.
-        notes: of the embeddings.
-    """
-    panel, units, by = draw_units(study.units), study.units, study.described_by
-    method = (
-        "Both stories of a pair are embedded, and one embedding is subtracted from the other, in "
-        "an order given by a hash. A sparse autoencoder represents every difference by a few "
-        "signed units; a linear model without intercept predicts from the units which side was "
-        f"chosen. The units do not reconstruct {percent(study.unexplained, 0)} of the held-out "
-        "differences."
-    )
-    folds = (
-        "Autoencoders and linear models are fitted in each fold, without the prompts that they "
-        "judge, so the units differ between folds and from those below. A margin of zero counts ½. "
-        "Intervals are 95 %, clustered by prompt; p values have Holm's correction for all "
-        "differences of the table. The paper reports 0.612 for such units on its own held-out "
-        "pairs (3.4.1)."
-    )
-    agreement = table_of(
-        study.agreements,
-        {
-            "linear model on": lambda one: one.name,
-            "agreement": lambda one: stacked(one.agreement),
-            ENDS: lambda one: Cell(scale=one.agreement),
-            "chosen longer": lambda one: stacked(one.chosen_longer),
-            "chosen shorter": lambda one: stacked(one.chosen_shorter),
-            "over the longer story": lambda one: Cell(
-                signed(one.over_longer), [p_value(one.p_holm)] if one.over_longer else []
-            ),
-        },
-    )
-    silent = study.silent_units
-    to_read = [
-        Section(
-            f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
-            _surface_note(row),
-            parts=examples[row.unit],
-            fold=False,
-            name=f"unit-{row.unit}",
-        )
-        for row in units
-    ]
-    first = study.agreements[0].agreement
-    sections = [
-        Section(
-            "Held-out agreement",
-            method,
-            agreement,
-            remarks=[folds],
-            name="agreement",
-            warnings=[*few_prompts(first), *_embedding_warnings(notes)],
-        ),
-        Section(
-            "Units",
-            _units_note(by),
-            _units_table(study),
-            [panel] if panel else [],
-            [f"{silent} further units are active on no pair."] if silent else [],
-        ),
-        Section(
-            "Pairs to read",
-            "For every unit, the pairs on which it is strongest, then random pairs on which it "
-            "is active. The story with more of the unit is on the left.",
-            parts=to_read,
-            name="pairs",
-        ),
-    ]
-    clear = [row for row in units if row.is_significant]
-    lead = (
-        f"A linear model on sparse units has a held-out agreement of {write_interval(first)}. "
-        f"{len(clear)} of {len(units)} units have a significant coefficient"
-        f"{f', above all {clear[0].label}' if clear else ''}."
-    )
-    facts = (
-        f"{study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}; "
-        f"{label_text(label_sources)}. {written_now()}"
-    )
-    page = Page(title, lead, facts, sections, label_sources)
-    write_page(artifact, "preferences", page, {"coefficients": panel})
-
-
-def _embedding_warnings(notes: Mapping[str, Any]) -> list[str]:
-    warnings = []
-    if (notes.get("unknown_tokens") or 0) > 0.05:
-        warnings.append(
-            f"The vocabulary of the embedding model lacks {percent(notes['unknown_tokens'])} of "
-            "the tokens, so it misses much of these stories."
-        )
-    if cut := notes.get("tokens_cut"):
-        share = percent(cut / (cut + notes["tokens"]))
-        warnings.append(
-            f"The ends of {notes['longer_than_a_window']:,} of {notes['texts']:,} stories were cut "
-            f"off, {share} of all tokens, so the units describe the beginnings."
-        )
-    return warnings
-
-
-def _units_note(by: str | None) -> str:
-    described = (
-        "No model described the units. Their labels are counts on the pairs on which they are "
-        "active: correlations with surface features, and words that occur only on the side with "
-        "more of the unit. These are hints, not descriptions."
-    )
-    if by:
-        described = (
-            f"Described by {by}. Fidelity is tested on pairs of other prompts, in an order "
-            f"independent of the unit: how often {by}, given only the description, names the side "
-            "with more of the unit. Naming neither side counts ½, which is also chance."
-        )
-    return (
-        "One autoencoder, fitted on all pairs without looking at their labels, and one linear "
-        f"model on its units. {described} A coefficient is in log-odds of being preferred for a "
-        "root mean square of the unit, all units in one model with a penalty that shrinks them "
-        "towards 0. Its interval, by prompt, takes the units and the penalty as given; another "
-        "training may find other units. Bold where it differs significantly from 0 (Benjamini and "
-        "Hochberg over all units). Preferred: how often the side with more of the unit was chosen, "
-        "among the pairs on which it is active."
-    )
-
-
-def _units_table(study: PreferenceStudy) -> Table:
-    def about(row: UnitRow) -> Cell:
-        small = [f"counted: {surface_label(row.surface)}"] if study.described_by else []
-        return Cell(row.label, small, is_text=True)
-
-    def coefficient(row: UnitRow) -> Cell:
-        found = row.coefficient
-        known = math.isfinite(found.low)
-        small = [f"[{signed(found.low)}, {signed(found.high)}]"] if known else []
-        return Cell(signed(found.mean), small, is_bold=row.is_significant)
-
-    def fidelity(row: UnitRow) -> Cell:
-        if row.fidelity is None:
-            return Cell("–")
-        unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
-        return stacked(row.fidelity.agreement, f"{row.fidelity.agreement.n} pairs{unread}")
-
-    return table_of(
-        study.units,
-        {
-            "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),
-            "description" if study.described_by else "what is counted": about,
-            "coefficient": coefficient,
-            "prevalence": lambda row: percent(row.prevalence),
-            "preferred": lambda row: stacked(row.preferred, f"{row.preferred.n:,} pairs"),
-            "fidelity": fidelity,
-        },
-    )
-
-
-def _surface_note(row: UnitRow) -> str:
-    found = row.surface
-    correlations = ", ".join(
-        f"{name.replace('_', ' ')} {r:+.2f}" for name, r in found.correlations.items()
-    )
-    return (
-        f"Correlations: {correlations}. Words of the side with more: "
-        f"{', '.join(found.more) or 'none'}; with less: {', '.join(found.less) or 'none'}."
-    )
-
-
-# Simulation studies ---------------------------------------------------------------------------
-
-_PLOTTED = (
-    ("agreement", "equal", "agreement, equal n"),
-    ("agreement", "all", "agreement, all pairs"),
-    ("prefers_longer", "equal", "prefers the longer, equal n"),
-)
-# The results of one world, by variant, amount and measure.
-World = Mapping[tuple[str, str, str], Summary]
-
-
-def group_worlds(summaries: Sequence[Summary]) -> dict[str, dict[str, World]]:
-    """The results by sweep (`worlds` for single worlds), then by the label of the world."""
-    groups: dict[str, dict[str, Any]] = {}
-    for one in summaries:
-        group, label = one.world, f"{one.world} {one.value}"
-        if one.value is None:
-            group, label = "worlds", one.world
-        of = groups.setdefault(group, {}).setdefault(label.removesuffix(".0"), {})
-        of[one.variant, one.amount, one.measure] = one
-    return groups
-
-
-def table_rows(of: World, reference: str) -> list[list[str]]:
-    """The table of one world: a heading, then a row for every variant."""
-    rows = [
-        [
-            "variant",
-            "agreement, equal n",
-            f"minus {reference}",
-            "prefers the longer",
-            f"minus {reference}",
-            "pairs are right",
-            "chosen is longer",
-            "pairs",
-            "agreement, all pairs",
-            f"minus {reference}",
-        ]
-    ]
-    for name in dict.fromkeys(variant for variant, _, _ in of):
-        longer, natural = of[name, "equal", "prefers_longer"], of[name, "all", "agreement"]
-        equal, size = of[name, "equal", "agreement"], of[name, "all", "pairs"].interval.mean
-        right, chosen = (of[name, "all", key].interval for key in ("right", "chosen_longer"))
-        rows.append(
-            [
-                name,
-                str(equal.interval),
-                signed(equal.difference),
-                str(longer.interval),
-                signed(longer.difference),
-                f"{right.mean:.3f}",
-                f"{chosen.mean:.3f}",
-                f"{size:,.0f}",
-                str(natural.interval),
-                signed(natural.difference),
-            ]
-        )
-    return rows
-
-
-def study_text(summaries: Sequence[Summary], reference: str) -> str:
-    """The results as text for a terminal."""
-    text = "Agreement with true quality on random pairs; means and 95 % intervals over seeds.\n"
-    for worlds in group_worlds(summaries).values():
-        for label, of in worlds.items():
-            equal = of[reference, "equal", "pairs"].interval.mean
-            longer = of[reference, "equal", "random_longer"].interval
-            text += f"\n{label}: equal n is {equal:,.0f} pairs; share of random pairs whose better "
-            text += f"story is longer: {longer}\n{aligned(table_rows(of, reference))}"
-    return text
-
-
-def draw_group(group: str, worlds: Mapping[str, World]) -> dict[str, Figure]:
-    """A plot of each measure, with a row for each world and a colour for each variant."""
-    variants = dict.fromkeys(variant for of in worlds.values() for variant, _, _ in of)
-    names = sorted(variants, key=lambda name: name == TRUTH)
-    caption = "Means and 95 % intervals over seeds. truth: trained on pairs labelled by quality."
-    panels = {}
-    for measured, amount, title in _PLOTTED:
-        rows = [
-            (
-                label.removeprefix(f"{group} ").replace("_", " "),
-                [[of[name, amount, measured].interval] for name in names],
-            )
-            for label, of in worlds.items()
-        ]
-        drawn = figures.dots(rows, [name.replace("_", " ") for name in names], title)
-        figure = Figure(f"{group.replace('_', ' ')}: {title}", caption, drawn)
-        panels[f"study_{group}_{measured}_{amount}"] = figure
-    return panels
-
-
-def write_study(
-    artifact: Artifact, summaries: Sequence[Summary], title: str, reference: str
-) -> None:
-    """Write study.csv, study.txt, study.html and its plots."""
-    text, groups = study_text(summaries, reference), group_worlds(summaries)
-    drawn = {group: draw_group(group, worlds) for group, worlds in groups.items()}
-    rows = [vars(one) for one in summaries]
-    artifact.write("study.csv", lambda path: write_csv(rows, path))
-    artifact.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    warning = (
-        "Nobody read these stories. The page shows what pairing rules do if readers behave as "
-        "simulated; it says nothing about real readers."
-    )
-    note = (
-        "Equal n: every variant is trained on as many pairs as the smallest has. Pairs are right: "
-        "share of pairs whose chosen story is the better one. truth: trained on random pairs "
-        "labelled by true quality. Intervals are 95 %, over seeds; differences are paired by seed."
-    )
-    sections: list[Section] = []
-    for group, worlds in groups.items():
-        tables = [(label, table_rows(of, reference)) for label, of in worlds.items()]
-        parts = [
-            Section(
-                label.replace("_", " "),
-                table=Table(table[0], table[1:]),
-                fold=place == len(tables) - 1,
-                name=f"{group}-{place}",
-            )
-            for place, (label, table) in enumerate(tables)
-        ]
-        shown = list(drawn[group].values())
-        sections.append(
-            Section(
-                group.replace("_", " "),
-                [] if sections else note,
-                figures=shown,
-                parts=parts,
-                warnings=[] if sections else [warning],
-            )
-        )
-    lead = (
-        "Raters trained on pairs of each variant of the rules, tested on random pairs against true "
-        "quality."
-    )
-    seeds = summaries[0].interval.n
-    facts = f"{seeds} seeds per world; every story, reader and vote is simulated. {written_now()}"
-    panels = {key: one for of in drawn.values() for key, one in of.items()}
-    write_page(artifact, "study", Page(title, lead, facts, sections), panels)
