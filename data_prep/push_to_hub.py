@@ -29,8 +29,9 @@ import yaml
 from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import parse_name, replace_files
-from litbench.markdown import escape, make_rows, without_folders
+from litbench.markdown import escape, without_folders
 from litbench.records import PAIRS, as_conversations
+from litbench.show import show
 from litbench.sources.posts import THING_ID
 from litbench.store import Artifact, read_manifest_of
 from litbench.tables import check_parquet
@@ -224,13 +225,13 @@ def write_card(
         escape(config.about),
         "Pairs of stories written to the same prompt, one of them preferred.",
         *(LABEL_SOURCES[source] for source in sorted({row[1] for row in rows})),
-        "\n".join(make_rows(heading, rows)),
+        show([heading, *rows], "md") + "\n",
         "## How it was made",
         textwrap.indent(code, "    ", lambda _: True),
-        "\n".join(make_rows(("step", "kept", "removed"), funnel)),
+        show([("step", "kept", "removed"), *funnel], "md") + "\n",
         "## Columns",
         "Times are in seconds since 1970-01-01 UTC. Values that the source does not have are null.",
-        "\n".join(make_rows(("column", "kind", "about"), described)),
+        show([("column", "kind", "about"), *described], "md") + "\n",
         "## Rights",
         f"The licence above ({escape(config.license)}) covers the selection and the labels.",
         RIGHTS_OF_IDS if config.ids_only else RIGHTS_OF_TEXTS,

@@ -47,7 +47,6 @@ from litbench.metrics.grades import (
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.plackett_luce import Ranking, plackett_luce
-from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
     PairCredits,
     TextAgreement,
@@ -63,6 +62,7 @@ from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
 from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
+from litbench.show import show
 from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
@@ -334,7 +334,7 @@ def main(config: Config) -> None:
     tables, notes = comparison_tables(comparison), comparison_notes(comparison)
     if config.utility_prior and utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    parts_of_text = [f"{title}\n" + "\n".join(text_table(table)) for title, table in tables.items()]
+    parts_of_text = [f"{title}\n{show(table)}" for title, table in tables.items()]
     text = "\n\n".join([*parts_of_text, *notes]) + "\n"
     table = [
         {

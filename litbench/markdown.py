@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -11,12 +11,6 @@ def escape(value: Any) -> str:
     """A value as one line of Markdown, with all markup escaped."""
     line = html.escape(" ".join(str(value).split()), quote=False)
     return re.sub(r"([\\`*_\[\]|~$]|^[#+=-])", r"\\\1", line)
-
-
-def make_rows(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The lines of a Markdown table; cells are escaped."""
-    lines = [f"| {' | '.join(heading)} |", f"|{' --- |' * len(heading)}"]
-    return [*lines, *(f"| {' | '.join(map(escape, row))} |" for row in rows), ""]
 
 
 def without_folders(value: Any) -> Any:

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.printing import text_table, write_dollars
+from litbench.metrics.printing import write_dollars
 from litbench.progress import ProgressBar
 from litbench.records import VERDICTS, empty_columns, prompt_keys
+from litbench.show import show
 from litbench.text import digest, prompt_key
 
 _SIDES = ("chosen", "rejected")
@@ -91,7 +92,7 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
         )
         for row in estimates
     ]
-    return "\n".join(text_table([heading, *rows]))
+    return show([heading, *rows])
 
 
 class Rater:

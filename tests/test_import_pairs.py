@@ -210,6 +210,14 @@ def test_repeated_pair_prefers_a_rationale(order, importing):
     assert counts["pairs"] == 13
 
 
+def test_columns_of_common_names_are_found(importing):
+    (pair,), _ = importing(
+        [{"title": "A door", "winner": "It opened.", "loser": "It stayed shut."}]
+    )
+    sides = [pair[name] for name in ("prompt", "chosen", "rejected")]
+    assert sides == ["A door", "It opened.", "It stayed shut."]
+
+
 def test_cleaning_is_off_by_default(importing, tmp_path):
     talk = "The door opened slowly.\n\nEDIT: Wow, thanks for the gold, kind stranger!"
     rows = [

@@ -11,7 +11,7 @@ import pytest
 
 from litbench.errors import ConfigError
 from litbench.metrics.comparisons import paired_difference
-from litbench.metrics.csv_table import csv_cell, write_csv
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import (
     CHANCE,
     leaderboard,
@@ -25,6 +25,7 @@ from litbench.metrics.printing import (
     write_dollars,
 )
 from litbench.records import OUTCOMES
+from litbench.show import csv_cell
 
 Build = Callable[..., pa.Table]
 

@@ -14,12 +14,12 @@ from litbench.report.tables import (
     draw_figure_4,
     draw_figure_5,
     group_of,
-    latex_escape,
     load_published,
     match_published,
     table_3,
     table_3_latex,
 )
+from litbench.show import latex_escape
 
 HOSTILE = (
     '=cmd|"/c calc"!A1 <script>alert(1)</script> \\input{x} $x^2_3$ 50 % & ~ [a](http://b) | `c`'

@@ -1,26 +1,12 @@
 """Tables of results as CSV files."""
 
-import csv
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
-
-# Spreadsheets of East Asian locales also read the full-width characters as the start of a formula.
-_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
-
-
-def csv_cell(value: Any) -> Any:
-    """A value for CSV: as `plain` returns it, with text escaped that a spreadsheet would run.
-
-    Spreadsheets read a cell that begins with =, +, -, @, a tab or a carriage return as a formula; a
-    leading apostrophe makes it a text (OWASP, CSV injection).
-    """
-    value = plain(value)
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+from litbench.show import show
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -42,9 +28,7 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write at least one row as CSV; see `flat_rows` and `csv_cell`."""
+    """Write at least one row as CSV; see `flat_rows` and `litbench.show`."""
     flat = flat_rows(rows)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(flat[0])
-        writer.writerows([csv_cell(value) for value in row.values()] for row in flat)
+    text = show([list(flat[0]), *(list(row.values()) for row in flat)], "csv")
+    path.write_text(text, encoding="utf-8", newline="")

@@ -8,17 +8,8 @@ from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import CHANCE, LeaderboardRow
 from litbench.records import OUTCOMES
+from litbench.show import show
 from litbench.text import clean_name
-
-
-def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns: the first left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, *cells in rows:
-        right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
-    return lines
 
 
 def write_dollars(value: float | None) -> str:
@@ -96,7 +87,7 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     blocks = [
         f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
         f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
-        "\n".join(text_table(table)),
+        show(table),
         "\n".join(
             f"{clean_name(row.rater)}: TRAINED ON {row.trained_on} OF THESE PROMPTS"
             for row in rows
@@ -106,7 +97,7 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
         strata_note(rows[0]),
     ]
     if judges := [row for row in rows if row.is_judge]:
-        blocks += ["\n".join(text_table(_judges_table(judges))), significance_note(rows)]
+        blocks += [show(_judges_table(judges)), significance_note(rows)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -151,7 +142,7 @@ def annotators_text(agreement: AnnotatorAgreement) -> str:
         f"pairs, {one.clusters} prompts, {one.n:,} comparisons in which the others' means "
         f"differ{gap}",
         "",
-        *text_table(table),
+        show(table),
         "",
         f"two annotators prefer the same story: {agreement.two_annotators}; Krippendorff's alpha "
         f"{agreement.alpha:.3f}",

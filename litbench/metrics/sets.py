@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from litbench.markdown import escape, make_rows
+from litbench.markdown import escape
 from litbench.metrics.comparisons import compare_all
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
+from litbench.show import show
 
 
 def set_rows(
@@ -161,10 +162,14 @@ def sets_markdown(
         "",
         "95 % intervals by prompt.",
         "",
-        *make_rows(
-            ["set", *heading[:3], *map(escape, raters)],
-            [[name, *(of.get(key, "–") for key in heading)] for name, of in cells.items()],
+        show(
+            [
+                ["set", *heading],
+                *([name, *(of.get(key, "–") for key in heading)] for name, of in cells.items()),
+            ],
+            "md",
         ),
+        "",
         *(f"- {escape(name)}: {escape(note)}" for name, note in notes),
         "",
     ]
@@ -176,18 +181,22 @@ def sets_markdown(
             "whose prompts a rater was trained are left out. 95 % intervals over sets, and prompts "
             "within them.",
             "",
-            *make_rows(
-                ["rater", "mean", "difference from the reference", "lowest", "highest"],
+            show(
                 [
-                    [
-                        row["rater"],
-                        _written(row, "{:.3f}"),
-                        _written(row["minus_reference"], "{:+.3f}"),
-                        *(f"{row[key]:.3f}" for key in ("lowest", "highest")),
-                    ]
-                    for row in means["raters"]
+                    ["rater", "mean", "difference from the reference", "lowest", "highest"],
+                    *(
+                        [
+                            row["rater"],
+                            _written(row, "{:.3f}"),
+                            _written(row["minus_reference"], "{:+.3f}"),
+                            *(f"{row[key]:.3f}" for key in ("lowest", "highest")),
+                        ]
+                        for row in means["raters"]
+                    ),
                 ],
+                "md",
             ),
+            "",
         ]
     lines += [
         f"Left out of the means: {escape(name)} (trained on: {escape(', '.join(raters))})."

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from litbench.markdown import as_text, escape, make_rows
+from litbench.markdown import as_text, escape
+from litbench.show import show
 
 # The manifest's digest of a data set or model on the Hub; others are of files and packages.
 _ON_HUB = re.compile(r"name:([\w-][\w.-]*/[\w.-]+)(?:[@:].*)?", re.ASCII)
@@ -117,4 +118,4 @@ def _table(heading: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     texts = [
         tuple(f"{cell:,}" if type(cell) is int else as_text(cell) for cell in row) for row in rows
     ]
-    return "\n".join(make_rows(heading, texts))
+    return show([heading, *texts], "md") + "\n"

@@ -42,7 +42,7 @@ from litbench.judges.session import (
 )
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
 from litbench.metrics.intervals import jackknife_interval
-from litbench.metrics.printing import text_table, write_dollars
+from litbench.metrics.printing import write_dollars
 from litbench.protocols.protocol import (
     MOST_JUDGE_SAMPLES,
     PROTOCOLS,
@@ -57,6 +57,7 @@ from litbench.protocols.protocol import (
 )
 from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
+from litbench.show import show
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
 from litbench.text import count_words
@@ -482,7 +483,7 @@ def _grades_text(path: Path, headline: str) -> str:
         mean = jackknife_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
         interval = f"[{mean.low:.2f}, {mean.high:.2f}]"
         rows.append((writer, judge, f"{mean.mean:.2f}", interval, str(mean.clusters)))
-    return "\n".join(text_table(rows))
+    return show(rows)
 
 
 def _is_finished(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.metrics.printing import write_dollars
 from litbench.report import figures
 from litbench.report.document import Figure, short_name, signed
+from litbench.show import latex_escape, show
 from litbench.text import clean_name
 
 _GROUP_OF_KIND = {
@@ -137,40 +138,6 @@ def _written(value: Any, form: str) -> str:
     return format(value, form) if form else clean_name(str(value))
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"{\char34}",
-    "`": r"{\char96}",
-    "'": r"{'}",
-    "-": "{-}",
-    # After \\ LaTeX would read [ and * as arguments.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "–": "--",
-    "“": "``",
-    "”": "''",
-    "…": r"\dots{}",
-}
-
-
-def latex_escape(text: str) -> str:
-    """Escape any text for LaTeX."""
-    return "".join(_LATEX.get(letter, letter) for letter in clean_name(text))
-
-
 def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows of `table_3` as LaTeX, without empty columns; requires booktabs and graphicx."""
     published = load_published()
@@ -204,10 +171,8 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
         )
     shown = [key for key in columns if any(row[key] is not None for row in rows)]
     cells = [[_written(row[key], columns[key][1]) for key in shown] for row in rows]
-    heading, *body = [
-        " & ".join(map(latex_escape, row)) + r" \\"
-        for row in [[columns[key][0] for key in shown], *cells]
-    ]
+    heading = [columns[key][0] for key in shown]
+    align = "".join("r" if columns[key][1] else "l" for key in shown)
     lines = [
         r"% \usepackage{booktabs,graphicx}",
         r"\begin{table}",
@@ -215,13 +180,7 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
         f"\\caption{{{latex_escape(caption)}}}",
         r"\label{tab:table3}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        f"\\begin{{tabular}}{{{''.join('r' if columns[key][1] else 'l' for key in shown)}}}",
-        r"\toprule",
-        heading,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}}",
+        show([heading, *cells], "latex", align) + "}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"

@@ -304,7 +304,8 @@ class PairImport:
         pair_columns: maps each column to a column of `pairs` or to an SQL expression (DuckDB), such
             as "chosen[-1].content" for a list of messages, or "unnest(rejected)" for one row per
             element. The labelled form has the columns prompt, first, second, label and,
-            optionally, first_score and so on.
+            optionally, first_score and so on. Of prompt, chosen and rejected in one row, columns
+            with common names are found.
         conversational: whether the texts are lists of messages with `role` and `content`, as in
             trl's conversational preference data. The last message of each side is the story. The
             earlier messages, which both sides share, are the prompt, unless pair_columns maps
@@ -493,6 +494,11 @@ def import_pairs(config: PairImport, program: str) -> None:
     origins = dict(config.pair_columns)
     if config.conversational:
         origins = conversation_columns(origins)
+    elif config.stories is None and not config.label_first:
+        names = first_rows(config.pairs, config.where, config.encoding).column_names
+        guessed = {name: origins.get(name, GUESS) for name in ("prompt", *SIDES)}
+        found = find_columns(config.pairs, names, guessed, ())
+        origins |= {name: origin for name, origin in found.items() if origin is not None}
     if config.rationale is not None:
         origins[EXPLANATION] = config.rationale
     given = read_foreign(
