@@ -15,12 +15,12 @@ from litbench.experiments.simulation import (
     MEASURES,
     TRUTH,
     World,
-    fit_preference,
     observe,
     simulate_world,
     summarise,
     within_prompts,
 )
+from litbench.models.linear_preference import logistic
 from litbench.records import STORIES
 from litbench.tables import check_parquet, write_table
 
@@ -125,7 +125,7 @@ def test_pairs_within_prompts_are_all_there_once():
 def test_the_penalty_is_one_of_the_sum_over_pairs():
     random = np.random.default_rng(1)
     differences = random.normal([0.8, 0, -0.3, 0], size=(200, 4))
-    weights = fit_preference(differences)
+    weights = logistic(differences, np.ones(200, dtype=bool), 1.0)
     wrong = 1 / (1 + np.exp(differences @ weights))
     # The slope of what is minimised.
     assert weights - differences.T @ wrong == pytest.approx(np.zeros(4), abs=1e-3)

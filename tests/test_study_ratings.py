@@ -253,7 +253,7 @@ def test_export_is_read_by_writers_and_import_ratings(make, load_program, tmp_pa
     assert pq.read_metadata(out / "answers.parquet").num_rows == 3 * 12
 
 
-def test_simulated_readers_rate_over_http(make):
+def test_simulated_readers_rate_over_http(make, load_program, tmp_path, capsys):
     study = make(prompts=3, writers=4, readers_per_story=4, groups_per_reader=3, most_starting=40)
     crowd = SimulatedReaders(careless=0.25, dropout=0.25, seed=5)
     with serving(study) as (url, store):
@@ -271,3 +271,10 @@ def test_simulated_readers_rate_over_http(make):
             for place, given in visitor.acknowledged.items()
         }
         assert found[visitor.reader.name] == sent
+    # Their spread plans the next study.
+    command(["export", str(study.folder)])
+    power = load_program("eval/power.py")
+    case = {"difference": 0.5, "prompts": 8, "raters": [1, 5]}
+    given = {"out": tmp_path / "power", "people": str(study.folder / "export")}
+    power.main(build(power.Config, {**given, "grades": {"plan": case}}))
+    assert "plan: story_surprise" in capsys.readouterr().out

@@ -72,7 +72,11 @@ def test_what_a_form_says(step, form, said):
     assert (None if found is None else json.loads(found)) == said
 
 
-def test_sessions_are_played_and_exported_as_a_run(make, writer, load_program, tmp_path, capsys):
+def test_sessions_are_played_and_exported_as_a_run(
+    make, writer, load_program, tmp_path, capsys, monkeypatch
+):
+    # So that a run of the recorded turns has the same samples.
+    monkeypatch.setattr("litbench.human_study.sessions.FIRST_SAMPLE", 0)
     study = make(cards=CARDS, readers_per_card=2, exclude={"failed_attention": False})
     with writer() as server, serving(study) as (url, store):
         ends, visitors = visit_study(study, SimulatedReaders(seed=3), url, 4)

@@ -399,11 +399,21 @@ def test_printed_tables_follow_from_their_parts():
 # Asking ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("task", "calls"), [("open", 9), ("guide", 9), ("completion", 7)])
-def test_a_dry_run_counts_the_calls_of_an_item(tmp_path, asked, capsys, task, calls):
+@pytest.mark.parametrize(
+    ("task", "options", "calls"),
+    [
+        ("open", {}, 9),
+        ("guide", {}, 9),
+        ("completion", {}, 7),
+        ("guide", {"plan_format": True, "baselines": ["auto_plan"]}, 11),
+        ("completion", {"plan_format": True}, 7),
+    ],
+)
+def test_a_dry_run_counts_the_calls_of_an_item(tmp_path, asked, capsys, task, options, calls):
     prices = tmp_path / "prices.yaml"
     prices.write_text(f"{FakeOpenAI.model}: {{input: 1.0, output: 2.0}}\n")
-    server = asked(answer, [{**GAP, "task": task}], prices=prices, dry_run=True)
+    rows = [{**GAP, "task": task}]
+    server = asked(answer, rows, prices=prices, dry_run=True, options=options)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[-4:-1]]
     assert sum(int(line[2]) for line in lines) == calls
     assert all(float(line[6].strip("$")) > 0 for line in lines)

@@ -9,6 +9,7 @@ import pytest
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
+from litbench.metrics.grades import Graded, agreements_with_people
 from litbench.metrics.intervals import clustered_mean, jackknife_interval
 from litbench.metrics.writers import (
     Cell,
@@ -273,9 +274,38 @@ def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
     found, _ = compare(run)
     agreement = {one["rater"]: one["agreement"]["mean"] for one in found["people_agreement"]}
     assert agreement == {"strict": 0, "mild": 1, "fair": 1}
+    fair = next(one for one in found["people_agreement"] if one["rater"] == "fair")
+    for name, mean in (("within", 1), ("offset", 0), ("one_person", 1), ("against_others", 1)):
+        assert fair[name]["mean"] == pytest.approx(mean, abs=1e-9)
+    assert fair["is_paired"]
     systems = {one["rater"]: one["systems"]["spearman"] for one in found["people_agreement"]}
     assert systems == pytest.approx({"strict": -1, "mild": 1, "fair": 1})
     assert set(found["judges"]) == set(JUDGES)
+
+
+def test_people_and_a_judge_of_other_texts():
+    """Sessions that people played have no text in common with those that a model played."""
+    rows = [
+        {
+            "writer": writer,
+            "prompt_id": prompt,
+            "sample": sample + 10 * (rater != "judge"),
+            "rater": rater,
+            "quantity": "storyq",
+            "grade": grade + (0.5 if rater == "judge" else 0) + sample / 4,
+        }
+        for writer, grade in (("fir", 4.0), ("oak", 3.0), ("yew", 2.0))
+        for prompt in ("one", "two", "three")
+        for sample, rater in ((0, "judge"), (1, "judge"), (0, "ann"), (1, "bob"))
+    ]
+    graded = Graded(rows, 0, {"ann", "bob"}, None, {}, "storyq", [])
+    (found,) = agreements_with_people(graded)
+    assert (found.rater, found.is_paired, found.texts) == ("judge", False, 9)
+    assert (found.agreement.mean, found.within.mean) == (1, 1)
+    assert found.offset.mean == pytest.approx(0.5)
+    # Criteria without grades of their own are compared too.
+    graded = Graded([], 0, {"ann", "bob"}, None, {}, "storyq", [], rows)
+    assert agreements_with_people(graded) == [found]
 
 
 def test_invalid_input(compare, tmp_path):

@@ -5,22 +5,25 @@ The formulas are in `litbench.metrics.power`; docs/power.md explains them.
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pydantic import Field
 
-from litbench.config import build, nearest
-from litbench.errors import ConfigError
+from litbench.config import Input, build, nearest
+from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
-from litbench.records import connected_prompts
+from litbench.records import GRADES, RATINGS, connected_prompts
 from litbench.store import Artifact
+from litbench.tables import read_table
 from litbench.text import aligned, clean_name
 
 
@@ -32,6 +35,8 @@ class PowerConfig:
         out: output folder.
         cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
         grades: name -> keys of `GradeCase`; a list of values is swept.
+        people: ratings by people, a folder of data_prep/import_ratings.py (with `writer`) or of
+            `litbench study export`; `grades` without a deviation get those of each criterion there.
         evaluation: folder of an evaluation.
         reference: the rater that the others are compared with; null for the evaluation's reference.
         power: target power, the probability of detecting the effect.
@@ -43,6 +48,7 @@ class PowerConfig:
     out: Path
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grades: dict[str, dict[str, Any]] = field(default_factory=dict)
+    people: Annotated[Path | None, Input] = None
     evaluation: Path | None = None
     reference: str | None = None
     power: float = 0.8
@@ -56,13 +62,121 @@ class GradeCase:
 
     Attributes:
         difference: difference of their grades.
-        deviation: standard deviation over prompts of the difference on one prompt.
         prompts: number of prompts.
+        deviation: standard deviation over prompts of the difference on one prompt.
+        raters: people who rate each text; `deviation` is then `Spread.deviation`.
+        sessions: whether each of them rates a session of their own instead.
     """
 
     difference: Annotated[float, Field(gt=0)]
-    deviation: Annotated[float, Field(gt=0)]
     prompts: Annotated[int, Field(ge=2)]
+    deviation: Annotated[float | None, Field(gt=0)] = None
+    raters: Annotated[int | None, Field(ge=1)] = None
+    sessions: bool = False
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviations of people's ratings.
+
+    Attributes:
+        text: of a text around what its writer and its prompt have on average.
+        rater: between people, of all ratings of a prompt.
+        noise: of a person's rating of one text around these.
+    """
+
+    text: float
+    rater: float
+    noise: float
+
+    def deviation(self, raters: int, *, sessions: bool) -> float:
+        """Standard deviation of the difference of two writers' mean ratings on one prompt.
+
+        The same people rate both texts, so what is common to all ratings of a person cancels; of
+        sessions each has a person of its own.
+        """
+        own = self.noise**2 + (self.rater**2 if sessions else 0.0)
+        return math.sqrt(2 * (self.text**2 + own / raters))
+
+
+def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
+    """The spread of people's grades of one criterion, by the method of moments.
+
+    Within each prompt the people who rated all of its texts give a two-way table without
+    repetition, whose mean squares have the variances of noise and of raters in them; that of texts
+    is the rest of the texts' means without effects of writer and prompt, less their noise.
+
+    Args:
+        grades: rows of GRADES.
+
+    Raises:
+        DataError: no two people rated the same two texts of a prompt, or there are too few texts.
+    """
+    by_prompt: dict[str, dict[str, dict[tuple[str, int], float]]] = defaultdict(dict)
+    for row in grades:
+        of_rater = by_prompt[row["prompt_id"]].setdefault(row["rater"], {})
+        of_rater[row["writer"], row["sample"]] = row["grade"]
+    squares, freedom, of_raters, cells = 0.0, 0, [], []
+    for prompt, of in by_prompt.items():
+        texts = sorted(set().union(*of.values()))
+        complete = [one for one in of.values() if len(one) == len(texts)]
+        table = np.array([[one[text] for text in texts] for one in complete])
+        if min(table.shape) < 2 or table.ndim < 2:
+            continue
+        raters, number = table.shape
+        means = table.mean(0)
+        rest = table - means - table.mean(1, keepdims=True) + table.mean()
+        squares, freedom = squares + float((rest**2).sum()), freedom + (raters - 1) * (number - 1)
+        of_raters.append((table.mean(1).var(ddof=1), number))
+        cells += [(text[0], prompt, mean, raters) for text, mean in zip(texts, means, strict=True)]
+    writers, prompts = ({cell[at] for cell in cells} for at in (0, 1))
+    left = len(cells) - len(writers) - len(prompts) + 1
+    if not freedom or left < 1:
+        raise DataError(
+            "people: too few texts that the same people rated: give ratings of several writers' "
+            "texts for the same prompts by the same people"
+        )
+    noise = squares / freedom
+    rater = float(np.mean([variance - noise / number for variance, number in of_raters]))
+    design = np.array(
+        [
+            [writer == one for one in writers] + [prompt == one for one in prompts]
+            for writer, prompt, *_ in cells
+        ],
+        dtype=float,
+    )
+    means = np.array([cell[2] for cell in cells])
+    rest = means - design @ np.linalg.lstsq(design, means, rcond=None)[0]
+    text = float((rest**2).sum()) / left - noise * float(np.mean([1 / cell[3] for cell in cells]))
+    if max(text, noise) <= 0:
+        raise DataError("people: they rate all texts of a prompt alike: give other ratings")
+    return Spread(*(math.sqrt(max(variance, 0.0)) for variance in (text, rater, noise)))
+
+
+def _spreads(folder: Path) -> dict[str, Spread]:
+    """By criterion, the spread of the people's ratings in a folder."""
+    ratings = read_table(folder / "ratings.parquet", RATINGS).to_pylist()
+    people = {row["rater"] for row in ratings if row["rater_kind"] == "person"}
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in read_table(folder / "grades.parquet", GRADES).to_pylist():
+        if row["rater"] in people and row["grade"] is not None:
+            rows[row["quantity"]].append(row)
+    return {quantity: spread_of(of) for quantity, of in rows.items()}
+
+
+def _grade_cases(config: PowerConfig) -> Iterator[tuple[str, GradeCase]]:
+    """The cases of grades; those with raters for every criterion of `people`."""
+    spreads = {} if config.people is None else _spreads(config.people)
+    for name, keys in _swept(config.grades):
+        case = build(GradeCase, keys, f"grades: {name}")
+        if (case.deviation is None) != (case.raters is not None and bool(spreads)):
+            raise ConfigError(f"grades: {name}: give deviation, or raters and the folder people")
+        if case.raters is None:
+            yield name, case
+            continue
+        for criterion, spread in spreads.items():
+            deviation = spread.deviation(case.raters, sessions=case.sessions)
+            yield f"{name}: {criterion}", replace(case, deviation=deviation)
 
 
 def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, Any]:
@@ -73,8 +187,11 @@ def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dic
     """
     from scipy import optimize  # noqa: PLC0415
 
+    deviation = case.deviation
+    assert deviation is not None
+
     def power(prompts: float) -> float:
-        signal = case.difference / case.deviation * math.sqrt(prompts)
+        signal = case.difference / deviation * math.sqrt(prompts)
         return t_power(signal, prompts - 1, alpha)
 
     most = 4.0
@@ -86,7 +203,7 @@ def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dic
     signal = needed_signal(wanted, case.prompts - 1, alpha)
     return {
         "power": power(case.prompts),
-        "detectable": signal * case.deviation / math.sqrt(case.prompts),
+        "detectable": signal * deviation / math.sqrt(case.prompts),
         "prompts_needed": math.ceil(enough - 1e-7),
     }
 
@@ -134,6 +251,7 @@ _HEADINGS = {
     "difference": "difference",
     "deviation": "deviation",
     "prompts": "prompts",
+    "raters": "raters",
     "power": "power",
     "half_width": "half width",
     "detectable": "detectable",
@@ -174,8 +292,7 @@ def run_power(config: PowerConfig, program: str) -> None:
         measured, others = _measured(config, judged)
         rows += _rows(config, list(measured.items()), max(1, others))
     alpha, graded = config.alpha / (config.comparisons or 1), []
-    for name, keys in _swept(config.grades):
-        grades = build(GradeCase, keys, f"grades: {name}")
+    for name, grades in _grade_cases(config):
         graded.append({"name": name, **asdict(grades), **grade_plan(grades, config.power, alpha)})
     texts = []
     if rows:

@@ -38,6 +38,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
+from litbench.models.linear_preference import logistic
 from litbench.progress import ProgressBar
 from litbench.records import STORIES
 from litbench.report import figures
@@ -280,26 +281,6 @@ def _share_above(difference: np.ndarray) -> float:
     return float(np.mean((np.sign(difference) + 1) / 2)) if len(difference) else math.nan
 
 
-def fit_preference(differences: np.ndarray) -> np.ndarray:
-    """Weights of a logistic regression without intercept; shape (k,).
-
-    Minimises sum(log(1 + exp(-differences @ w))) + |w|^2 / 2.
-
-    Args:
-        differences: features of the chosen story minus those of the rejected; shape (m, k).
-    """
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-
-    # scikit-learn needs two classes: add each pair with its sides swapped, both with weight 1/2.
-    model = LogisticRegression(
-        C=1.0, fit_intercept=False, solver="newton-cholesky", tol=1e-8, max_iter=100
-    )
-    both, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
-    model.fit(both, labels, sample_weight=np.full(len(both), 0.5))
-    weights: np.ndarray = model.coef_[0]
-    return weights
-
-
 def make_pairs(
     stories: pa.Table, rules: Mapping[str, PairRules], folder: Path, where: str
 ) -> dict[str, np.ndarray]:
@@ -347,7 +328,8 @@ def run_world(
     better, longer = (np.sign(of[first] - of[second]) for of in (quality, n_words))
 
     def learn(own: np.ndarray) -> dict[str, float]:
-        weights = fit_preference(features[own[:, 0]] - features[own[:, 1]])
+        differences = features[own[:, 0]] - features[own[:, 1]]
+        weights = logistic(differences, np.ones(len(own), dtype=bool), 1.0)
         preferred = np.sign((features[first] - features[second]) @ weights)
         return {
             "agreement": _share_above(preferred * better),

@@ -38,6 +38,8 @@ from litbench.sources.ratings import story_digest
 from litbench.text import count_words_of, digest
 
 PROTOCOL = "narra"
+# People's sessions are samples of their own beside those of runs of the same writers and cards.
+FIRST_SAMPLE = 1000
 # What a turn takes besides reading, and the words of one, for the estimate.
 _TURN_SECONDS, _TURN_WORDS = 30, 220
 _SESSIONS = """
@@ -102,7 +104,8 @@ class SessionStudy(RubricStudy):
     def session(self, page: Page) -> tuple[Session, Item]:
         """The session of a page, and its item."""
         cell = self.by_id[page.pair_id]
-        return Session(cell["writer"], cell["item"].prompt_id, page.number), cell["item"]
+        sample = FIRST_SAMPLE + page.number
+        return Session(cell["writer"], cell["item"].prompt_id, sample), cell["item"]
 
     def key_of(self, request: Request) -> str:
         """The key under which a writer's answer is stored."""
