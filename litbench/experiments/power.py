@@ -268,7 +268,7 @@ def _text(rows: Sequence[Mapping[str, Any]], note: str) -> str:
             return "-"
         if isinstance(value, str):
             return clean_name(value)
-        whole = isinstance(value, int) or key == "prompts"
+        whole = isinstance(value, int) or key in ("pairs", "prompts")
         return format(value, ",.0f" if whole else ".3f")
 
     keys = [key for key in _HEADINGS if key in rows[0]]
