@@ -14,7 +14,7 @@ that are left. So paragraphs are not named where length explains them.
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,9 @@ from litbench.records import connected_prompts, prompt_keys
 ALPHA, POWER = 0.05, 0.8
 # A cue is tested if it decides so many pairs, of so many effective prompts.
 _LEAST_DECIDED, _LEAST_PROMPTS = 10, 5
+# The models of the folds share most of their training pairs. For five folds, the variance over the
+# folds is corrected by 1 + 5 / 4 (Nadeau and Bengio, 2003, Inference for the generalization error).
+_LEARNT_ERROR = 1.5
 # Above this agreement of two annotators, label noise is not worth a finding.
 NOISELESS = 0.9
 _ANY_STYLE = "Compare every rater on pairs that do not differ in it, or show it beside every rater."
@@ -165,6 +168,8 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
             found = []
             for cue in rest:
                 effect = effects(np.column_stack([*fixed, cue.sign]), group)[-1]
+                if cue.is_learnt:
+                    effect = replace(effect, error=effect.error * _LEARNT_ERROR)
                 p = difference_interval(effect)[1]
                 found.append(1.0 if math.isnan(p) or (cue.is_learnt and effect.mean <= 0) else p)
             left = max(tests - len(stated) - spent, 1)
