@@ -321,7 +321,7 @@ def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            time.sleep(4 + 2 * kills)
+            time.sleep(6 * 2**kills)
             if process.poll() is not None:
                 break
             process.kill()
