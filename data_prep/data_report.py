@@ -39,7 +39,7 @@ def main(config: Config) -> None:
     page_path = (config.out / "data_report.html").resolve()
     if not artifact.is_current():
         page = folder.report(config.title, page_path)
-        artifact.write(page_path.name, lambda path: path.write_text(page, encoding="utf-8"))
+        artifact.write_text(page_path.name, page)
         artifact.finish()
     print(f"data report: {page_path}")
 
