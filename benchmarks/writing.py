@@ -46,7 +46,6 @@ from litbench.judges.store import Answer, AnswerStore
 from litbench.metrics.overlap import rouge_l
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.narra import Narra, NarraOptions
-from litbench.protocols.narra.personas import EndCondition
 from litbench.protocols.protocol import Item, mock_of
 
 with warnings.catch_warnings(action="ignore"):  # it has escape sequences that Python deprecates
@@ -293,7 +292,7 @@ def measure_narra(repeats: int) -> Measured:
     mock = mock_of("narra", protocol)
 
     def session(item: Item, sample: int) -> Session:
-        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=EPISODE_TURNS))
+        twelve = {**item.content, "end_condition": {"max_user_turns": EPISODE_TURNS}}
         short = replace(item, content=twelve)
 
         async def script(session: Session) -> None:

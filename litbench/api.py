@@ -26,9 +26,10 @@ from litbench.config import as_plain, build
 from litbench.errors import DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.results import Evaluation
+from litbench.experiments.audit import audit_files
 from litbench.metrics.csv_table import flat_rows
 from litbench.metrics.leaderboard import leaderboard_csv
-from litbench.report.data_page import PairsFolder
+from litbench.report.data_sections import PairsFolder
 from litbench.store import write_atomically
 
 
@@ -48,9 +49,11 @@ class PairsResult:
     _temporary: Any = field(default=None, repr=False)
 
     def report(self, path: str | Path) -> Path:
-        """Write a page about the pairs to `path`; needs the extra `report`."""
-        page = PairsFolder.find(self.folder).report("LitBench data", Path(path))
-        return _write(page, Path(path))
+        """Write the page of `litbench audit` to `path`; needs the extra `report`."""
+        page = Path(path)
+        files = audit_files(PairsFolder.find(self.folder), "LitBench audit", page)
+        write_atomically(page, files["audit.html"])
+        return page
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,10 @@ _COMMANDS = {
     "score": ("litbench.cli:score", "Score stories with any rater that gives rewards."),
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
+    "audit": (
+        "litbench.experiments.audit:audit",
+        "Find out what a set of preferences, and a rater on it, measures.",
+    ),
     "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
     "suite": ("litbench.suite:suite", "Measure raters on every published set of judgements."),
     "leaderboard": ("litbench.suite:leaderboard_site", "Make a site of the suite's passports."),

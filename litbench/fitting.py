@@ -23,10 +23,11 @@ from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
 from litbench.evaluation.results import Evaluation
+from litbench.experiments.audit import audit_files
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
 from litbench.records import connected_prompts
-from litbench.report.data_page import PairsFolder
+from litbench.report.data_sections import PairsFolder
 from litbench.sources.columns import GUESS, find_columns, first_rows
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import Artifact, only_writer, read_manifest
@@ -437,14 +438,14 @@ def _report(
     files = ["report.html", "reward.html"][: len(evaluations)]
     folder = PairsFolder.find(pairs)
     name = "the embedded sample" if config.input == "sample" else Path(config.input).name
-    inputs = dict(folder.files)
+    inputs: dict[str, str | Path] = dict(folder.files)
     for evaluation in [*evaluations, *filter(None, [learning])]:
         inputs |= evaluation.inputs(evaluation.folder.name)
     artifact = Artifact(
         out, program=_PROGRAM, config={"name": name, "model": model.name}, inputs=inputs
     )
     if not artifact.is_current():
-        beside = [*files, "data_report.html"]
+        beside = [*files, "audit.html"]
         found = {row.rater: row.agreement for row in learning.rows} if learning else {}
         curve = {share: found[name] for name, share in _SHARES.items() if name in found}
         command = (
@@ -460,8 +461,9 @@ def _report(
                 learning={"features": curve} if curve else {},
             )
             artifact.write(file, partial(Path.write_text, data=page, encoding="utf-8"))
-        page = folder.report(f"LitBench data: {name}", out / beside[-1], beside)
-        artifact.write(beside[-1], partial(Path.write_text, data=page, encoding="utf-8"))
+        title = f"LitBench audit: {name}"
+        for file, write in audit_files(folder, title, out / beside[-1], beside=beside).items():
+            artifact.write(file, write)
         artifact.finish()
-    pages = dict(zip(names, files, strict=True)) | {"data report": "data_report.html"}
+    pages = dict(zip(names, files, strict=True)) | {"audit": "audit.html"}
     return {key: (out / page).resolve() for key, page in pages.items()}

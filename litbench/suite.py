@@ -7,6 +7,7 @@ It is a benchmark over the sets of the registry (`litbench.sources.registry`), b
 writes a passport of each rater.
 """
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from litbench.metrics.annotators import AnnotatorAgreement
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models import model_entry
+from litbench.models.card import model_card
 from litbench.passport import (
     Estimate,
     Passport,
@@ -138,6 +140,20 @@ def sets_of(config: Suite) -> dict[str, Dataset]:
     return {name: dataset for name, dataset in sets.items() if dataset.suite}
 
 
+def benchmark_of(config: Suite, raters: Mapping[str, Any]) -> Benchmark:
+    """Return the benchmark of raters, beside the baselines, on the sets."""
+    return Benchmark(
+        pairs={name: _set_entry(config, name, one) for name, one in sets_of(config).items()},
+        out=config.out,
+        raters={**BASELINES, **raters},
+        reference=REFERENCE,
+        most_pairs=config.most_pairs,
+        folds=_FOLDS,
+        errors_again=config.errors_again,
+        dry_run=config.dry_run,
+    )
+
+
 def suite(config: Suite) -> None:
     """Evaluate the raters on the sets, and write their passports."""
     datasets = sets_of(config)
@@ -147,24 +163,18 @@ def suite(config: Suite) -> None:
     if config.recorded:
         _evaluate_recorded(config, datasets)
     else:
-        raters = raters_of(config)
         # Without a rater, the baselines alone.
-        benchmark = Benchmark(
-            pairs={name: _set_entry(config, name, one) for name, one in datasets.items()},
-            out=config.out,
-            raters=BASELINES | raters,
-            reference=REFERENCE,
-            most_pairs=config.most_pairs,
-            folds=_FOLDS,
-            errors_again=config.errors_again,
-            dry_run=config.dry_run,
-        )
-        run_benchmark(benchmark, "litbench suite")
+        run_benchmark(benchmark_of(config, raters_of(config)), "litbench suite")
     if not config.dry_run:
         for passport in make_passports(config.out, datasets):
             path = config.out / "passports" / f"{file_name(passport.rater)}.json"
             write_passport(passport, path)
             print(f"{path}: {len(passport.sets)} sets")
+            if (record := Path(passport.rater) / "run.json").is_file():
+                # Not written into the model's folder, whose digest is in the passport.
+                card = model_card(json.loads(record.read_text(encoding="utf-8")), passport)
+                write = partial(Path.write_text, data=card, encoding="utf-8")
+                write_atomically(path.with_suffix(".md"), write)
 
 
 def _set_entry(config: Suite, name: str, dataset: Dataset) -> dict[str, Any]:

@@ -12,16 +12,19 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig, ModelOutput, get_model
-from inspect_ai.scorer import Score, Scorer, mean, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, grouped, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from litbench.config import as_plain
+from litbench.evaluation.benchmark import find_sets
 from litbench.judges.client import Traffic, chat_messages, read_output
 from litbench.judges.rubric import mean_of_known
 from litbench.judges.session import WRITER, Models, Request, Role, Session, at_once
@@ -35,6 +38,7 @@ from litbench.protocols.protocol import (
 )
 from litbench.raters import blind
 from litbench.sources.pairs import read_any_pairs
+from litbench.suite import Suite, benchmark_of
 from litbench.templates import load_template, read_answer
 
 _JUDGE = "judge"
@@ -242,16 +246,25 @@ def both_orders() -> Solver:
     return solve
 
 
+_QUANTITIES = ("agreement", "flip_rate", "first_share", "coverage")
+
+
 @_scorer(
-    {
-        "agreement": [mean(), stderr(cluster="prompt_id")],
-        "flip_rate": [mean()],
-        "first_share": [mean()],
-        "coverage": [mean()],
-    }
+    {name: [mean(), stderr(cluster="prompt_id")] for name in _QUANTITIES[:1]}
+    | {name: [mean()] for name in _QUANTITIES[1:]}
 )
 def verdicts() -> Scorer:
     """Compare the verdicts of both orders with the chosen story; what is not judged is unscored."""
+    return _verdicts()
+
+
+@_scorer({name: [grouped(mean(), "set", all="groups")] for name in _QUANTITIES})
+def verdicts_by_set() -> Scorer:
+    """The same set by set, and as a mean in which each set counts once."""
+    return _verdicts()
+
+
+def _verdicts() -> Scorer:
 
     async def score(state: TaskState, target: Any) -> Score:
         answers = [Answer(**one) for one in state.store.get("answers")]
@@ -295,25 +308,61 @@ def preference(
     table = read_any_pairs(pairs)
     if split is not None:
         table = table.filter(pc.field("split") == split)
+    return _compare({"": table}, template, answer, verdicts(), "preference")
+
+
+@task  # type: ignore[untyped-decorator]
+def suite(
+    sets: str | list[str] = "",
+    data: str = "runs",
+    registry: str | None = None,
+    most_pairs: int | None = None,
+    template: str = "alternative",
+    answer: str | None = None,
+) -> Task:
+    """Which of two stories is better, in both orders, on the labelled pairs of `litbench suite`.
+
+    Args:
+        sets: only these sets; a list, or names with commas.
+        data: folder of the sets.
+        registry: YAML file with entries of your own.
+        most_pairs: maximum number of pairs of each set.
+        template: a template family or file.
+        answer: answer form for a template family; explanation when null.
+    """
+    names = [name for name in sets.split(",") if name] if isinstance(sets, str) else sets
+    own = None if registry is None else Path(registry)
+    config = Suite(sets=names, data=Path(data), registry=own, most_pairs=most_pairs)
+    opened, *_ = find_sets(benchmark_of(config, {}))
+    tables = {one.name: one.pairs.headline for one in opened}
+    return _compare(tables, template, answer, verdicts_by_set(), "suite")
+
+
+def _compare(
+    tables: Mapping[str, pa.Table], template: str, answer: str | None, of: Scorer, name: str
+) -> Task:
+    """The task that compares the stories of pairs, by name of the set."""
     loaded = load_template(template, answer)  # type: ignore[arg-type]
     samples = [
         Sample(
-            id=row["pair_id"],
+            id=f"{set_name}/{row['pair_id']}" if set_name else row["pair_id"],
             input=row["prompt"],
             target="A" if is_first else "B",
             metadata={
+                "set": set_name,
                 "prompt_id": row["prompt_id"],
                 "answer": loaded.answer,
                 "question_1": loaded.render(pair.prompt, pair.first, pair.second),
                 "question_2": loaded.render(pair.prompt, pair.second, pair.first),
             },
         )
+        for set_name, table in tables.items()
         for row, pair, is_first in zip(table.to_pylist(), *blind(table), strict=True)
     ]
     return Task(
-        dataset=MemoryDataset(samples, name="preference"),
+        dataset=MemoryDataset(samples, name=name),
         solver=both_orders(),
-        scorer=verdicts(),
+        scorer=of,
         fail_on_error=True,
         continue_on_fail=True,
     )

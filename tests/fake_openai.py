@@ -71,7 +71,8 @@ class FakeOpenAI(Loopback):
         requests: how many came in.
         asked: requests by question, the faulty ones too.
         answered: good answers by question, refusals and the like too.
-        sent: when the last good answer of each question had been sent, by `time.monotonic`.
+        sent: when the last good answer of each question was asked for, and had been sent, by
+            `time.monotonic`.
         faults: faulty answers by their kind.
         bodies: what the last request of each question said.
         files: the questions of each batch.
@@ -185,7 +186,7 @@ class _Handler(Handler):
         if self.path != "/v1/chat/completions" or body["model"] not in fake.answers:
             self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
             return
-        question = fake.question_of(body["messages"])
+        question, received = fake.question_of(body["messages"]), time.monotonic()
         with fake.lock:
             fake.requests += 1
             number = fake.requests
@@ -209,7 +210,7 @@ class _Handler(Handler):
                 fake.answered[question] += 1
             self._answer(question, body)
             with fake.lock:
-                fake.sent[question] = time.monotonic()
+                fake.sent[question] = (received, time.monotonic())
             fake.on_request(number, "after")
         finally:
             with fake.lock:

@@ -17,6 +17,7 @@ from litbench.models.folder import Adapter
 from litbench.models.generative import GenerativeModel, make_question
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel
+from litbench.passport import Estimate, Passport, SetFigures
 from litbench.raters import BlindPair
 from litbench.templates import load_template
 
@@ -132,6 +133,31 @@ def test_card_contains_figures(run):
     assert "10 held-out pairs of 5 prompts" in card
     assert "comparable within a prompt only" in card
     assert "derived from owner/name" in card
+
+
+def test_a_passport_is_shown(run):
+    assert "LitBench suite" not in model_card(run)
+    estimate = Estimate(0.75, 0.6, 0.85, 20, 5, 5.0)
+    nothing = dict.fromkeys(("minus_reference", "p_value", "flip_rate", "first_share", "people"))
+    figures = SetFigures(
+        **nothing,
+        **dict.fromkeys(("agreement", "chosen_longer", "chosen_shorter"), estimate),
+        **dict.fromkeys(("title", "language", "kind", "judged", "origin", "group"), "x"),
+        **dict.fromkeys(("licence", "revision")),
+        pairs_sha256="0",
+        coverage=1.0,
+        outcomes={},
+        trained_on_prompts=0,
+        beside={},
+    )
+    lists = {"options": {}, "files": {}, "versions": {}, "sets": {"a|set": figures}}
+    nothing = dict.fromkeys(
+        ("most_pairs", "over_sets", "cost_usd", "input_tokens", "output_tokens")
+    )
+    passport = Passport("m", "reward", reference="longer", date="2026-01-02", **lists, **nothing)
+    card = model_card(run, passport)
+    assert "| a\\|set | 0.750 \\[0.600, 0.850\\] | – |" in card
+    assert "2026-01-02" in card
 
 
 def test_without_an_evaluation_it_says_so(run):

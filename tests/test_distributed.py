@@ -86,7 +86,7 @@ def run(invented, pair_table, tiny_model, tmp_path):
         launch = ["-m", "accelerate.commands.launch", "--config_file", str(launcher)]
         return subprocess.Popen(
             [sys.executable, *(launch if launcher else ()), *command],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -175,6 +175,16 @@ def test_shards_train_the_model_of_one(run, tmp_path):
     record = record_of(tmp_path / "shards")
     assert (record["processes"], record["launched_as"]) == (2, "FSDP")
     assert_same_model(tmp_path / "one", tmp_path / "shards")
+
+
+@pytest.mark.long
+def test_zero_3_trains_the_model_of_one(run, tmp_path):
+    pytest.importorskip("deepspeed")
+    finish(run("one", max_steps=2))
+    finish(run("zero", LAUNCH / "deepspeed_zero3.yaml", max_steps=2))
+    record = record_of(tmp_path / "zero")
+    assert (record["processes"], record["launched_as"]) == (2, "DEEPSPEED")
+    assert_same_model(tmp_path / "one", tmp_path / "zero")
 
 
 @pytest.mark.long

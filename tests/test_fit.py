@@ -80,7 +80,7 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
     out = Path("runs/mine")
     names = {"stories", "pairs", "model", "evaluation", "report", "manifest.json"}
     assert {path.name for path in out.iterdir()} == names
-    for page, other in (("report", "data_report"), ("data_report", "report")):
+    for page, other in (("report", "audit"), ("audit", "report")):
         path = out / "report" / f"{page}.html"
         assert f'<a href="{other}.html">' in path.read_text(encoding="utf-8")
         assert str(path.resolve()) in said
@@ -325,7 +325,7 @@ def test_symmetry_buckets_follow_the_number_of_pairs(pairs, buckets):
 def test_pages_of_one_folder_link_to_each_other(tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "report/report.html").touch()
-    links = page_links(tmp_path / "report/data_report.html", ["report.html", "data_report.html"])
+    links = page_links(tmp_path / "report/audit.html", ["report.html", "audit.html"])
     assert links == [("Report", "report.html")]
 
 

@@ -182,11 +182,11 @@ def test_long_stories_are_cut_with_a_mark(render):
 
 
 def test_pages_link_to_their_neighbours(tmp_path):
-    for name in ("data/data_report.html", "a b&c/probes.html", "report/report.html"):
+    for name in ("data/audit.html", "a b&c/probes.html", "report/report.html"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("")
     assert page_links(tmp_path / "report" / "report.html") == [
-        ("Data report (data)", "../data/data_report.html"),
+        ("Audit (data)", "../data/audit.html"),
         ("Probes (a b&c)", "../a%20b%26c/probes.html"),
     ]
 

@@ -1264,13 +1264,9 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
 def test_published_ratings_as_finished_studies(program, tmp_path, name, one, two, alpha):
     if name.upper() not in os.environ:
         pytest.skip(f"{name.upper()} does not name the folder of that data set")
-    pairs, out = tmp_path / "pairs", tmp_path / "out"
+    pairs, out = tmp_path / name / "pairs", tmp_path / "out"
     program(
-        "data_prep/import_ratings.py",
-        "--config",
-        f"configs/data/{name}_ratings.yaml",
-        "--out",
-        pairs,
+        "data_prep/import.py", name, "--from", os.environ[name.upper()], "--out", tmp_path / name
     )
     program(
         "eval/study.py",

@@ -321,7 +321,7 @@ def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            time.sleep(4 + 2 * kills)
+            time.sleep(6 * 2**kills)
             if process.poll() is not None:
                 break
             process.kill()
@@ -348,3 +348,40 @@ def test_the_site_fits_a_screen(site, open_page, width):
     page.click("table a >> nth=0")
     page.locator("text=Weaknesses >> nth=0").wait_for()
     assert not page.console, "nothing broke the content security policy"
+
+
+# inspect-ai calls tenacity by a name that it deprecates.
+@pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
+def test_inspect_gives_the_same_figures(home, tmp_path, monkeypatch):
+    inspect_ai = pytest.importorskip("inspect_ai")
+    pytest.importorskip("openai")
+    from litbench import tasks  # noqa: PLC0415
+
+    keys = keys_of(home, tmp_path / "out")
+    with FakeOpenAI() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        suite(Suite(**keys, model=[server.model]))
+        task = tasks.suite(
+            sets="rated,voted", data=str(keys["data"]), registry=str(keys["registry"])
+        )
+        (log,) = inspect_ai.eval(
+            task,
+            model=inspect_ai.model.get_model(server.model, memoize=False),
+            log_dir=str(tmp_path / "logs"),
+            log_level="error",
+            display="none",
+        )
+    assert log.status == "success", [one.error.message for one in log.samples if one.error][:1]
+    metrics = {
+        score.name: {one.name: one.value for one in score.metrics.values()}
+        for score in log.results.scores
+    }
+    passport = passports_of(tmp_path / "out")[server.model]
+    for name, figures in passport.sets.items():
+        assert metrics["agreement"][name] == pytest.approx(figures.agreement.mean, abs=1e-6)
+        assert metrics["flip_rate"][name] == pytest.approx(figures.flip_rate.mean, abs=1e-6)
+        assert metrics["first_share"][name] == pytest.approx(figures.first_share.mean)
+        assert metrics["coverage"][name] == figures.coverage == 1
+    mean = passport.over_sets["mean"]
+    assert metrics["agreement"]["all"] == pytest.approx(mean, abs=1e-6)

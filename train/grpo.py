@@ -35,8 +35,8 @@ from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
 from litbench.models.training import (
+    add_callbacks,
     checkpoint_folder,
-    show_progress,
     train_from_last_checkpoint,
 )
 from litbench.records import STORIES
@@ -218,7 +218,7 @@ def main(config: Config) -> None:
     trainer = GRPOTrainer(
         model, reward, args=args, train_dataset=Dataset.from_dict(rows), processing_class=tokenizer
     )
-    show_progress(trainer)
+    add_callbacks(trainer)
     with quiet():
         train_from_last_checkpoint(trainer, checkpoints)
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)

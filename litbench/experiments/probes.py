@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from litbench.config import Input, Runtime
 from litbench.entries import files_of, parse_raters
@@ -42,7 +43,7 @@ from litbench.report.document import (
 )
 from litbench.show import show
 from litbench.sources.evaluation_pairs import read_pairs
-from litbench.store import Artifact, Cache
+from litbench.store import Artifact, Cache, read_manifest
 from litbench.tables import write_table
 from litbench.text import clean_name, digest
 
@@ -172,6 +173,14 @@ def probe_results(
         adjusted = benjamini_hochberg([result.p_bh for result in own])
         results[scores.rater] = [replace(one, p_bh=p) for one, p in zip(own, adjusted, strict=True)]
     return results
+
+
+def read_probe_results(folder: Path) -> dict[str, list[ProbeResult]]:
+    """The results of a finished run."""
+    verdicts, pairs = (
+        pq.read_table(folder / f"{name}.parquet") for name in ("verdicts", "probe_pairs")
+    )
+    return probe_results(verdicts, pairs, read_manifest(folder)["counts"]["not_applicable"])
 
 
 def _fooled(results: Mapping[str, Sequence[ProbeResult]]) -> str:

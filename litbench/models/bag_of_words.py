@@ -98,6 +98,30 @@ class BagOfWords(ScoreRater):
         return {"c": self.c, "words": len(self.coefficients)}
 
 
+def word_vectors(stories: Sequence[str], min_stories: int = 2) -> tuple[Any, Any]:
+    """The tf-idf vectors of stories, of length 1, and their fitted vectorizer.
+
+    Args:
+        stories: shape (n,).
+        min_stories: leave out words of fewer stories.
+
+    Returns:
+        A TfidfVectorizer, and a sparse matrix of shape (n, words).
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
+
+    vectorizer = TfidfVectorizer(
+        token_pattern=_WORD, min_df=min_stories, sublinear_tf=True, dtype=np.float64
+    )
+    try:
+        return vectorizer, vectorizer.fit_transform(stories)
+    except ValueError as error:
+        raise DataError(
+            f"a bag of words needs words in {min_stories} or more stories, and the "
+            f"{len(stories)} training stories have none: lower min_stories, or leave it out"
+        ) from error
+
+
 def fit_bag_of_words(
     pairs: pa.Table, options: BagOfWordsOptions, name: str = "bag_of_words"
 ) -> BagOfWords:
@@ -108,23 +132,13 @@ def fit_bag_of_words(
         options: see BagOfWordsOptions.
         name: name of the rater.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
     if pairs.num_rows < 2:
         raise DataError(f"{pairs.num_rows} pairs are too few for a bag of words: give at least two")
     blinded, first_chosen = blind(pairs)
     stories = sorted({story for pair in blinded for story in (pair.first, pair.second)})
-    vectorizer = TfidfVectorizer(
-        token_pattern=_WORD, min_df=options.min_stories, sublinear_tf=True, dtype=np.float64
-    )
-    try:
-        vectors = vectorizer.fit_transform(stories)
-    except ValueError as error:
-        raise DataError(
-            f"a bag of words needs words in {options.min_stories} or more stories, and the "
-            f"{len(stories)} training stories have none: lower min_stories, or leave it out"
-        ) from error
+    vectorizer, vectors = word_vectors(stories, options.min_stories)
     row_of = {story: row for row, story in enumerate(stories)}
     sides = ([row_of[getattr(p, side)] for p in blinded] for side in ("first", "second"))
     first, second = (vectors[rows] for rows in sides)

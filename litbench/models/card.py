@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from litbench.markdown import as_text, escape
+from litbench.passport import Passport, figures_text
 from litbench.show import show
 
 # The manifest's digest of a data set or model on the Hub; others are of files and packages.
@@ -25,8 +26,8 @@ _LABELS = {
 _CARD = Path(__file__).with_suffix(".md")
 
 
-def model_card(run: Mapping[str, Any]) -> str:
-    """Write the model card from the content of `run.json`."""
+def model_card(run: Mapping[str, Any], passport: Passport | None = None) -> str:
+    """Write the model card from the content of `run.json`, and a passport of the suite."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData  # noqa: PLC0415
 
     training, evaluation, is_reward = run["training"], run["evaluation"], run["kind"] == "reward"
@@ -79,6 +80,8 @@ def model_card(run: Mapping[str, Any]) -> str:
         labels=" ".join(_LABELS.get(source, escape(source)) for source in run["label_source"]),
         held_out=held_out,
         agreement=agreement,
+        passport=passport,
+        suite=[] if passport is None else figures_text(passport.sets),
         program=escape(run["program"]),
         finished=escape(run["finished_utc"]),
         table=_table,

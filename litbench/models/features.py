@@ -5,12 +5,10 @@ probabilities, and is stored as JSON.
 """
 
 import math
-import multiprocessing
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,8 +134,7 @@ _shared: dict[str, np.ndarray] = {}
 def shared_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
     """`feature_matrix`, computed once per story and process: folds and filters share stories.
 
-    Many stories are computed in a process per core, so a script must call this below
-    `if __name__ == "__main__":`.
+    Many stories are computed in a process per core.
     """
     keys = [digest(prompt, story) for prompt, story in zip(prompts, stories, strict=True)]
     missing = {key: row for row, key in enumerate(keys) if key not in _shared}
@@ -153,12 +150,11 @@ def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
     processes = min(cores, len(stories) // _STORIES_PER_PROCESS)
     if processes < 2:
         return feature_matrix(prompts, stories)
-    starts = range(0, len(stories), _STORIES_AT_ONCE)
-    pieces = ([texts[at : at + _STORIES_AT_ONCE] for at in starts] for texts in (prompts, stories))
-    # Arrow's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        return np.concatenate(list(pool.map(feature_matrix, *pieces)))
+    from joblib import Parallel, delayed  # noqa: PLC0415
+
+    pieces = (slice(at, at + _STORIES_AT_ONCE) for at in range(0, len(stories), _STORIES_AT_ONCE))
+    rows = (delayed(feature_matrix)(prompts[piece], stories[piece]) for piece in pieces)
+    return np.concatenate(Parallel(processes)(rows))
 
 
 @dataclass

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from tqdm import tqdm
 from transformers import TrainerCallback, set_seed
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
@@ -278,48 +278,30 @@ class PairTrainer:
         super().save_model(output_dir, _internal_call)  # type: ignore[misc]
 
 
-class Progress(TrainerCallback):  # type: ignore[misc]
-    """Shows one bar with the loss, and stops a run whose loss or gradient norm is not finite."""
-
-    def on_train_begin(self, args: Any, state: Any, _: Any, **__: Any) -> None:
-        """Show the bar on a terminal."""
-        hidden = args.disable_tqdm or not state.is_world_process_zero
-        self._bar = tqdm(
-            total=state.max_steps,
-            initial=state.global_step,
-            desc="training",
-            unit=" steps",
-            dynamic_ncols=True,
-            disable=hidden or None,
-        )
+class StopIfNotFinite(TrainerCallback):  # type: ignore[misc]
+    """Stops a run whose loss or gradient norm is not finite, before a checkpoint is written."""
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """Log before each checkpoint and at the end, so that `on_log` checks what is saved."""
-        self._bar.update(state.global_step - self._bar.n)
         if control.should_save or state.global_step == state.max_steps:
             control.should_log = True
 
     def on_log(self, _args: Any, state: Any, _: Any, logs: Any, **__: Any) -> None:
-        """Show the loss; check loss and gradient norm."""
+        """Check loss and gradient norm."""
         found = {name: logs[name] for name in ("loss", "grad_norm") if name in logs}
-        if "loss" in found:
-            self._bar.set_postfix(loss=f"{found['loss']:.4g}")
         if not all(map(math.isfinite, found.values())):
             raise ModelError(
                 f"at step {state.global_step} training gave {found}: lower learning_rate, or set "
                 "bf16: false and dtype: float32"
             )
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Close the bar."""
-        self._bar.close()
 
-
-def show_progress(trainer: Any) -> None:
-    """Replace the callbacks with which transformers prints every log line as a dict."""
+def add_callbacks(trainer: Any) -> None:
+    """Show transformers' bar and logs in a terminal only, and stop if the loss is not finite."""
     trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(Progress())
+    if not sys.stderr.isatty():
+        trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(StopIfNotFinite())
 
 
 def load_to_train(pairs: pa.Table, options: Any, head: Head, *, reads_prompt: bool) -> Any:
@@ -404,7 +386,7 @@ def train(
         )
         # Trackers record the limit of the stories, which trl would apply again.
         trainer.args.max_length = options.max_length
-        show_progress(trainer)
+        add_callbacks(trainer)
         for name, weight in trainer.model.named_parameters():
             adapts_4_bits = options.load_in_4bit and weight.requires_grad
             if adapts_4_bits or "modules_to_save" in name:
@@ -429,6 +411,8 @@ def train(
     trainer.accelerator.wait_for_everyone()
     # Only rank 0 evaluates and writes.
     trainer.accelerator.end_training()
+    # Otherwise transformers would load the model in shards again.
+    unset_hf_deepspeed_config()
     if not is_main_process():
         return None
     held = validation.rows["pair_id"] if args.validation else []
@@ -527,9 +511,10 @@ def is_main_process() -> bool:
 def checkpoint_folder(out: Path, training: str) -> Path:
     """Folder for the checkpoints of a training; prints which other folders are ignored.
 
-    The folder depends on the fingerprint, the number of processes and whether FSDP is used.
+    The folder depends on the fingerprint, the number of processes and the kind of shards.
     """
-    launch = [os.environ.get(name, "") for name in ("WORLD_SIZE", "ACCELERATE_USE_FSDP")]
+    shards = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    launch = [os.environ.get(name, "") for name in ("WORLD_SIZE", *shards)]
     own = out / f"checkpoints-{fingerprint(training, launch)[:12]}"
     if is_main_process():
         for other in sorted({*out.glob("checkpoints-*")} - {own}):

@@ -36,7 +36,7 @@ LABELS = {
 }
 # The pages of all programs by file name, in the order of the links to them.
 PAGES = {
-    "data_report.html": "Data report",
+    "audit.html": "Audit",
     "report.html": "Report",
     "explanations.html": "Explanations",
     "preferences.html": "Preferences",

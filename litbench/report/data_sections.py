@@ -1,11 +1,10 @@
-"""data_report.html: the contents of a pairs file, and how it was made.
+"""Sections of the audit's page: the contents of a set of pairs, and how it was made.
 
 All figures come from columns of the pairs other than their texts, and from the manifest of the
 program that wrote them. Missing data are left out, with a note.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,15 +24,12 @@ from litbench.report.document import (
     Card,
     Cell,
     Figure,
-    Page,
     Section,
     Table,
     few_prompts,
     funnel_table,
     label_text,
-    page_links,
     percent,
-    render,
 )
 from litbench.store import is_output, read_manifest_of
 from litbench.tables import check_parquet
@@ -127,25 +123,18 @@ def _split(name: str, table: pa.Table) -> Split:
     )
 
 
-def read_splits(pairs: Path) -> tuple[list[Split], list[str]]:
-    """Compute the statistics of a pairs file, without reading the texts of stories.
+def split_statistics(table: pa.Table) -> list[Split]:
+    """Compute the statistics of pairs, without reading the texts of stories.
 
     Args:
-        pairs: Parquet file with the schema PAIRS.
+        table: pairs with the schema PAIRS.
 
     Returns:
-        All pairs as a split named `all`, followed by the splits, largest first; and the label
-        sources.
+        All pairs as a split named `all`, followed by the splits, largest first.
     """
-    columns = ["split", "prompt_id", "prompt", "label_source"]
-    columns += [f"{side}_{key}" for side in SIDES for key in ("story_id", "n_words", "score")]
-    columns += [f"{side}_created_utc" for side in SIDES]
-    table = pa_dataset.dataset(str(pairs), format="parquet").to_table(columns)
     names = np.array(table["split"].to_pylist(), dtype=object)
     splits = [_split(name, table.filter(pa.array(names == name))) for name in sorted(set(names))]
-    splits.sort(key=lambda split: -len(split.difference))
-    sources = sorted(set(table["label_source"].to_pylist()))
-    return [_split("all", table), *splits], sources
+    return [_split("all", table), *sorted(splits, key=lambda split: -len(split.difference))]
 
 
 def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
@@ -262,42 +251,41 @@ def _distributions(splits: Sequence[Split]) -> list[Figure]:
     return panels
 
 
-def render_data_report(
+def data_sections(
     *,
-    title: str,
-    pairs: Path,
+    table: pa.Table,
     before: Path | None,
     manifest: Mapping[str, Any] | None,
     examples: Mapping[str, Sequence[Mapping[str, str]]] | None,
     notes: Sequence[str] = (),
-    page: Path | None = None,
-    beside: Sequence[str] = (),
-) -> str:
-    """Render the page.
+) -> list[Section]:
+    """The sections.
 
     Args:
-        title: heading of the page.
-        pairs: Parquet file with the schema PAIRS.
-        before: the pairs before length symmetry, if known.
+        table: pairs with the schema PAIRS.
+        before: file of the pairs before length symmetry, if known.
         manifest: manifest of the program that wrote the pairs, if there is one.
         examples: examples of removed stories, from `read_examples`; None leaves the section out.
         notes: notes about missing data.
-        page: path of the page, for links to other pages.
-        beside: pages in the same folder to link to, see `page_links`.
     """
-    (whole, *splits), sources = read_splits(pairs)
-    wider = {split.name: split for split in read_splits(before)[0]} if before else {}
-    record = manifest or {}
-    counts = record.get("counts", {})
+    whole, *splits = split_statistics(table)
+    # All pairs are a row of their own where there are several splits.
+    rows = [*splits, *([whole] if len(splits) > 1 else [])]
+    wider = {}
+    if before is not None:
+        known = [name for name in PAIRS.arrow().names if name not in SIDES]
+        earlier = pa_dataset.dataset(str(before), format="parquet").to_table(known)
+        wider = {split.name: split for split in split_statistics(earlier)}
+    counts = (manifest or {}).get("counts", {})
     funnel, stories = counts.get("funnel", []), counts.get("stories", {})
-    finished = record.get("finished_utc")
     buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS
     made_from = flatten(stories if isinstance(stories, Mapping) else {"stories": stories})
-    made = record.get("program")
-    sections = [
-        _funnel_section(funnel, made_from, flatten(counts, skip=_SHOWN_ELSEWHERE), made),
-        _splits_section(splits),
-        _lengths_section([*splits, *([whole] if len(splits) > 1 else [])], wider, buckets),
+    made = (manifest or {}).get("program")
+    counted = flatten(counts, skip=_SHOWN_ELSEWHERE)
+    warnings = [*few_prompts(whole.longer_wins), *notes, *counts.get("notes", [])]
+    return [
+        replace(_splits_section(splits), warnings=warnings),
+        _lengths_section(rows, wider, buckets),
         Section(
             "Words, dates and votes",
             "The stories of each side (the paper's Figure 3). Unknown quantities are left out, "
@@ -305,33 +293,22 @@ def render_data_report(
             figures=_distributions(splits[:_DRAWN_SPLITS]),
             name="distributions",
         ),
-        *_leakage_sections(counts.get("leakage", {}).get("shared", [])),
+        _funnel_section(funnel, made_from, counted, made),
         _removed_section(examples),
     ]
-    warnings = [*few_prompts(whole.longer_wins), *notes, *counts.get("notes", [])]
-    sections[0] = replace(sections[0], warnings=warnings)
+
+
+def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
+    """Who labelled the pairs, and which program made them when."""
+    record = manifest or {}
     facts = f"{label_text(sources).capitalize()}."
-    if made:
+    if made := record.get("program"):
+        finished = record.get("finished_utc")
         facts += f" Made by {made}"
         facts += f", {datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}." if finished else "."
-    if counts.get("digest"):
-        facts += f" Digest of the pairs: {counts['digest']}."
-    manifests = {} if manifest is None else {"pairs": json.dumps(record, indent=2)}
-    links = page_links(page, beside) if page else []
-    lead = _lead(whole, wider.get("all"))
-    return render(Page(title, lead, facts, sections, sources), manifests, links)
-
-
-def _lead(whole: Split, wider: Split | None) -> str:
-    found, first = whole.longer_wins, (wider or whole).longer_wins
-    when = "Before length symmetry the" if wider else "The"
-    text = (
-        f"{found.n:,} pairs of {len(whole.words):,} stories under {found.clusters:,} prompts. "
-        f"{when} longer story wins in {100 * first.mean:.1f}% of the pairs"
-    )
-    if math.isfinite(first.low):
-        text += f" (95 % interval {100 * first.low:.1f}% to {100 * first.high:.1f}%)"
-    return f"{text}, after it in {100 * found.mean:.1f}%." if wider else f"{text}."
+    if digest := record.get("counts", {}).get("digest"):
+        facts += f" Digest of the pairs: {digest}."
+    return facts
 
 
 def _counts_table(heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
@@ -424,14 +401,6 @@ def _lengths_section(splits: Sequence[Split], wider: Mapping[str, Split], bucket
     return Section("Length and choice", note, table, shown, [remark], name="lengths")
 
 
-def _leakage_sections(shared: Sequence[Mapping[str, Any]]) -> list[Section]:
-    rows = [
-        [one["kind"], f"{one['split_a']} and {one['split_b']}", one["shared"]] for one in shared
-    ]
-    table = Table(["kind", "splits", "shared"], rows)
-    return [Section("What splits share", table=table, name="leakage")] if rows else []
-
-
 def _removed_section(
     examples: Mapping[str, Sequence[Mapping[str, str]]] | None,
 ) -> Section:
@@ -459,35 +428,39 @@ def _removed_section(
 
 @dataclass(frozen=True)
 class PairsFolder:
-    """The files of a pairs folder that the data report shows.
+    """A set of pairs, and what the run that made it left beside it.
 
     Attributes:
         files: `pairs` and, if the run that wrote the pairs wrote them, `manifest`,
-            `pairs_before_symmetry` and `examples`.
+            `pairs_before_symmetry`, `examples` and `ratings`.
         manifest: content of the manifest; None for external pairs, whose page has no funnel.
         examples: whether the page may show texts of removed stories.
         notes: notes about files that are left out.
     """
 
-    files: dict[str, Path]
+    files: dict[str, str | Path]
     manifest: dict[str, Any] | None
     examples: bool
     notes: list[str]
 
     @classmethod
-    def find(cls, folder: Path, *, examples: bool = True) -> "PairsFolder":
-        """Find and check the files.
+    def find(cls, source: str | Path, *, examples: bool = True) -> "PairsFolder":
+        """Find and check the files of a folder, or of a pairs file or data set of any origin.
 
         Raises:
             DataError: there are no pairs, or they do not match the manifest beside them.
         """
-        files = {"pairs": folder / "pairs.parquet"}
-        check_parquet(files["pairs"], PAIRS)
+        path = Path(source)
+        folder = path.parent if path.name == "pairs.parquet" else path
+        if not any((folder / name).is_file() for name in ("pairs.parquet", "manifest.json")):
+            return cls({"pairs": source}, None, examples, [])
+        files: dict[str, str | Path] = {"pairs": folder / "pairs.parquet"}
+        check_parquet(folder / "pairs.parquet", PAIRS)
         manifest, notes = None, []
         if (folder / "manifest.json").is_file():
             files["manifest"] = folder / "manifest.json"
-            manifest = read_manifest_of(files["pairs"])
-        for name in ("pairs_before_symmetry.parquet", "examples.jsonl"):
+            manifest = read_manifest_of(folder / "pairs.parquet")
+        for name in ("pairs_before_symmetry.parquet", "examples.jsonl", "ratings.parquet"):
             path = folder / name
             if not path.is_file() or (name == "examples.jsonl" and not examples):
                 continue
@@ -497,22 +470,20 @@ class PairsFolder:
                 notes.append(
                     f"{path} is left out: the run that wrote these pairs did not write it."
                 )
-        if "pairs_before_symmetry" in files:
-            check_parquet(files["pairs_before_symmetry"], PAIRS)
+        if before := files.get("pairs_before_symmetry"):
+            check_parquet(Path(before), PAIRS)
         return cls(files, manifest, examples, notes)
 
-    def report(self, title: str, page: Path, beside: Sequence[str] = ()) -> str:
-        """Render data_report.html, which will be written as `page`; see `render_data_report`."""
+    def sections(self, table: pa.Table) -> list[Section]:
+        """The sections on the pairs in `table`; see `data_sections`."""
         examples: dict[str, Any] | None = {} if self.examples else None
         if "examples" in self.files:
-            examples = read_examples(self.files["examples"])
-        return render_data_report(
-            title=title,
-            pairs=self.files["pairs"],
-            before=self.files.get("pairs_before_symmetry"),
+            examples = read_examples(Path(self.files["examples"]))
+        before = self.files.get("pairs_before_symmetry")
+        return data_sections(
+            table=table,
+            before=None if before is None else Path(before),
             manifest=self.manifest,
             examples=examples,
             notes=self.notes,
-            page=page,
-            beside=beside,
         )

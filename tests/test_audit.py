@@ -1,4 +1,4 @@
-"""The data page: its numbers are those of the pairs, and it shows whatever it is given as text."""
+"""The audit: it finds what is planted, its numbers are those of the pairs, texts stay texts."""
 
 import json
 import random
@@ -8,6 +8,7 @@ from collections import Counter
 import ibis
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from test_push_to_hub import list_outputs
@@ -16,17 +17,20 @@ from test_report import ATTACK, Page
 from litbench.curation.funnel import Examples
 from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
+from litbench.experiments.audit import Audit, audit, audit_files, nothing_found
+from litbench.experiments.audit_findings import audit_pairs, effects, label_ceiling
+from litbench.experiments.audit_simulation import AuditSimulation, planted_set, run_simulation
+from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import leaderboard
 from litbench.models.baselines import LengthRater
 from litbench.raters import judge_pairs
 from litbench.report import figures
-from litbench.report.data_page import read_examples, read_splits, render_data_report
-from litbench.store import file_digest, write_sealed
+from litbench.report.data_sections import PairsFolder, read_examples, split_statistics
+from litbench.store import write_sealed
 from litbench.tables import write_table
 from litbench.text import prompt_key
 
 DAY = 86_400
-PROGRAM = "data_prep/data_report.py"
 SIDES = ("chosen", "rejected")
 
 
@@ -67,29 +71,25 @@ def random_pairs(pair_table):
     return build
 
 
-@pytest.fixture
-def splits_of(tmp_path):
-    def read(pairs):
-        write_table(pairs, tmp_path / "pairs.parquet")
-        return {split.name: split for split in read_splits(tmp_path / "pairs.parquet")[0]}
-
-    return read
+def splits_of(pairs):
+    return {split.name: split for split in split_statistics(pairs)}
 
 
 @pytest.fixture
 def render(tmp_path):
-    def build(pairs, before=None, **given):
-        write_table(pairs, tmp_path / "pairs.parquet")
+    """The page of pairs, and of what else a run left."""
+
+    def build(pairs, before=None, manifest=None, examples="", notes=(), title="A title"):
+        files = {"pairs": tmp_path / "pairs.parquet", "examples": tmp_path / "examples.jsonl"}
+        write_table(pairs, files["pairs"])
+        files["examples"].write_text(examples, encoding="utf-8")
         if before is not None:
-            write_table(before, tmp_path / "before.parquet")
-        defaults = {
-            "title": "A title",
-            "manifest": None,
-            "examples": {},
-            "pairs": tmp_path / "pairs.parquet",
-            "before": None if before is None else tmp_path / "before.parquet",
-        }
-        return render_data_report(**{**defaults, **given})
+            files["pairs_before_symmetry"] = tmp_path / "before.parquet"
+            write_table(before, files["pairs_before_symmetry"])
+        folder = PairsFolder(files, manifest, True, list(notes))
+        written = audit_files(folder, title, tmp_path / "audit.html")
+        written["audit.html"](tmp_path / "audit.html")
+        return (tmp_path / "audit.html").read_text(encoding="utf-8")
 
     return build
 
@@ -126,7 +126,7 @@ def cells_of(page, row):
 # What is counted ------------------------------------------------------------------------------
 
 
-def test_every_count_is_the_one_of_a_plain_loop(random_pairs, splits_of):
+def test_every_count_is_the_one_of_a_plain_loop(random_pairs):
     pairs = random_pairs()
     splits = splits_of(pairs)
     rows = pairs.to_pylist()
@@ -163,7 +163,7 @@ def test_every_count_is_the_one_of_a_plain_loop(random_pairs, splits_of):
         )
 
 
-def test_the_longer_wins_as_often_as_on_the_leaderboard(random_pairs, splits_of):
+def test_the_longer_wins_as_often_as_on_the_leaderboard(random_pairs):
     pairs = random_pairs(4, rows=600)
     for name, split in splits_of(pairs).items():
         keep = [name in (own, "all") for own in pairs["split"].to_pylist()]
@@ -178,7 +178,7 @@ def test_the_longer_wins_as_often_as_on_the_leaderboard(random_pairs, splits_of)
         assert sum(split.counts.values()) == part.num_rows
 
 
-def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs, splits_of):
+def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs):
     before = random_pairs(5, rows=400)
     keys = ["pair_id", "split", "chosen_n_words", "rejected_n_words"]
     marked = breaks_symmetry(ibis.memtable(before.select(keys)), 10, 0).to_pyarrow()
@@ -250,10 +250,8 @@ def test_numbers_of_the_page(pair_table, render):
     assert shown["test", "after"][3] == "1.000 (one prompt: no interval)"
     assert shown["all", "before"][4:9] == ("62.5 %", "5", "1", "2", "8")
     text = Page(page).text
-    assert "6 pairs of 12 stories under 4 prompts." in text
-    # (5 + 1/2) / 8 and (3 + 1/2) / 6
-    assert re.search(r"the longer story wins in 68\.8% of the pairs \(95 % interval", text)
-    assert "after it in 58.3%." in text
+    assert "6 pairs under 4 prompts." in text
+    assert "too small to find anything but a leak" in text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -263,16 +261,6 @@ def test_the_funnel_its_counts_and_examples_are_shown(random_pairs, render, tmp_
             "stories": 90,
             "rejected_rows": {"text: null": 7},
         },
-        leakage={
-            "shared": [
-                {
-                    "kind": "near_duplicates",
-                    "split_a": "train",
-                    "split_b": "test",
-                    "shared": 1_017,
-                }
-            ]
-        },
         digest="0123abc",
         fetched=88,
     )
@@ -280,14 +268,12 @@ def test_the_funnel_its_counts_and_examples_are_shown(random_pairs, render, tmp_
     for place in range(5):
         examples.add("min_words", f"short{place}", f"Too short, number {place}", f"{place} words")
     examples.write(tmp_path / "examples.jsonl")
-    page = render(
-        random_pairs(), manifest=manifest, examples=read_examples(tmp_path / "examples.jsonl")
-    )
+    rows = (tmp_path / "examples.jsonl").read_text(encoding="utf-8")
+    page = render(random_pairs(), manifest=manifest, examples=rows)
     assert cells_of(page, "at least 50 words")[1:3] == ["60 stories", "30"]
     assert cells_of(page, "mirrored")[1:3] == ["200 pairs", "300"]
     assert cells_of(page, "rejected rows: text: null")[1] == "7"
     assert cells_of(page, "fetched")[1] == "88"
-    assert cells_of(page, "near_duplicates")[1:] == ["train and test", "1,017"]
     text = Page(page).text
     assert "0123abc" in text
     assert all(f"Too short, number {place}" in text for place in range(5))
@@ -312,7 +298,7 @@ def test_missing_data_are_noted(random_pairs, render):
         "came without one",
     ):
         assert line in text, line
-    for title in ("Dates: ", "Votes: ", "What splits share"):
+    for title in ("Dates: ", "Votes: ", "over time"):
         assert title not in text, title
     assert "Words: train" in text
     assert "fixed by pruning" not in text
@@ -323,7 +309,7 @@ def test_missing_data_are_noted(random_pairs, render):
 def test_one_pair_alone_makes_a_page(pair_table, render):
     same = dict.fromkeys(["chosen_n_words", "rejected_n_words"], 3)
     page = render(pair_table([{**same, "chosen_score": 3, "rejected_score": 3}]))
-    assert "1 pairs of 2 stories under 1 prompts" in page
+    assert "1 pairs under 1 prompts" in page
     assert "0.500 (one prompt: no interval)" in page
 
 
@@ -345,27 +331,15 @@ def test_absurd_values_do_not_break_the_page(pair_table, render):
 # Hostile texts --------------------------------------------------------------------------------
 
 
-def test_page_has_no_scripts_and_escapes_texts(random_pairs, render, tmp_path):
+def test_page_has_no_scripts_and_escapes_texts(random_pairs, render):
     rows = [
         {"step": "min_words", "name": ATTACK, "text": ATTACK, "about": ATTACK},
         {"step": f"other {ATTACK}", "name": "a", "text": "\x00\u202ebackwards\x1b", "about": ""},
         {"step": "min_words", "name": "half \ud800", "text": "half \udfff", "about": "</style>"},
         {"step": "huge", "name": "b", "text": "<b>" * 400_000, "about": "z\u0335" * 9_000},
     ]
-    path = tmp_path / "examples.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     manifest = funnel_manifest(
         stories={"rejected_rows": {ATTACK: 3}, ATTACK: ATTACK},
-        leakage={
-            "shared": [
-                {
-                    "kind": ATTACK,
-                    "split_a": ATTACK,
-                    "split_b": ATTACK,
-                    "shared": 1,
-                }
-            ]
-        },
         digest=ATTACK,
         note=ATTACK,
     )
@@ -378,7 +352,7 @@ def test_page_has_no_scripts_and_escapes_texts(random_pairs, render, tmp_path):
         pairs.set_column(place, "split", pa.array(names, pa.large_string())),
         title=ATTACK,
         manifest=manifest,
-        examples=read_examples(path),
+        examples="".join(json.dumps(row) + "\n" for row in rows),
         notes=[ATTACK],
     )
     source.encode("utf-8")
@@ -403,85 +377,172 @@ def test_a_row_that_is_no_example_is_named(tmp_path):
     assert len(read_examples(path)["a"]) == 5
 
 
-# The program ----------------------------------------------------------------------------------
+# The command ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def artifact(random_pairs, tmp_path):
-    """A folder of pairs."""
-
-    def build():
-        # A star, and a folder that a pattern would find as well.
-        pairs = tmp_path / "run *" / "pairs"
-        (tmp_path / "run 2" / "pairs").mkdir(parents=True)
-        for name in ("pairs.parquet", "pairs_before_symmetry.parquet"):
-            write_table(random_pairs(seed=9), tmp_path / "run 2" / "pairs" / name)
-        pairs.mkdir(parents=True)
-        write_table(random_pairs(), pairs / "pairs.parquet")
-        write_table(random_pairs(rows=500), pairs / "pairs_before_symmetry.parquet")
-        write_sealed(funnel_manifest(), pairs / "manifest.json")
-        examples = Examples()
-        examples.add("min_words", "secret id", "SECRET of min_words", "secret facts")
-        examples.write(pairs / "examples.jsonl")
-        list_outputs(pairs)
-        return pairs
-
-    return build
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_program_writes_the_same_page_twice(artifact, load_program, tmp_path, capsys):
-    program = load_program(PROGRAM)
-    pairs = artifact()
-    for name in ("a", "b"):
-        program.main(program.Config(pairs=pairs, out=tmp_path / name))
-    pages = [(tmp_path / name / "data_report.html").read_bytes() for name in ("a", "b")]
-    assert pages[0] == pages[1]
-    text = Page(pages[0].decode()).text
-    assert "SECRET of min_words" in text
-    capsys.readouterr()
-    program.main(program.Config(pairs=pairs, out=tmp_path / "a"))
-    assert "unchanged" in capsys.readouterr().out
-    # Rows in another order, in other row groups, are the same pairs.
-    table = pq.read_table(pairs / "pairs.parquet")
-    digest = file_digest(pairs / "pairs.parquet")
-    order = np.random.default_rng(0).permutation(table.num_rows)
-    pq.write_table(table.take(pa.array(order)), pairs / "pairs.parquet", row_group_size=7)
-    before, after = digest.encode(), file_digest(pairs / "pairs.parquet").encode()
-    assert before != after
+    """A folder of pairs, with what the run that made them left."""
+    # A star, and a folder that a pattern would find as well.
+    pairs = tmp_path / "run *" / "pairs"
+    (tmp_path / "run 2" / "pairs").mkdir(parents=True)
+    for name in ("pairs.parquet", "pairs_before_symmetry.parquet"):
+        write_table(random_pairs(seed=9), tmp_path / "run 2" / "pairs" / name)
+    pairs.mkdir(parents=True)
+    write_table(random_pairs(), pairs / "pairs.parquet")
+    write_table(random_pairs(rows=500), pairs / "pairs_before_symmetry.parquet")
+    write_sealed(funnel_manifest(), pairs / "manifest.json")
+    examples = Examples()
+    examples.add("min_words", "secret id", "SECRET of min_words", "secret facts")
+    examples.write(pairs / "examples.jsonl")
     list_outputs(pairs)
-    program.main(program.Config(pairs=pairs, out=tmp_path / "a"))
-    # The manifest on the page names the file's bytes.
-    wanted = pages[0].replace(before, after)
-    assert (tmp_path / "a" / "data_report.html").read_bytes() == wanted
+    return pairs
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_page_to_share_holds_no_story(artifact, load_program, tmp_path):
-    program = load_program(PROGRAM)
-    pairs = artifact()
-    program.main(program.Config(pairs=pairs, out=tmp_path / "out", examples=False))
-    page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
+def test_the_same_pairs_in_another_order_have_the_same_audit(artifact, tmp_path, capsys):
+    audit(Audit(pairs=str(artifact), out=tmp_path / "a"))
+    text = Page((tmp_path / "a" / "audit.html").read_text(encoding="utf-8")).text
+    assert "SECRET of min_words" in text
+    table = pq.read_table(artifact / "pairs.parquet")
+    order = np.random.default_rng(0).permutation(table.num_rows)
+    # In other row groups, too.
+    pq.write_table(table.take(pa.array(order)), artifact / "pairs.parquet", row_group_size=7)
+    list_outputs(artifact)
+    audit(Audit(pairs=str(artifact), out=tmp_path / "b"))
+    found = [json.loads((tmp_path / name / "audit.json").read_text()) for name in ("a", "b")]
+    assert found[0]["findings"] == found[1]["findings"]
+    assert found[0]["set"] == found[1]["set"]
+    capsys.readouterr()
+    audit(Audit(pairs=str(artifact), out=tmp_path / "b"))
+    assert "unchanged" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_to_share_holds_no_story(artifact, tmp_path):
+    audit(Audit(pairs=str(artifact), out=tmp_path / "out", examples=False))
+    page = (tmp_path / "out" / "audit.html").read_text(encoding="utf-8")
     assert "secret" not in page.lower()
     assert "Examples were left out" in page
     assert "word word" not in page
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_files_of_another_run_are_refused_or_left_out(artifact, load_program, tmp_path):
-    program = load_program(PROGRAM)
-    pairs = artifact()
-    config = program.Config(pairs=pairs, out=tmp_path / "out")
-    with (pairs / "examples.jsonl").open("a", encoding="utf-8") as file:
+def test_files_of_another_run_are_refused_or_left_out(artifact, tmp_path):
+    config = Audit(pairs=str(artifact), out=tmp_path / "out")
+    with (artifact / "examples.jsonl").open("a", encoding="utf-8") as file:
         file.write("\n")
-    (pairs / "pairs_before_symmetry.parquet").write_bytes(b"of another run")
-    program.main(config)
-    text = Page((tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")).text
+    (artifact / "pairs_before_symmetry.parquet").write_bytes(b"of another run")
+    audit(config)
+    text = Page((tmp_path / "out" / "audit.html").read_text(encoding="utf-8")).text
     assert "SECRET of min_words" not in text
     for name in ("examples.jsonl", "pairs_before_symmetry.parquet"):
-        assert f"{pairs / name} is left out: the run that wrote these pairs" in text
-    table = pq.read_table(pairs / "pairs.parquet")
+        assert f"{artifact / name} is left out: the run that wrote these pairs" in text
+    table = pq.read_table(artifact / "pairs.parquet")
     # As many pairs as the manifest tells of, and still others.
-    write_table(table.take(pa.array([0] * table.num_rows)), pairs / "pairs.parquet")
+    write_table(table.take(pa.array([0] * table.num_rows)), artifact / "pairs.parquet")
     with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
-        program.main(config)
+        audit(config)
+
+
+# What is planted ------------------------------------------------------------------------------
+
+
+def planted(seed=0, pairs=800, **plants):
+    return planted_set(plants, pairs, np.random.default_rng(seed), words=30)
+
+
+def kinds_of(audited):
+    return [finding.kind for finding in audited.findings]
+
+
+@pytest.mark.parametrize(
+    ("plant", "size", "kinds"),
+    [
+        ("longer", 0.75, ["longer"]),
+        ("later", 0.7, ["later"]),
+        ("notes", 0.8, ["notes"]),
+        ("position", 0.7, ["id"]),
+        ("style", 0.7, ["name:model"]),
+        ("duplicates", 0.05, ["copies", "leakage"]),
+        ("merged_ids", 0.05, ["prompt_ids"]),
+        ("label_noise", 0.7, ["label_noise"]),
+    ],
+)
+def test_a_plant_is_found_and_nothing_else(plant, size, kinds):
+    table, annotators = planted(**{plant: size})
+    audited = audit_pairs(table, annotators, per_story=3)
+    assert sorted(kinds_of(audited)) == kinds
+    (first, *_) = audited.findings
+    assert first.sentence.endswith(".")
+    assert first.advice
+
+
+def test_without_a_plant_the_audit_says_what_it_could_have_found(tmp_path):
+    audited = audit_pairs(planted()[0])
+    assert not audited.findings
+    # The cue that could be found is found: the share is that of a set of this size.
+    assert 0.55 < audited.detectable < 0.65
+    assert f"{100 * audited.detectable:.1f} %" in nothing_found(audited)
+    write_table(planted()[0], tmp_path / "pairs.parquet")
+    audit(Audit(pairs=str(tmp_path / "pairs.parquet"), out=tmp_path / "out"))
+    found = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert found["findings"] == []
+    assert found["nothing_found"] == nothing_found(audited)
+
+
+def test_an_effect_is_the_difference_of_shares_and_the_fixed_cue_explains_the_other():
+    random = np.random.default_rng(3)
+    group = np.arange(4_000) // 4
+    real = random.choice([-1.0, 1.0], 4_000, p=[0.3, 0.7])
+    # A cue that follows the real one, and has no effect of its own.
+    shadow = np.where(random.random(4_000) < 0.6, real, random.choice([-1.0, 1.0], 4_000))
+    alone = [effects(column[:, None], group)[0].mean for column in (real, shadow)]
+    assert alone == pytest.approx([real.mean(), shadow.mean()])
+    assert alone[1] > 0.15
+    together = effects(np.column_stack([real, shadow]), group)
+    assert together[0].mean == pytest.approx(real.mean(), abs=0.03)
+    assert abs(together[1].mean) < 3 * together[1].error < 0.1
+    # Leaving out each prompt in turn, by hand.
+    columns = np.column_stack([real, shadow])
+    left_out = [np.linalg.lstsq(columns[group != g], np.ones(3_996))[0] for g in range(1_000)]
+    error = np.sqrt(999 / 1_000 * np.square(left_out - np.array([e.mean for e in together])).sum(0))
+    assert [effect.error for effect in together] == pytest.approx(error.tolist(), rel=1e-4)
+
+
+def test_the_ceiling_is_that_of_simulated_annotators():
+    random = np.random.default_rng(5)
+    right = random.random((40_000, 3)) < 0.8
+    two = (right[:, 0] == right[:, 1]).astype(float)
+    interval = jackknife_interval(two, np.arange(40_000))
+    assert label_ceiling(interval, 1).mean == pytest.approx(0.8, abs=0.01)
+    assert label_ceiling(interval, 3).mean == pytest.approx((right.sum(1) > 1).mean(), abs=0.01)
+
+
+def test_a_rater_that_counts_words_is_found_out(tmp_path):
+    """The longer story under another name: nothing of its agreement needs reading."""
+    write_table(planted(longer=0.75)[0], tmp_path / "pairs.parquet")
+    pairs, rater = str(tmp_path / "pairs.parquet"), {"kind": "longer"}
+    audit(Audit(pairs=pairs, out=tmp_path / "out", rater=rater, probe_prompts=5))
+    found = json.loads((tmp_path / "out" / "audit.json").read_text())
+    kinds = {finding["kind"] for finding in found["findings"]}
+    assert {"longer", "rater_length", "rater_mimic"} <= kinds
+    assert found["rater"]["prefers_longer"]["mean"] > 0.98
+    assert found["rater"]["reproduced"] > 0.9
+    assert found["rater"]["groups"]["split"].keys() == {"train", "test"}
+    text = Page((tmp_path / "out" / "audit.html").read_text(encoding="utf-8")).text
+    assert "What fools it" in text
+
+
+@pytest.mark.long
+def test_detectable_plants_are_found_and_hardly_anything_else(tmp_path):
+    """The share of found plants, and of sets with a false alarm, over 30 sets."""
+    config = AuditSimulation(tmp_path / "out", sets=30, pairs=[200, 500, 1_000], words=30.0)
+    run_simulation(config, "audit_simulation.py")
+    rows = pa_csv.read_csv(tmp_path / "out" / "sets.csv").to_pylist()
+    plants = [row for row in rows if row["plant"] != "false alarms"]
+    detectable = [row["found"] for row in plants if row["power"] > 0.8]
+    assert len(detectable) > 10
+    assert np.mean(detectable) > 0.9
+    # At most 5 % are wanted; 5 of 30 or more would happen in 1 of 60 runs.
+    assert sum(row["found"] for row in rows if row["plant"] == "false alarms") < 5

@@ -1,0 +1,487 @@
+"""The audit: what a set of preferences, and a rater on it, really measures; see `Audit`.
+
+The method is in `litbench.experiments.audit_findings` (the set) and `audit_rater` (the rater).
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.config import Positional, Runtime
+from litbench.entries import RaterSpec, files_of
+from litbench.errors import ConfigError
+from litbench.evaluation.loop import compare_annotators
+from litbench.experiments.audit_cues import SIDES
+from litbench.experiments.audit_findings import (
+    ALPHA,
+    Finding,
+    Result,
+    SetAudit,
+    audit_pairs,
+    percent_of,
+)
+from litbench.experiments.audit_rater import RaterAudit, audit_rater
+from litbench.locations import resolve
+from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.leaderboard import plain
+from litbench.models import model_entry
+from litbench.probes import language_of
+from litbench.records import RATINGS, VERDICTS, connected_prompts, empty_columns
+from litbench.report import figures
+from litbench.report.data_sections import PairsFolder, made_by
+from litbench.report.document import (
+    ENDS,
+    Cell,
+    Figure,
+    Page,
+    Section,
+    Table,
+    few_prompts,
+    p_value,
+    page_links,
+    percent,
+    render,
+    short_name,
+    signed,
+    stacked,
+)
+from litbench.sources.pairs import read_any_pairs
+from litbench.sources.ratings import overall_ratings
+from litbench.store import Artifact, write_json
+from litbench.tables import read_table
+
+_PROGRAM = "litbench audit"
+_ON_TOP, _PERIODS, _LEAST_PER_PERIOD = 5, 4, 20
+
+
+@dataclass(kw_only=True)
+class Audit:
+    """Find out what a set of preferences, and a rater on it, really measures.
+
+        litbench audit pairs.parquet --out runs/audit
+        litbench audit OWNER/PREFERENCES --model openai/gpt-4.1-mini --dry_run
+
+    Says who wins without reading (the longer story, the later one, a writer's name, ...), what a
+    set of this size can show, whether splits leak, and with a rater whether it reads. Writes
+    audit.html and audit.json; see docs/audit.md.
+
+    Attributes:
+        pairs: folder with pairs.parquet, or pairs as Parquet, JSONL, CSV or a name on the Hub. It
+            can be the first argument, without --pairs.
+        out: output folder.
+        split: only pairs of this split.
+        title: heading of the page.
+        examples: show texts of stories that the steps removed.
+        model: also audit this rater: a model folder, or inspect-ai's name of a model that judges.
+        rater: the same by a config entry, such as '{kind: reward, path: OWNER/MODEL}'.
+        most_pairs: maximum number of pairs that the rater judges, drawn over prompts.
+        max_cost_usd: maximum dollars for a model that is asked, over all runs.
+        probe_prompts: number of prompts whose stories are changed to fool the rater; 0: no probes.
+        seed: seed of folds and probes.
+        dry_run: only estimate calls, tokens, dollars and minutes of the rater.
+    """
+
+    pairs: Annotated[str, Positional]
+    out: Path = Path("runs/audit")
+    split: str | None = None
+    title: str = "LitBench audit"
+    examples: bool = True
+    model: str | None = None
+    rater: Any = None
+    most_pairs: int | None = None
+    max_cost_usd: float | None = None
+    probe_prompts: int = 20
+    seed: int = 0
+    dry_run: Annotated[bool, Runtime] = False
+
+    def spec(self) -> RaterSpec | None:
+        """The checked rater, if one is given."""
+        if self.model is not None and self.rater is not None:
+            raise ConfigError("model and rater are both given: leave one of them out")
+        if self.rater is not None:
+            if not isinstance(self.rater, dict) or "kind" not in self.rater:
+                raise ConfigError(f"rater is {self.rater!r:.80}: write '{{kind: ...}}'")
+            entry = dict(self.rater)
+            return RaterSpec(
+                str(entry.get("model", entry["kind"])), entry.pop("kind"), entry, False
+            )
+        if self.model is None:
+            return None
+        if Path(resolve(self.model)).exists():
+            entry, name = model_entry(self.model), Path(self.model).name
+        else:
+            traffic = {"max_cost_usd": self.max_cost_usd}
+            entry = {"kind": "judge", "model": self.model, "traffic": traffic}
+            entry["template"], name = "alternative", self.model
+        return RaterSpec(name, entry.pop("kind"), entry, False)
+
+
+def audit(config: Audit) -> None:
+    """Audit the set and the rater, and write the page."""
+    spec = config.spec()
+    folder = PairsFolder.find(config.pairs, examples=config.examples)
+    artifact = Artifact(
+        config.out,
+        program=_PROGRAM,
+        config=config,
+        inputs=folder.files,
+        models=files_of([spec] if spec else []),
+    )
+    page = (config.out / "audit.html").resolve()
+    if config.dry_run or not artifact.is_current():
+        rater = None
+        if spec is not None:
+            rater = audit_rater(
+                spec.name,
+                spec.plain(),
+                Path(folder.files["pairs"]),
+                config.out,
+                split=config.split,
+                most_pairs=config.most_pairs,
+                probe_prompts=config.probe_prompts,
+                seed=config.seed,
+                dry_run=config.dry_run,
+            )
+        if config.dry_run:
+            return
+        files = audit_files(folder, config.title, page, rater, split=config.split, seed=config.seed)
+        for name, write in files.items():
+            artifact.write(name, write)
+        artifact.finish()
+    print((config.out / "audit.txt").read_text(encoding="utf-8"), end="")
+    print(f"page: {page}")
+
+
+def audit_files(
+    folder: PairsFolder,
+    title: str,
+    page: Path,
+    rater: RaterAudit | None = None,
+    *,
+    beside: Sequence[str] = (),
+    split: str | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Audit the set of a folder, and return what writes audit.html, audit.json and audit.txt.
+
+    Args:
+        folder: the set.
+        title: heading of the page.
+        page: path of the page, for links to other pages.
+        rater: the rater's part, if there is one.
+        beside: pages in the same folder to link to, see `page_links`.
+        split: only pairs of this split.
+        seed: seed of folds.
+    """
+    table = read_any_pairs(folder.files["pairs"])
+    if split is not None:
+        table = table.filter(pc.equal(table["split"], split))
+    ratings, per_story, annotators = folder.files.get("ratings"), 1.0, None
+    if ratings is not None:
+        schema = {name: of.type for name, of in empty_columns(VERDICTS, 0).items()}
+        verdicts = pa.schema(schema).empty_table()
+        path = Path(ratings)
+        within = read_any_pairs(path.parent / "all_pairs.parquet")
+        annotators = compare_annotators(verdicts, path, within)
+        per_story = _people_per_story(path)
+    found = audit_pairs(table, annotators, per_story, seed)
+    findings = sorted(
+        [*found.findings, *(rater.findings if rater else [])],
+        key=lambda one: (-one.severity, one.kind),
+    )
+    sources = sorted(set(table["label_source"].to_pylist()))
+    lead = findings[0].sentence if findings else nothing_found(found)
+    sections = [
+        _findings_section(found, findings),
+        *([_rater_section(rater)] if rater else []),
+        _cues_section(found),
+        _size_section(found),
+        _leakage_section(found),
+        _balance_section(table),
+        *folder.sections(table),
+    ]
+    facts = f"{found.size['pairs']:,} pairs under {found.size['prompts']:,} prompts. "
+    content = Page(title, lead, facts + made_by(folder.manifest, sources), sections, sources)
+    manifests = {} if folder.manifest is None else {"pairs": json.dumps(folder.manifest, indent=2)}
+    html = render(content, manifests, page_links(page, beside))
+    text = "\n".join(_lines(found, findings)) + "\n"
+    return {
+        "audit.html": partial(Path.write_text, data=html, encoding="utf-8"),
+        "audit.json": partial(write_json, audit_json(found, findings, rater)),
+        "audit.txt": partial(Path.write_text, data=text, encoding="utf-8"),
+    }
+
+
+def _people_per_story(ratings: Path) -> float:
+    rows = overall_ratings(read_table(ratings, RATINGS)).to_pylist()
+    people = [row["story_id"] for row in rows if row["rater_kind"] == "person"]
+    return len(people) / max(len(set(people)), 1)
+
+
+def nothing_found(found: SetAudit) -> str:
+    """What could have been found, had it been there."""
+    if found.detectable is None:
+        return "Nothing was found, and this set is too small to find anything but a leak."
+    return (
+        f"Nothing was found of the {found.tests} cues looked for. At this size, one that decides "
+        f"{percent_of(found.detectable)} of the pairs would be found with a power of 80 % (after "
+        "Holm)."
+    )
+
+
+def audit_json(
+    found: SetAudit, findings: Sequence[Finding], rater: RaterAudit | None
+) -> dict[str, Any]:
+    """The audit as JSON values, for cards and passports; unknown numbers are null."""
+
+    def known(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: known(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [known(one) for one in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    cues = {
+        one.cue.name: {
+            "agreement": asdict(one.agreement),
+            "effect": asdict(one.alone),
+            "held_fixed": asdict(one.held_fixed),
+            "p_holm": one.p_holm,
+            "is_stated": one.is_stated,
+        }
+        for one in found.results
+    }
+    content = {
+        "findings": [asdict(one) for one in findings],
+        "nothing_found": None if findings else nothing_found(found),
+        "set": found.size,
+        "tests": found.tests,
+        "detectable": found.detectable,
+        "detectable_difference": found.detectable_difference,
+        "cues": cues,
+        "leakage": found.leakage,
+        "two_annotators": found.annotators and asdict(found.annotators.two_annotators),
+        "alpha": found.annotators and found.annotators.alpha,
+        "ceiling": found.ceiling and asdict(found.ceiling),
+        "notes": found.notes,
+    }
+    if rater is not None:
+        content["rater"] = plain(rater.row) | {
+            "prefers_longer": asdict(rater.prefers_longer),
+            "labels_longer": asdict(rater.labels_longer),
+            "against_length": rater.against_length and asdict(rater.against_length),
+            "mimic": rater.mimic and asdict(rater.mimic),
+            "reproduced": rater.reproduced,
+            "groups": {
+                name: {value: asdict(one) for value, one in of.items()}
+                for name, of in rater.groups.items()
+            },
+            "fooled_by": [one.probe for one in rater.probes if one.is_fooled],
+        }
+    return dict(known(content))
+
+
+def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return [nothing_found(found)]
+    return [f"{k}. {one.sentence} {one.advice}" for k, one in enumerate(findings[:_ON_TOP], 1)]
+
+
+# The page -------------------------------------------------------------------------------------
+
+
+def _findings_section(found: SetAudit, findings: Sequence[Finding]) -> Section:
+    note = (
+        "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
+        f"significant at {percent_of(ALPHA)} after Holm's correction over {found.tests} tests, "
+        "with the stated ones held fixed; a leak or a copy is counted. That a cue wins does not "
+        "show that readers vote for it: longer stories may be better."
+    )
+
+    def table(some: Sequence[Finding]) -> Table:
+        rows = [
+            [Cell(one.sentence, is_text=True, is_bold=True), Cell(one.advice, is_text=True)]
+            for one in some
+        ]
+        return Table(["finding", "what to do"], rows)
+
+    top, more = findings[:_ON_TOP], findings[_ON_TOP:]
+    warnings = [] if findings else [nothing_found(found)]
+    parts = [Section("Further findings", table=table(more), fold=False)] if more else []
+    return Section("Findings", note, table(top) if top else None, warnings=warnings, parts=parts)
+
+
+def _cues_section(found: SetAudit) -> Section:
+    def row(one: Result) -> list[Any]:
+        return [
+            Cell(one.cue.texts[0], is_text=True, is_bold=one.is_stated),
+            Cell(scale=one.agreement),
+            stacked(one.agreement),
+            one.alone.n,
+            Cell(signed(one.held_fixed.mean), [_bounds(one.held_fixed)]),
+            Cell(p_value(one.p_holm), ["stated"] if one.is_stated else []),
+        ]
+
+    results = sorted(found.results, key=lambda one: -abs(one.agreement.mean - 0.5))
+    note = (
+        "How often each cue names the chosen story; a cue that does not differ counts one half. "
+        "Others held fixed: the cue's coefficient in a linear model of all counted cues, in -1 to "
+        "1; models and names are learnt out of fold, on other prompts. None of these reads."
+    )
+    heading = [
+        "the chosen story is",
+        ENDS,
+        "share [95 %]",
+        "pairs that\ndiffer",
+        "others\nheld fixed",
+        "Holm",
+    ]
+    rows = [(short_name(one.cue.name), [[one.agreement]]) for one in results]
+    drawn = figures.dots(rows, ["share of pairs"], "is the chosen story") if rows else None
+    caption = "Share of pairs, with 95 % intervals by prompt; dotted: chance."
+    shown = [Figure("Who wins without reading", caption, drawn)] if drawn else []
+    return Section(
+        "Who wins without reading",
+        note,
+        Table(heading, [row(one) for one in results]) if results else None,
+        shown,
+        ["Not tested: " + " ".join(found.notes)] if found.notes else [],
+        name="cues",
+    )
+
+
+def _bounds(interval: Interval) -> str:
+    return f"[{interval.low:+.3f}, {interval.high:+.3f}]" if math.isfinite(interval.low) else ""
+
+
+def _size_section(found: SetAudit) -> Section:
+    size, two = found.size, found.annotators
+    rows: list[list[Any]] = [
+        ["pairs of all splits", size["pairs"]],
+        [
+            "prompts of all splits (effective)",
+            f"{size['prompts']:,} ({size['effective_prompts']:,.0f})",
+        ],
+        ["stories, and per prompt", f"{size['stories']:,}, {size['stories_per_prompt']:.1f}"],
+        ["smallest share that a cue must decide to be found", percent(found.detectable)],
+        [
+            "smallest difference of two raters that disagree on 30 % of the pairs",
+            percent(found.detectable_difference),
+        ],
+    ]
+    if two is not None:
+        rows += [
+            ["two annotators prefer the same story", two.two_annotators],
+            ["one annotator against the mean of the others", two.one_annotator],
+            ["Krippendorff's alpha of their ratings", two.alpha],
+            ["agreement of a perfect rater with the labels (ceiling)", found.ceiling],
+        ]
+    note = (
+        "Detectable: with a power of 80 %, at 5 % after Holm for a cue and without correction for "
+        "two raters (docs/power.md)."
+    )
+    if two is None:
+        note += " There are no ratings by annotators, so label noise and the ceiling are unknown."
+    cells = [[Cell(str(name), is_text=True), value] for name, value in rows]
+    return Section(
+        "What the set can show", note, Table(["", ""], cells, is_narrow=True), name="size"
+    )
+
+
+def _leakage_section(found: SetAudit) -> Section:
+    if found.leakage is None:
+        note = "There is one split, so nothing can leak."
+        return Section("What splits share", note, name="leakage")
+    rows = [
+        [Cell(f"shared {kind.replace('_', '-')}", is_text=True), *others]
+        for kind, *others in (one.values() for one in found.leakage["shared"])
+    ]
+    table = Table(["", "split", "split", "number"], rows)
+    return Section("What splits share", table=table, name="leakage")
+
+
+def _balance_section(table: pa.Table) -> Section:
+    """Language by split and side, and the longer story's share over time."""
+    rows = []
+    for split in sorted(set(table["split"].to_pylist())):
+        own = table.filter(pc.equal(table["split"], split))
+        cells: list[Any] = [Cell(split, is_text=True), own.num_rows]
+        for side in SIDES:
+            texts = zip(own[side].to_pylist(), own[f"{side}_n_words"].to_pylist(), strict=True)
+            cells.append(percent(float(np.mean([language_of(*text) == "zh" for text in texts]))))
+        rows.append(cells)
+    heading = ["split", "pairs", "chosen without\nspaces (Chinese)", "rejected"]
+    shown = []
+    times = table["chosen_created_utc"].to_numpy(zero_copy_only=False).astype(float)
+    dated = np.flatnonzero(np.isfinite(times))
+    if len(dated) >= _PERIODS * _LEAST_PER_PERIOD:
+        prompts = np.array(connected_prompts(table))
+        words = (table[f"{side}_n_words"].to_numpy() for side in SIDES)
+        longer = (np.sign(np.subtract(*words)) + 1) / 2
+        order = dated[np.argsort(times[dated], kind="stable")]
+        periods = []
+        for part in np.array_split(order, _PERIODS):
+            ends = (str(np.datetime64(int(times[part[k]]), "s"))[:7] for k in (0, -1))
+            share = jackknife_interval(longer[part], prompts[part])
+            periods.append((" to ".join(ends), [[share]]))
+        drawn = figures.dots(periods, ["the longer story"], "is the chosen story")
+        caption = "Quarters of the pairs by time of the chosen story."
+        shown = [Figure("The longer story over time", caption, drawn)]
+    return Section("Balance", table=Table(heading, rows), figures=shown)
+
+
+def _rater_section(rater: RaterAudit) -> Section:
+    row = rater.row
+    rows: list[tuple[str, Any]] = [
+        ("agreement with the labels", row.agreement),
+        ("verdicts (coverage)", percent(row.coverage)),
+        ("the two orders disagree (flips)", row.flip_rate),
+        ("prefers the story shown first", row.position_lean),
+        ("prefers the longer story", rater.prefers_longer),
+        ("the labels prefer the longer story", rater.labels_longer),
+        ("agreement where it prefers the shorter story", rater.against_length),
+        ("agreement where the chosen story is longer", row.chosen_longer),
+        ("agreement where the chosen story is shorter", row.chosen_shorter),
+        ("calibration error (ECE)", row.calibration and row.calibration.ece),
+        ("a content-blind model of its choices agrees with the labels", rater.mimic),
+        ("share of its agreement above chance that this reproduces", percent(rater.reproduced)),
+    ]
+    cells = [[Cell(name, is_text=True), value] for name, value in rows]
+    parts = []
+    if rater.probes:
+        probes = [
+            [
+                Cell(one.probe.replace("_", " "), is_text=True, is_bold=one.is_fooled),
+                one.stories,
+                Cell(scale=one.prefers_changed),
+                one.prefers_changed,
+            ]
+            for one in rater.probes
+        ]
+        note = (
+            "How often it prefers a spoiled story to the original: 0 is right, above ½ is fooled."
+        )
+        table = Table(["change", "stories", ENDS, "share [95 %]"], probes)
+        parts.append(Section("What fools it", note, table))
+    for name, of in rater.groups.items():
+        groups = [
+            [Cell(value, is_text=True), one.n, Cell(scale=one), one] for value, one in of.items()
+        ]
+        table = Table([name, "pairs", ENDS, "agreement [95 %]"], groups)
+        parts.append(
+            Section(f"Agreement by {name.replace('_', ' ')}", table=table, name=f"by-{name}")
+        )
+    warnings = few_prompts(row.agreement)
+    if row.trained_on:
+        warnings.append(f"Trained on {row.trained_on:,} of these prompts: not valid.")
+    title = f"The rater {short_name(row.rater)}"
+    table = Table(["", ""], cells, is_narrow=True)
+    return Section(title, "", table, warnings=warnings, parts=parts, name="rater")

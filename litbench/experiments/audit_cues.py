@@ -1,0 +1,287 @@
+"""Content-blind cues: what tells the chosen story of a pair without reading it.
+
+Some are counted, such as which story is longer. Others are learnt out of fold from the labels of
+other prompts: a writer's or model's name, surface features, a bag of words.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.curation.reader_notes import cut_reader_notes
+from litbench.curation.splits import assign_folds
+from litbench.metrics.agreement import has_texts
+from litbench.models.bag_of_words import word_vectors
+from litbench.models.features import FEATURES, shared_matrix
+from litbench.models.linear_preference import logistic
+from litbench.records import PAIRS, connected_prompts
+
+SIDES = ("chosen", "rejected")
+# Texts are learnt from if so many pairs have them.
+_LEAST_PAIRS = 10
+_FOLDS, _STRENGTH = 5, 1.0
+# A bag of words of more pairs takes more than a minute.
+_MOST_FOR_WORDS = 4_000
+_POSITION = re.compile(r"position|index|row|order|place|turn|slot", re.I)
+# Replacement characters, UTF-8 read as Latin-1, HTML entities and control characters.
+_DAMAGED = re.compile(r"\ufffd|â€|Ã[\x80-\xbf]|&(?:amp|lt|gt|quot|nbsp|#\w+);|[\x00-\x08\x0e-\x1f]")
+_OPENING_WORDS, _OPENING_SHARE = 3, 0.02
+_PUNCTUATION = ("commas", "exclamations", "questions", "ellipses", "dashes", "semicolons")
+
+# By cue: the story with more of it, the story with less, and what to do.
+_TEXTS = {
+    "longer": (
+        "the longer story",
+        "the shorter story",
+        "Balance the lengths (symmetry_buckets of make_pairs.py), or show the longer story beside "
+        "every rater.",
+    ),
+    "later": (
+        "the story posted later",
+        "the story posted earlier",
+        "Keep times from raters. If no rule of the pairing demands it, votes follow the time.",
+    ),
+    "notes": (
+        "the story with notes to readers",
+        "the story without notes to readers",
+        "Cut the notes (cut_vote_talk of the cleaning) before training.",
+    ),
+    "paragraphs": ("the story with more paragraphs", "the story with fewer paragraphs", ""),
+    "markup": ("the story with more formatting", "the story with less formatting", ""),
+    "punctuation": (
+        "the story with more punctuation per word",
+        "the story with less punctuation per word",
+        "",
+    ),
+    "speech": ("the story with more quoted speech", "the story with less quoted speech", ""),
+    "damaged": (
+        "the story with damaged characters",
+        "the story without damaged characters",
+        "Repair the encoding, or leave these stories out.",
+    ),
+    "opening": (
+        "the story with a stock opening",
+        "the story without a stock opening",
+        "Cut openings that many stories share.",
+    ),
+    "id": (
+        "the story whose id sorts last",
+        "the story whose id sorts first",
+        "Shuffle: an id or a position that tells the label reaches raters through the order.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cue:
+    """A cue; arrays have shape (n,).
+
+    Attributes:
+        name: short name.
+        texts: the story with more of it, the one with less, and what to do.
+        sign: 1 if the chosen story has more of it, -1 if less, 0 if equal or unknown.
+        amount: by how much, as a signed rank from -1 to 1, to hold it fixed.
+        is_learnt: whether it is learnt from the labels of other prompts, so that only an effect
+            above 0 counts.
+    """
+
+    name: str
+    texts: tuple[str, str, str]
+    sign: np.ndarray
+    amount: np.ndarray
+    is_learnt: bool = False
+
+    @classmethod
+    def of(cls, name: str, difference: np.ndarray, texts: tuple[str, str, str], **more: Any) -> Any:
+        """The cue of a difference, chosen minus rejected story; NaN if unknown."""
+        from scipy.stats import rankdata  # noqa: PLC0415
+
+        known = np.nan_to_num(difference)
+        sign = np.sign(known)
+        return cls(name, texts, sign, sign * rankdata(np.abs(known)) / max(len(sign), 1), **more)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The distinct stories of the pairs, their features, and their rows by side."""
+
+    stories: list[str]
+    features: np.ndarray
+    rows: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, pairs: pa.Table) -> "Texts":
+        """Of a table with the schema PAIRS."""
+        prompts = pairs["prompt"].to_pylist()
+        texts = {side: list(zip(prompts, pairs[side].to_pylist(), strict=True)) for side in SIDES}
+        distinct = dict.fromkeys([*texts["chosen"], *texts["rejected"]])
+        row_of = {text: row for row, text in enumerate(distinct)}
+        rows = {side: np.array([row_of[text] for text in texts[side]], int) for side in SIDES}
+        stories = [story for _, story in row_of]
+        return cls(stories, shared_matrix([prompt for prompt, _ in row_of], stories), rows)
+
+    def difference(self, values: Any) -> Any:
+        """Chosen minus rejected, of values per story, which may have several columns."""
+        return values[self.rows["chosen"]] - values[self.rows["rejected"]]
+
+
+def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue]:
+    """All cues of the pairs: those that are counted first, then those that are learnt."""
+    known = has_texts(pairs)
+    values = dict.fromkeys(("damaged", "opening", "notes"), np.zeros(len(texts.stories)))
+    values["notes"] = np.isin(
+        np.arange(len(texts.stories)),
+        list(cut_reader_notes(pa.array(texts.stories, pa.large_string()))),
+    ).astype(float)
+    values["damaged"] = np.array([bool(_DAMAGED.search(story)) for story in texts.stories], float)
+    openings = [" ".join(story.lower().split()[:_OPENING_WORDS]) for story in texts.stories]
+    often = Counter(openings)
+    least = max(_OPENING_SHARE * len(openings), 5)
+    values["opening"] = np.array([often[opening] >= least for opening in openings], float)
+    column = {name: texts.features[:, place] for place, name in enumerate(FEATURES)}
+    values["paragraphs"], values["markup"] = column["log_paragraphs"], column["asterisks"]
+    values["punctuation"] = np.sum([column[name] for name in _PUNCTUATION], axis=0)
+    values["speech"] = column["quoted_share"]
+    differences = {
+        "longer": _numbers(pairs, "n_words"),
+        "later": _numbers(pairs, "created_utc"),
+        **{name: np.where(known, texts.difference(of), 0.0) for name, of in values.items()},
+        "id": _id_order(pairs),
+    }
+    cues = [Cue.of(name, difference, _TEXTS[name]) for name, difference in differences.items()]
+    prompts = np.array(connected_prompts(pairs))
+    for name in _extra_columns(pairs):
+        cues += _column_cues(pairs, name, prompts, seed)
+    return [*cues, *_learnt_from_texts(pairs, texts, prompts, known, seed)]
+
+
+def _numbers(pairs: pa.Table, name: str) -> np.ndarray:
+    chosen, rejected = (
+        pairs[f"{side}_{name}"].to_numpy(zero_copy_only=False).astype(float) for side in SIDES
+    )
+    return np.asarray(chosen - rejected)
+
+
+def _id_order(pairs: pa.Table) -> np.ndarray:
+    """1 if the id of the chosen story sorts after that of the rejected one, by whole numbers."""
+
+    def key(name: str) -> list[tuple[int, str]]:
+        return [(int(part or 0), "") if k % 2 else (0, part) for k, part in enumerate(parts(name))]
+
+    def parts(name: str) -> list[str]:
+        return re.split(r"([0-9]{1,18})", name)
+
+    ids = (pairs[f"{side}_story_id"].to_pylist() for side in SIDES)
+    return np.array(
+        [(key(a) > key(b)) - (key(a) < key(b)) for a, b in zip(*ids, strict=True)], float
+    )
+
+
+def _extra_columns(pairs: pa.Table) -> list[str]:
+    """Names of the columns that both sides have: that of authors, and those of the source."""
+    declared = {column.name for column in PAIRS.columns} - {"chosen_author"}
+    return [
+        name.removeprefix("chosen_")
+        for name in pairs.column_names
+        if name.startswith("chosen_")
+        and name not in declared
+        and f"rejected_{name.removeprefix('chosen_')}" in pairs.column_names
+    ]
+
+
+def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> list[Cue]:
+    """The cue of a column that both sides have; none if it holds neither names nor a position."""
+    from scipy import sparse  # noqa: PLC0415
+
+    kind, label = pairs[f"chosen_{name}"].type, name.replace("_", " ")
+    if pa.types.is_integer(kind) and _POSITION.search(name):
+        texts = (f"the story with the higher {label}", f"the story with the lower {label}", "")
+        return [Cue.of(name, _numbers(pairs, name), texts)]
+    types = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean)
+    if not any(is_type(kind) for is_type in types):
+        return []
+    sides = [pairs[f"{side}_{name}"].cast(pa.string()).to_pylist() for side in SIDES]
+    names = sorted({*sides[0], *sides[1]} - {None})
+    # A column with a value of its own for each story holds no names.
+    if not 2 <= len(names) <= pairs.num_rows / 2:
+        return []
+    advice = f"Give agreement within pairs of equal {label}, and keep it from raters."
+    if len(names) == 2:
+        has = [np.array([value == names[1] for value in side], float) for side in sides]
+        more, less = (f"the story with {label} {value}" for value in reversed(names))
+        return [Cue.of(f"name:{name}", has[0] - has[1], (more, less, advice))]
+    places = {value: place for place, value in enumerate(names)}
+    indicators: Any = 0
+    for side, weight in zip(sides, (1.0, -1.0), strict=True):
+        rows = [row for row, value in enumerate(side) if value is not None]
+        at = (rows, [places[side[row]] for row in rows])
+        shape = (pairs.num_rows, len(names))
+        indicators = sparse.csr_matrix((np.full(len(rows), weight), at), shape) + indicators
+    texts = (f"the story that is preferred by its {label} alone", "", advice)
+    margins = out_of_fold(indicators, prompts, seed)
+    return [Cue.of(f"name:{name}", margins, texts, is_learnt=True)]
+
+
+def out_of_fold(differences: Any, prompts: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Log-odds that a linear model of the other folds gives the chosen story; float64, shape (n,).
+
+    Args:
+        differences: chosen minus rejected story, scaled; shape (n, columns), may be sparse.
+        prompts: prompt of each pair; shape (n,).
+        seed: seed of the folds.
+    """
+    fold_of = assign_folds(prompts.tolist(), _FOLDS, seed)
+    folds = np.array([fold_of[prompt] for prompt in prompts.tolist()])
+    margins = np.zeros(len(prompts))
+    for fold in range(_FOLDS):
+        train, test = folds != fold, folds == fold
+        if test.any() and train.sum() > 1:
+            # Each row is read in both orders, so that labels that are all True do no harm.
+            fitted = logistic(differences[train], np.ones(train.sum(), bool), _STRENGTH)
+            margins[test] = differences[test] @ fitted
+    # Rounding must not decide a pair of equal stories.
+    return np.where(np.abs(margins) < 1e-9, 0.0, margins)
+
+
+def scaled_features(texts: Texts) -> np.ndarray:
+    """Differences of the surface features, scaled; float64, shape (n, features)."""
+    difference = texts.difference(texts.features)
+    scale = np.sqrt(np.square(difference).mean(0))
+    return np.asarray(difference / np.where(scale < 1e-12, 1.0, scale))
+
+
+def _learnt_from_texts(
+    pairs: pa.Table, texts: Texts, prompts: np.ndarray, known: np.ndarray, seed: int
+) -> list[Cue]:
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+
+    if known.sum() < _LEAST_PAIRS:
+        return []
+    drawn = np.flatnonzero(known)
+    random = np.random.default_rng(seed)
+    drawn = np.sort(random.permutation(drawn)[:_MOST_FOR_WORDS])
+    words = np.zeros(pairs.num_rows)
+    with threadpool_limits(1, "blas"):
+        features = np.where(known, out_of_fold(scaled_features(texts), prompts, seed), 0.0)
+        vectors = texts.difference(word_vectors(texts.stories)[1])[drawn]
+        words[drawn] = out_of_fold(vectors, prompts[drawn], seed)
+    return [
+        Cue.of(
+            name,
+            margins,
+            (
+                f"the story that {what} of other prompts prefers",
+                "",
+                "Show this baseline beside every rater: what it reaches needs no reading.",
+            ),
+            is_learnt=True,
+        )
+        for name, what, margins in (
+            ("features", "a model of surface features", features),
+            ("words", "a bag of words", words),
+        )
+    ]

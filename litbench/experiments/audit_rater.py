@@ -1,0 +1,263 @@
+"""The audit's second part: what a rater, or the judge of a benchmark, measures on a set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.experiments.audit_cues import (
+    Texts,
+    content_blind_cues,
+    out_of_fold,
+    scaled_features,
+)
+from litbench.experiments.audit_findings import ALPHA, Finding, between, percent_of
+from litbench.experiments.probes import ProbeResult, ProbesConfig, read_probe_results, run_probes
+from litbench.metrics.agreement import has_texts, length_differences, pair_scores
+from litbench.metrics.comparisons import holm, paired_difference
+from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.records import PAIRS, connected_prompts
+
+# A column with more values holds no genres or sources.
+_MOST_GROUPS, _LEAST_PAIRS = 20, 20
+
+
+@dataclass(frozen=True)
+class RaterAudit:
+    """The audit of a rater on a set.
+
+    Attributes:
+        row: its results, see `litbench.metrics.leaderboard`.
+        prefers_longer: how often it prefers the longer story; a tie counts 1/2.
+        labels_longer: how often the labels do, on the same pairs.
+        against_length: its agreement where it prefers the shorter story; None without such pairs.
+        groups: agreement by column and value.
+        mimic: agreement of a content-blind model of the rater's choices, out of fold; None without
+            texts.
+        reproduced: (mimic - 1/2) / (agreement - 1/2): the share of the rater's agreement above
+            chance that needs no reading; None if the rater is not above chance.
+        probes: its results on changed stories; empty if they were left out.
+        findings: worst first.
+    """
+
+    row: LeaderboardRow
+    prefers_longer: Interval
+    labels_longer: Interval
+    against_length: Interval | None
+    groups: dict[str, dict[str, Interval]]
+    mimic: Interval | None
+    reproduced: float | None
+    probes: list[ProbeResult]
+    findings: list[Finding]
+
+
+def audit_rater(
+    name: str,
+    entry: Mapping[str, Any],
+    pairs: Path,
+    out: Path,
+    *,
+    split: str | None = None,
+    most_pairs: int | None = None,
+    probe_prompts: int = 20,
+    seed: int = 0,
+    dry_run: bool = False,
+) -> RaterAudit | None:
+    """Judge the pairs and the probes, or read what an earlier run has judged.
+
+    Args:
+        name: name of the rater.
+        entry: its entry, see `litbench.entries`.
+        pairs: pairs file, or a name on the Hub.
+        out: folder; verdicts are written into `rater`, probes into `probes`.
+        split: only pairs of this split.
+        most_pairs: maximum number of pairs, drawn over prompts.
+        probe_prompts: number of prompts whose stories are changed; 0 leaves probes out.
+        seed: seed of folds and changes.
+        dry_run: only estimate the cost; returns None.
+    """
+    benchmark = Benchmark(
+        pairs,
+        out / "rater",
+        {"longer": {"kind": "longer"}, name: dict(entry)},
+        split=split,
+        most_pairs=most_pairs,
+        on_training_prompts="flag",
+        dry_run=dry_run,
+    )
+    evaluations = run_benchmark(benchmark, "litbench audit")
+    if probe_prompts:
+        probing = ProbesConfig(
+            pairs,
+            out / "probes",
+            {name: dict(entry)},
+            split=split,
+            per_prompt=1,
+            prompts=probe_prompts,
+            strengths=[1.0],
+            seed=seed,
+            on_training_prompts="flag",
+            dry_run=dry_run,
+        )
+        run_probes(probing, "litbench audit")
+    if dry_run:
+        return None
+    evaluation = evaluations[""]
+    row = next(one for one in evaluation.rows if one.rater == name)
+    probes = read_probe_results(out / "probes")[name] if probe_prompts else []
+    return summarise(row, evaluation.verdicts, evaluation.pairs.headline, probes, seed)
+
+
+def summarise(
+    row: LeaderboardRow,
+    verdicts: pa.Table,
+    pairs: pa.Table,
+    probes: list[ProbeResult],
+    seed: int = 0,
+) -> RaterAudit:
+    """The audit of a rater's verdicts on pairs; see `audit_rater`."""
+    scores = next(one for one in pair_scores(verdicts, pairs) if one.rater == row.rater)
+    prompts = np.array(connected_prompts(pairs))
+    credit = scores.credit
+    sign = np.nan_to_num(np.sign(length_differences(pairs)))
+    longer, labels = 0.5 + sign * (credit - 0.5), (sign + 1) / 2
+    shorter = longer < 0.5
+    mimic = _mimic(pairs, credit, prompts, seed)
+    reproduced = None
+    if mimic is not None and row.agreement.low > 0.5:
+        reproduced = (mimic.mean - 0.5) / (row.agreement.mean - 0.5)
+    rater = RaterAudit(
+        row,
+        jackknife_interval(longer, prompts),
+        jackknife_interval(labels, prompts),
+        jackknife_interval(credit[shorter], prompts[shorter]) if shorter.any() else None,
+        _groups(pairs, credit, prompts),
+        mimic,
+        reproduced,
+        probes,
+        [],
+    )
+    p_values = {"length": paired_difference(longer, labels, prompts)[1]}
+    p_values["chance"] = paired_difference(credit, np.full(len(credit), 0.5), prompts)[1]
+    first, known = scores.first_wins, np.isfinite(scores.first_wins)
+    if known.any():
+        half = np.full(int(known.sum()), 0.5)
+        p_values["position"] = paired_difference(first[known], half, prompts[known])[1]
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    rater.findings.extend(sorted(_findings(rater, adjusted), key=lambda one: -one.severity))
+    return rater
+
+
+def _mimic(pairs: pa.Table, credit: np.ndarray, prompts: np.ndarray, seed: int) -> Interval | None:
+    """Agreement with the labels of a content-blind model that is trained on the rater's choices."""
+    choice = np.sign(credit - 0.5)
+    if not has_texts(pairs).all() or (choice != 0).sum() < _LEAST_PAIRS:
+        return None
+    texts = Texts.of(pairs)
+    cues = [cue.sign for cue in content_blind_cues(pairs, texts, seed) if not cue.is_learnt]
+    columns = np.column_stack([scaled_features(texts), *cues])
+    named = np.flatnonzero(choice)
+    # The rater's choice takes the place of the label: rows are what it prefers minus the other.
+    margins = np.zeros(len(choice))
+    margins[named] = out_of_fold(columns[named] * choice[named, None], prompts[named], seed)
+    return jackknife_interval((np.sign(margins * choice) + 1) / 2, prompts)
+
+
+def _groups(
+    pairs: pa.Table, credit: np.ndarray, prompts: np.ndarray
+) -> dict[str, dict[str, Interval]]:
+    declared = {column.name for column in PAIRS.columns} - {"split", "label_source"}
+    groups = {}
+    for name in pairs.column_names:
+        column = pairs[name]
+        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if name in declared or name.startswith(("chosen_", "rejected_")) or not is_text:
+            continue
+        values = np.array(column.to_pylist(), dtype=object)
+        of = {value: values == value for value in pc.unique(column.drop_null()).to_pylist()}
+        if 2 <= len(of) <= _MOST_GROUPS:
+            groups[name] = {
+                value: jackknife_interval(credit[rows], prompts[rows])
+                for value, rows in sorted(of.items())
+                if rows.sum() >= _LEAST_PAIRS
+            }
+    return groups
+
+
+def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
+    row, found = rater.row, []
+
+    def state(kind: str, severity: float, of: Interval, p: float, sentence: str, do: str) -> None:
+        found.append(Finding(kind, severity, of.mean, sentence, do, of.low, of.high, p))
+
+    if not (p_holm["chance"] < ALPHA and row.agreement.mean > 0.5):
+        state(
+            "at_chance",
+            1.0,
+            row.agreement,
+            p_holm["chance"],
+            f"{row.rater} agrees with {between(row.agreement)} of the labels: not significantly "
+            "more than chance.",
+            "Do not rank by it on texts of this kind.",
+        )
+    longer, labels = rater.prefers_longer, rater.labels_longer
+    if p_holm["length"] < ALPHA:
+        side = "longer" if longer.mean > labels.mean else "shorter"
+        share = longer if side == "longer" else None
+        state(
+            "rater_length",
+            abs(longer.mean - labels.mean),
+            longer,
+            p_holm["length"],
+            f"{row.rater} prefers the longer story in {between(share or longer)} of the pairs, the "
+            f"labels in {percent_of(labels.mean)}: it leans to the {side} story.",
+            "Compare it on pairs of similar length, or on both sides of length symmetry.",
+        )
+    if row.position_lean is not None and p_holm.get("position", 1.0) < ALPHA:
+        first = row.position_lean
+        state(
+            "rater_position",
+            abs(2 * first.mean - 1),
+            first,
+            p_holm["position"],
+            f"{row.rater} prefers the story shown first in {between(first)} of its verdicts.",
+            "Ask in both orders and average; count a flip as a tie.",
+        )
+    if row.coverage < 1:
+        found.append(
+            Finding(
+                "rater_coverage",
+                1 - row.coverage,
+                row.coverage,
+                f"{row.rater} gave a verdict in {percent_of(row.coverage)} of its requests.",
+                "Look at the outcomes below before comparing it with others.",
+            )
+        )
+    if rater.mimic is not None and rater.reproduced is not None and rater.reproduced > 0.5:
+        state(
+            "rater_mimic",
+            min(rater.reproduced, 1.0) / 2,
+            rater.mimic,
+            p_holm["chance"],
+            f"A content-blind model of {row.rater}'s choices agrees with {between(rater.mimic)} of "
+            f"the labels: {percent_of(rater.reproduced)} of its agreement above chance.",
+            "Its agreement on this set does not show that it reads.",
+        )
+    for one in rater.probes:
+        if one.is_fooled and one.prefers_changed is not None:
+            state(
+                "rater_probe",
+                2 * one.prefers_changed.mean - 1,
+                one.prefers_changed,
+                one.p_bh,
+                f"{row.rater} prefers stories spoiled by {one.probe.replace('_', ' ')} in "
+                f"{between(one.prefers_changed)} of the pairs.",
+                "Do not optimise against it without a penalty for this change.",
+            )
+    return found
