@@ -59,10 +59,11 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.show import show
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.templates import without_delimiters
-from litbench.text import aligned, clean_name, digest
+from litbench.text import clean_name, digest
 
 _LONGER = "the longer story"
 # Share of the prompts for early stopping of an autoencoder.
@@ -515,10 +516,10 @@ def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     ]
     return (
         f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, "
-        f"{study.held_out}\n{aligned(agreements)}\n"
+        f"{study.held_out}\n{show(agreements)}\n\n"
         f"units of one autoencoder, fitted on all pairs, {named}: {len(study.units)} active, "
         f"{study.silent_units} silent, {significant} significant (*); {study.unexplained:.0%} of "
-        f"the held-out differences not explained\n{aligned(rows) if rows else ''}"
+        f"the held-out differences not explained\n{show(rows, align='ll') if rows else ''}\n"
         f"coefficients of {len(rows)} units; units.csv has all {len(study.units)}"
     )
 
@@ -740,9 +741,8 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         config=config,
         models=models,
     )
-    page_path = (config.out / "preferences.html").resolve()
     if artifact.is_current():
-        print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
+        artifact.show("preferences.txt", "preferences.html")
         return
     table = read_table(config)
     texts, folder = texts_of(table), config.out / "embeddings"
@@ -792,7 +792,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
     columns |= {f"unit_{unit}": pa.array(towards_chosen[:, unit]) for unit in range(units.shape[1])}
     artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
     text = preferences_text(study) + "\n"
-    artifact.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("preferences.txt", text)
     artifact.counts = {
         "pairs": len(keys),
         "prompts": len(set(keys)),
@@ -813,7 +813,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         notes=notes,
         label_sources=sorted(set(table["label_source"].to_pylist())),
     )
-    print(f"{text}page: {page_path}")
+    artifact.show("preferences.txt", "preferences.html")
     if asked.get("errors"):
         # Without a manifest, the next run requests the failed answers again.
         print(f"{asked['errors']:,} answers are errors: run the same command again to retry them")

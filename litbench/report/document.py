@@ -23,6 +23,7 @@ from litbench.errors import MissingExtraError
 from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
 from litbench.report.figures import Drawing
+from litbench.show import show
 from litbench.store import Artifact
 from litbench.text import clean_name
 
@@ -105,6 +106,11 @@ class Table:
     def cells(self) -> list[list[Cell]]:
         """All cells by row."""
         return [[as_cell(value) for value in row] for row in self.rows]
+
+    def as_text(self) -> str:
+        """The table for a terminal, without pictures, links and small print."""
+        texts = [[cell.text for cell in row] for row in self.cells]
+        return show([[name.replace("\n", " ") for name in self.heading], *texts])
 
 
 @dataclass(frozen=True)
@@ -366,4 +372,4 @@ def write_page(
             artifact.write(file, write)
     links = page_links(artifact.folder / f"{name}.html")
     text = render(page, {name: artifact.made_of()}, links)
-    artifact.write(f"{name}.html", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text(f"{name}.html", text)

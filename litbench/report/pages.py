@@ -328,6 +328,19 @@ def _flagged(rows: Sequence[LeaderboardRow]) -> dict[int, str]:
     return {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
 
 
+def agreement_columns(reference: str) -> dict[str, Callable[[LeaderboardRow], Any]]:
+    """Columns of a leaderboard: names, agreement, and the comparison with the reference."""
+    return {
+        "rater": _named,
+        ENDS: lambda row: Cell(scale=row.agreement),
+        "agreement [95 %]": lambda row: row.agreement,
+        f"against\n{reference}": lambda row: compared(row.comparison),
+        "chosen is longer\n/ shorter": lambda row: " / ".join(
+            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
+        ),
+    }
+
+
 def _leaderboard_section(
     data: ReportData, reference: str, credits: Mapping[str, np.ndarray]
 ) -> Section:
@@ -352,16 +365,8 @@ def _leaderboard_section(
         text = "–" if not rate < 1e12 else f"{rate:.2g}" if rate < 10 else f"{rate:,.0f}"
         return Cell(text, [f"{write_seconds(row.seconds)} s"] if math.isfinite(row.seconds) else [])
 
-    columns: dict[str, Callable[[LeaderboardRow], Any]] = {
-        "rater": _named,
-        ENDS: lambda row: Cell(scale=row.agreement),
-        "agreement [95 %]": lambda row: row.agreement,
-        f"against\n{reference}": lambda row: compared(row.comparison),
-        "detectable": smallest,
-        "chosen is longer\n/ shorter": lambda row: " / ".join(
-            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
-        ),
-    }
+    columns = agreement_columns(reference)
+    columns["detectable"] = smallest
     if data.before_symmetry is not None and any(row.before_symmetry for row in rows):
         columns["before\nsymmetry"] = lambda row: row.before_symmetry and row.before_symmetry.mean
     if any(len(row.repeats) > 1 for row in rows):
