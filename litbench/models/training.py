@@ -32,8 +32,8 @@ from litbench.errors import ConfigError, DataError, MissingExtraError, ModelErro
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
-from litbench.raters import check_prompts, training_prompts_of
 from litbench.progress import ProgressBar
+from litbench.raters import check_prompts, training_prompts_of
 from litbench.records import connected_prompts
 from litbench.store import (
     as_json,
