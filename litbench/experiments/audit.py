@@ -192,7 +192,9 @@ def audit_files(
         within = read_any_pairs(path.parent / "all_pairs.parquet")
         annotators = compare_annotators(verdicts, path, within)
         per_story = _people_per_story(path)
-    found = audit_pairs(table, annotators, per_story, seed)
+    rules = (folder.manifest or {}).get("config", {})
+    by_rule = ["later"] if rules.get("chosen_later") else []
+    found = audit_pairs(table, annotators, per_story, seed, by_rule)
     findings = sorted(
         [*found.findings, *(rater.findings if rater else [])],
         key=lambda one: (-one.severity, one.kind),

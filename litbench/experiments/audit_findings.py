@@ -13,7 +13,7 @@ that are left. So paragraphs are not named where length explains them.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,7 +171,9 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
                 if cue.is_learnt:
                     effect = replace(effect, error=effect.error * _LEARNT_ERROR)
                 p = difference_interval(effect)[1]
-                found.append(1.0 if math.isnan(p) or (cue.is_learnt and effect.mean <= 0) else p)
+                is_nothing = abs(effect.mean) < 1e-6 or (cue.is_learnt and effect.mean < 0)
+                known = is_nothing or math.isnan(p) or _is_explained(cue.sign, fixed)
+                found.append(1.0 if known else p)
             left = max(tests - len(stated) - spent, 1)
             p_of |= {cue.name: min(p * left, 1.0) for cue, p in zip(rest, found, strict=True)}
             best = int(np.argmin(found))
@@ -197,6 +199,15 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
             )
         )
     return results
+
+
+def _is_explained(column: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+    """Whether a column is a combination of others, as of two names of one thing."""
+    if not others:
+        return False
+    fixed = np.column_stack(others)
+    rest = column - fixed @ np.linalg.lstsq(fixed, column, rcond=None)[0]
+    return float(np.square(rest).sum()) < 1e-6 * float(np.square(column).sum())
 
 
 def _is_text_model(cue: Cue) -> bool:
@@ -242,6 +253,7 @@ def audit_pairs(
     annotators: AnnotatorAgreement | None = None,
     per_story: float = 1.0,
     seed: int = 0,
+    by_rule: Collection[str] = (),
 ) -> SetAudit:
     """Audit a set of pairs; no model is asked.
 
@@ -251,13 +263,16 @@ def audit_pairs(
         annotators: agreement of the annotators, if there are any.
         per_story: number of annotators of a story.
         seed: seed of folds.
+        by_rule: names of cues that a rule of the pairing decides, which are not tested.
     """
     names, group = np.unique(np.array(connected_prompts(pairs)), return_inverse=True)
     texts = Texts.of(pairs)
     cues, notes = [], []
     for cue in content_blind_cues(pairs, texts, seed):
         sizes = np.bincount(group, cue.sign != 0)
-        if sizes.sum() >= _LEAST_DECIDED and effective_clusters(sizes) >= _LEAST_PROMPTS:
+        if cue.name in by_rule:
+            notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
+        elif sizes.sum() >= _LEAST_DECIDED and effective_clusters(sizes) >= _LEAST_PROMPTS:
             cues.append(cue)
         else:
             notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")
