@@ -109,8 +109,13 @@ class Table:
 
     def as_text(self) -> str:
         """The table for a terminal, without pictures, links and small print."""
-        texts = [[cell.text for cell in row] for row in self.cells]
-        return show([[name.replace("\n", " ") for name in self.heading], *texts])
+        named = zip(self.heading, zip(*self.cells, strict=True), strict=False)
+        shown = [(name, of) for name, of in named if any(cell.text for cell in of)]
+        if not shown:
+            return ""
+        texts = ([name.replace("\n", " "), *(cell.text for cell in of)] for name, of in shown)
+        align = "l" + "".join("l" if of[0].is_text else "r" for _, of in shown[1:])
+        return show(list(zip(*texts, strict=True)), align=align)
 
 
 @dataclass(frozen=True)
