@@ -150,7 +150,7 @@ def load_scorer(spec: RaterSpec) -> ScoreRater:
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
             f"{spec.where}: a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: "
-            "use one with rewards, such as reward or features"
+            "use one with rewards, such as reward or features; eval/benchmark.py judges pairs"
         )
     return rater
 
