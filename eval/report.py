@@ -1,6 +1,6 @@
 """Write report.html: how well each rater agrees with the labels, on one self-contained page.
 
-    python eval/report.py --config configs/eval/sample_report.yaml
+    python eval/report.py --config configs/eval/report.yaml
 
 Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py) and, for the funnel, the
 manifest of the pairs of the first. Writes `report.html` and `manifest.json` into `out`. The page
