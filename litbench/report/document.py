@@ -93,7 +93,7 @@ class Table:
     Attributes:
         heading: names of the columns; a line break divides a name.
         rows: each as long as the heading.
-        marks: place of a row -> "flagged" or "paper".
+        marks: place of a row -> "flagged".
         is_narrow: only as wide as its content.
     """
 
