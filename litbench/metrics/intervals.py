@@ -222,7 +222,8 @@ def ratio_interval(
 ) -> Interval:
     """Interval of a ratio of two means of the same rows, by Fieller's theorem (1954).
 
-    Unlike the delta method's, it is valid where the mean below is small; its bounds are NaN where the mean below is not significantly different from zero.
+    Unlike the delta method's, it is valid where the mean below is small; its bounds are
+    NaN where the mean below is not significantly different from zero.
 
     Args:
         above: shape (n,).
