@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from litbench.curation.reader_notes import cut_reader_notes
 from litbench.curation.splits import assign_folds
-from litbench.metrics.agreement import has_texts
+from litbench.metrics.agreement import has_texts, length_differences
 from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
@@ -147,7 +147,7 @@ def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue
     values["punctuation"] = np.sum([column[name] for name in _PUNCTUATION], axis=0)
     values["speech"] = column["quoted_share"]
     differences = {
-        "longer": _numbers(pairs, "n_words"),
+        "longer": length_differences(pairs),
         "later": _numbers(pairs, "created_utc"),
         **{name: np.where(known, texts.difference(of), 0.0) for name, of in values.items()},
         "id": _id_order(pairs),

@@ -95,7 +95,7 @@ class SetAudit:
         size: numbers of `pairs`, `prompts`, `effective_prompts`, `stories`, `stories_per_prompt`.
         tests: how many tests were made.
         detectable: smallest share of pairs that a cue must decide to be found with 80 % power,
-            after Holm over all tests; None if none is.
+            after Holm over all tests; None if none is, or no cue can be tested.
         detectable_difference: smallest difference in agreement of two raters that disagree on 30 %
             of the pairs, with 80 % power, without correction.
         results: of all cues that were tested.
@@ -276,23 +276,21 @@ def audit_pairs(
             cues.append(cue)
         else:
             notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")
-    two = None if annotators is None else annotators.two_annotators
+    two = None if annotators is None else annotators.two_decided
     noise = [] if two is None or math.isnan(two.mean) else [_noise_p(two)]
     results = screen(cues, group, noise)
     tests = max(len(cues) + len(noise), 1)
     sizes = np.bincount(group)
     effective = effective_clusters(sizes)
-    within = max((intra_prompt_correlation(cue.sign, group) for cue in cues), default=0.0)
-    case = (
-        Case(
-            agreement=0.5,
+    within = [intra_prompt_correlation(cue.sign, group) for cue in cues]
+    case = None
+    if cues:
+        case = Case(
+            agreement=0.6,
             pairs=float(pairs.num_rows),
-            prompts=max(min(effective, pairs.num_rows), 2.0),
-            intra_prompt=min(max(0.0, float(np.nan_to_num(within))), 0.999),
+            prompts=effective,
+            intra_prompt=min(max([0.0, *(r for r in within if not math.isnan(r))]), 0.99),
         )
-        if pairs.num_rows > 1
-        else None
-    )
     ids = {side: pairs[f"{side}_story_id"].to_pylist() for side in SIDES}
     stories = len({*ids["chosen"], *ids["rejected"]})
     leakage, found = _leakage(pairs, notes)
@@ -300,7 +298,7 @@ def audit_pairs(
     findings += [*_id_findings(pairs), *_copy_findings(pairs)]
     ceiling = None
     if annotators is not None and noise:
-        ceiling = label_ceiling(annotators.two_annotators, per_story)
+        ceiling = label_ceiling(annotators.two_decided, per_story)
         if noise[0] * tests < ALPHA:
             findings.append(_noise_finding(annotators, ceiling, noise[0] * tests))
     return SetAudit(
@@ -315,17 +313,7 @@ def audit_pairs(
         None if case is None else detectable(case, POWER, ALPHA / tests),
         None
         if case is None
-        else detectable(
-            Case(
-                agreement=0.6,
-                reference=0.6,
-                disagreement=0.3,
-                pairs=case.pairs,
-                prompts=case.prompts,
-            ),
-            POWER,
-            ALPHA,
-        ),
+        else detectable(replace(case, reference=0.6, disagreement=0.3), POWER, ALPHA),
         results,
         sorted(findings, key=lambda one: (-one.severity, one.kind)),
         leakage,
@@ -379,13 +367,14 @@ def _cue_finding(result: Result) -> Finding:
 
 
 def _noise_finding(annotators: AnnotatorAgreement, ceiling: Interval, p: float) -> Finding:
-    two = annotators.two_annotators
+    two = annotators.two_decided
     return Finding(
         "label_noise",
         2 * (1 - ceiling.mean),
         two.mean,
-        f"Two annotators prefer the same story in {between(two)} of the pairs, so a perfect rater "
-        f"would agree with about {percent_of(ceiling.mean)} of the labels.",
+        f"Two annotators who both prefer a story prefer the same one in {between(two)} of the "
+        "pairs. If they err independently and equally often on every pair, a perfect rater agrees "
+        f"with about {percent_of(ceiling.mean)} of the labels.",
         "Show the agreement of one annotator beside every rater; collect more annotators per pair.",
         two.low,
         two.high,
