@@ -400,7 +400,7 @@ def run_power(config: PowerConfig, program: str) -> None:
         texts.append(
             _text(
                 judges,
-                f"\nAt a power of {config.power:g}. Agreement: with the mean of the other annotators; "
+                f"\nAt a power of {config.power:g}. Agreement with the other annotators' mean, "
                 "against: of one annotator.\nJudge: number of people whose mean is as exact. "
                 "Texts: of a prompt. Deviation: of the difference\nof both on one prompt.\n",
             )
