@@ -315,7 +315,7 @@ def main(config: Config) -> None:
         if novel.novel_id in synopses
     ]
     lines = "".join(json.dumps(book, ensure_ascii=False) + "\n" for book in books)
-    artifact.write("books.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
+    artifact.write_text("books.jsonl", lines)
     artifact.write("turns.parquet", partial(write_table, turns_of(novels)))
     if config.grades is not None:
         artifact.write("reference.json", reference.write)

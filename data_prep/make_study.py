@@ -130,7 +130,7 @@ def main(config: Config) -> None:
     files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
     if artifact.is_current():
-        print((config.out / "estimate.txt").read_text(encoding="utf-8"), end="")
+        artifact.show("estimate.txt")
         return
     for kind, path in (("pairs", config.pairs), ("ratings", config.stories)):
         if (path is None) == (kind == plan.kind):
@@ -144,7 +144,7 @@ def main(config: Config) -> None:
     write = {"pairs": write_pairs, "ratings": write_ratings, "session": write_sessions}
     text = write[plan.kind](config, plan, artifact)
     artifact.write("plan.json", partial(write_json, as_plain(plan)))
-    artifact.write("estimate.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("estimate.txt", text)
     artifact.finish()
     if plan.reader_ids is not None:
         for name in ("plan.json", "manifest.json"):

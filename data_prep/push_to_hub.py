@@ -13,10 +13,12 @@ messages, which trl's RewardTrainer and DPOTrainer join by the model's chat temp
     train = datasets.load_dataset("parquet", data_files="OUT/data/train.parquet", split="train")
 """
 
+import json
 import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from litbench.markdown import escape, without_folders
 from litbench.records import PAIRS, as_conversations
 from litbench.show import show
 from litbench.sources.posts import THING_ID
-from litbench.store import Artifact, read_manifest_of
+from litbench.store import Artifact, read_manifest_of, write_json
 from litbench.tables import check_parquet
 
 SIDES = ("chosen", "rejected")
@@ -74,6 +76,8 @@ class Config:
         about: description of the data set, for the card.
         license: the Hub's identifier of the licence of the selection and the labels.
         language: language codes of the texts, such as en.
+        audit: folder of `litbench audit` on these pairs; its findings go into the card, and its
+            audit.json is published.
         ids_only: publish comment ids and labels without texts.
         conversational: publish prompt, chosen and rejected as lists of messages.
         private: make the data set private.
@@ -87,6 +91,7 @@ class Config:
     about: str = ""
     license: str = "other"
     language: list[str] = field(default_factory=list)
+    audit: Path | None = None
     ids_only: bool = False
     conversational: bool = False
     private: bool = True
@@ -164,8 +169,21 @@ def write_data(
                 writer.write_table(convert(pa.Table.from_batches([batch])))
 
 
+def read_audit(folder: Path, pairs: str) -> dict[str, Any]:
+    """Read audit.json; DataError if it is damaged, or of pairs with another digest."""
+    manifest = read_manifest_of(folder / "audit.json")
+    if manifest["inputs"]["pairs"]["sha256"] != pairs:
+        raise DataError(f"{folder} is the audit of other pairs: run litbench audit on these")
+    content: dict[str, Any] = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    return content
+
+
 def write_card(
-    manifest: Mapping[str, Any], path: Path, columns: Mapping[str, str], config: Config
+    manifest: Mapping[str, Any],
+    path: Path,
+    columns: Mapping[str, str],
+    config: Config,
+    audit: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the card of the pairs in `path`, as Markdown."""
     try:
@@ -226,6 +244,7 @@ def write_card(
         "Pairs of stories written to the same prompt, one of them preferred.",
         *(LABEL_SOURCES[source] for source in sorted({row[1] for row in rows})),
         show([heading, *rows], "md") + "\n",
+        *audit_parts(audit),
         "## How it was made",
         textwrap.indent(code, "    ", lambda _: True),
         show([("step", "kept", "removed"), *funnel], "md") + "\n",
@@ -240,6 +259,15 @@ def write_card(
         "older versions.",
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def audit_parts(audit: Mapping[str, Any] | None) -> list[str]:
+    """The card's section on the audit; empty without one."""
+    if audit is None:
+        return []
+    about = "By `litbench audit`, worst first, with 95 % intervals; all numbers are in audit.json."
+    found = [one["sentence"] for one in audit["findings"]] or [audit["nothing_found"]]
+    return ["## Audit", about, "\n".join(f"- {escape(sentence)}" for sentence in found)]
 
 
 def main(config: Config) -> None:
@@ -261,14 +289,22 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=keys,
-        inputs={"artifact": config.artifact / "manifest.json", "pairs": path},
-        version=4,
+        inputs={
+            "artifact": config.artifact / "manifest.json",
+            "pairs": path,
+            **({} if config.audit is None else {"audit": config.audit / "audit.json"}),
+        },
+        version=5,
     )
     if not artifact.is_current():
         columns, names = published_columns(path, config), split_names(path)
         if config.ids_only:
             check_ids(path)
-        card = write_card(manifest, path, columns, config)
+        audit = None
+        if config.audit is not None:
+            audit = read_audit(config.audit, artifact.digests["pairs"])
+            artifact.write("audit.json", partial(write_json, audit))
+        card = write_card(manifest, path, columns, config, audit)
         artifact.write_folder(
             "data",
             lambda folder: write_data(
@@ -285,13 +321,17 @@ def main(config: Config) -> None:
     if config.dry_run:
         print("nothing was pushed; to push, run the same command with --dry_run false")
         return
-    files = [config.out / "README.md", *sorted((config.out / "data").glob("*.parquet"))]
+    named = ["README.md"] if config.audit is None else ["README.md", "audit.json"]
+    files = [
+        *(config.out / name for name in named),
+        *sorted((config.out / "data").glob("*.parquet")),
+    ]
     address = replace_files(
         config.repository,
         {file.relative_to(config.out).as_posix(): file for file in files},
         "dataset",
         private=config.private,
-        is_ours=lambda name: re.fullmatch(r"data/[^/]+\.parquet", name) is not None,
+        is_ours=lambda name: re.fullmatch(r"data/[^/]+\.parquet|audit\.json", name) is not None,
     )
     print(f"pushed: {address}")
 

@@ -1,6 +1,6 @@
 """Compute power, and the pairs or prompts needed to distinguish raters or writers.
 
-    python eval/power.py --config configs/eval/paper_power.yaml
+    python eval/power.py --config configs/eval/power.yaml
     python eval/power.py --evaluation runs/quickstart/evaluation --out runs/quickstart/power
 
 `cases` give assumed numbers, see litbench.metrics.power.Case: the agreement of two raters and how

@@ -1,6 +1,6 @@
 """Explain preferences by sparse units of embedding differences.
 
-    python eval/preferences.py --config configs/eval/sample_preferences.yaml
+    python eval/preferences.py --config configs/eval/preferences.yaml
 
 The method of the paper (3.4.1, A.1; Movva et al., 2025), see docs/preferences.md. Both stories of
 every pair are embedded, an autoencoder describes the differences by a few signed units, and a

@@ -1,6 +1,6 @@
 """Probe raters with changed stories: how often is the changed story preferred?
 
-    python eval/probe.py --config configs/eval/sample_probes.yaml
+    python eval/probe.py --config configs/eval/probes.yaml
 
 Reads a pairs file, draws stories of every prompt and applies every probe at every strength
 (litbench/probes.py). Every rater compares each story with its changed copies. Writes

@@ -1,6 +1,6 @@
 """Write report.html: how well each rater agrees with the labels, on one self-contained page.
 
-    python eval/report.py --config configs/eval/sample_report.yaml
+    python eval/report.py --config configs/eval/report.yaml
 
 Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py) and, for the funnel, the
 manifest of the pairs of the first. Writes `report.html` and `manifest.json` into `out`. The page
@@ -133,7 +133,7 @@ def write_tables(artifact: Artifact, entries: Sequence[Entry]) -> None:
     rows = table_3(entries)
     artifact.write("table3.csv", lambda path: write_csv(rows, path))
     latex = table_3_latex(rows)
-    artifact.write("table3.tex", lambda path: path.write_text(latex, encoding="utf-8"))
+    artifact.write_text("table3.tex", latex)
     panels = {"figure4": draw_figure_4(entries), "figure5": draw_figure_5(entries)}
     for name, panel in panels.items():
         for file, write in panel.drawing.files(name).items() if panel else ():
@@ -167,7 +167,7 @@ def main(config: Config) -> None:
     if config.tables:
         write_tables(artifact, table_entries(evaluations, config))
     page = first.report(config.title, page_path, changes)
-    artifact.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.write_text("report.html", page)
     artifact.counts = {"pairs": first.pairs.headline.num_rows, "raters": len(known)}
     artifact.finish()
     print(f"report: {page_path}")

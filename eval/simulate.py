@@ -1,6 +1,6 @@
 """Evaluate filters and pairing rules in simulated worlds, where true quality is known.
 
-    python eval/simulate.py --config configs/eval/sample_simulation_study.yaml
+    python eval/simulate.py --config configs/eval/simulation_study.yaml --preset small
 
 Simulates worlds (litbench.experiments.simulation.World) with several seeds, pairs their stories by
 the rules of every variant and trains a rater on each variant's pairs: once on the number of pairs

@@ -147,9 +147,8 @@ def read_finished(pairs: Path, ratings: Path, raters: pa.Table) -> Collected:
 def main(config: Config) -> None:
     """Compute the figures and write them."""
     artifact = Artifact(config.out, program=__file__, config=config, inputs=input_paths(config))
-    page_path = (config.out / "human_study.html").resolve()
     if artifact.is_current():
-        print((config.out / "human_study.txt").read_text(encoding="utf-8") + f"page: {page_path}")
+        artifact.show("human_study.txt", "human_study.html")
         return
     raters = pa.table(empty_columns(VERDICTS, 0))
     if config.evaluation is not None:
@@ -181,7 +180,7 @@ def main(config: Config) -> None:
     rows = [row | {"excluded": "; ".join(row["excluded"])} for row in readers]
     verdicts = pa.concat_tables([verdicts_of(found.choices), raters])
     artifact.write("human_study.json", partial(write_json, results))
-    artifact.write("human_study.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("human_study.txt", text)
     artifact.write("readers.csv", partial(write_csv, rows))
     artifact.write("pairs.csv", partial(write_csv, pairs))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
@@ -201,7 +200,7 @@ def main(config: Config) -> None:
         versions=len(found.choices["version"].drop_null().unique()),
     )
     artifact.finish()
-    print(f"{text}page: {page_path}")
+    artifact.show("human_study.txt", "human_study.html")
 
 
 if __name__ == "__main__":

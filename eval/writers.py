@@ -268,7 +268,7 @@ def main(config: Config) -> None:
         models=files_of(specs),
     )
     if artifact.is_current():
-        print((config.out / "writers.txt").read_text(encoding="utf-8"), end="")
+        artifact.show("writers.txt", "writers.html")
         return
     graded, parts = read_runs(folders), Cache(config.out / "parts")
     quantity = config.quantity or graded.headline
@@ -351,7 +351,7 @@ def main(config: Config) -> None:
     ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
     artifact.write("writers.csv", partial(write_csv, table))
-    artifact.write("writers.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("writers.txt", text)
     artifact.counts = {
         "writers": len(rows),
         "grades": len(graded.rows),
@@ -375,8 +375,7 @@ def main(config: Config) -> None:
     )
     artifact.finish()
     parts.discard_unused()
-    print(text, end="")
-    print(f"page: {(config.out / 'writers.html').resolve()}")
+    artifact.show("writers.txt", "writers.html")
 
 
 if __name__ == "__main__":

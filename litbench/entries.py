@@ -63,9 +63,9 @@ KINDS: dict[str, Kind] = {
     "generative": Kind(
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:GenerativeTraining",
-        version=2,
+        version=3,
     ),
-    "judge": Kind("litbench.judges.judge:JudgeOptions", version=2),
+    "judge": Kind("litbench.judges.judge:JudgeOptions", version=3),
     "rubric": Kind("litbench.judges.rubric:RubricOptions"),
     "recorded": Kind("litbench.judges.recorded:RecordedOptions"),
     "panel": Kind("litbench.judges.panel:PanelOptions"),

@@ -1,7 +1,6 @@
 """Locations of models and tokenizers: a folder, a folder of an installed package, or the Hub."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 from litbench.errors import ConfigError
@@ -40,9 +39,3 @@ def resolve(name: str) -> str:
             f"there is no folder {name}: check the path, or run the program that writes it"
         )
     return name
-
-
-def cache_folder() -> Path:
-    """`$LITBENCH_CACHE` if it is set, otherwise `litbench` in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("LITBENCH_CACHE") or Path(cache) / "litbench").expanduser()

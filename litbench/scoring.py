@@ -149,8 +149,8 @@ def load_scorer(spec: RaterSpec) -> ScoreRater:
     rater = spec.load()
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
-            f"a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: use one with "
-            "rewards, such as reward or features"
+            f"{spec.where}: a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: "
+            "use one with rewards, such as reward or features; eval/benchmark.py judges pairs"
         )
     return rater
 
@@ -177,32 +177,42 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     }
 
 
+def _stored_rewards(
+    rater: ScoreRater,
+    prompts: Sequence[str],
+    stories: Sequence[str],
+    parts: Cache,
+    key: Any,
+    label: str = "rewards",
+) -> dict[str, Any]:
+    """The `rewards` of some stories and how many were truncated (`stories_cut`), from a part."""
+
+    def score() -> dict[str, Any]:
+        cut = -rater.notes().get("stories_cut", 0)
+        # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
+        rewards = finite_rewards(rater, prompts, stories) + 0.0
+        cut += rater.notes().get("stories_cut", 0)
+        return {"rewards": rewards.tolist(), "stories_cut": cut}
+
+    return parts.get(key, score, label=label)
+
+
 def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.ndarray, int]:
     """Score the stories of a table; each distinct text is scored once, and stored in parts.
 
     Returns:
         The rewards, float64, shape (n,), and the number of prompts that the rater was trained on.
     """
-    rater = spec.load()
-    if not isinstance(rater, ScoreRater):
-        raise ConfigError(
-            f"{spec.where} compares stories and gives no rewards: name a rater that gives rewards, "
-            "and let this one judge pairs (eval/benchmark.py)"
-        )
-
-    def score(batch: Sequence[tuple[str, str]]) -> list[float]:
-        prompts, texts = zip(*batch, strict=True)
-        rewards: list[float] = finite_rewards(rater, prompts, texts).tolist()
-        return rewards
-
+    rater, depends_on = load_scorer(spec), rewards_depend_on(spec)
     rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
-    depends_on = rewards_depend_on(spec)
-    reward_of: dict[tuple[str, str], float] = {}
     distinct = list(dict.fromkeys(rows))
+    reward_of: dict[tuple[str, str], float] = {}
     for start in range(0, len(distinct), _STORIES_PER_PART):
         batch = distinct[start : start + _STORIES_PER_PART]
-        rewards = parts.get([depends_on, batch], partial(score, batch), label="rewards")
-        reward_of.update(zip(batch, rewards, strict=True))
+        prompts, texts = zip(*batch, strict=True)
+        key = {"depends_on": depends_on, "batch": batch}
+        stored = _stored_rewards(rater, prompts, texts, parts, key)
+        reward_of.update(zip(batch, stored["rewards"], strict=True))
     trained_on = check_training_prompts(rater, stories, "flag")
     return np.array([reward_of[row] for row in rows]), trained_on
 
@@ -239,25 +249,16 @@ class _Rows:
 
         Chunks without a part are scored.
         """
-
-        def score(prompts: Sequence[str], *sides: Sequence[str]) -> dict[str, Any]:
-            prompts = [prompt for _ in sides for prompt in prompts]
-            stories = [story for side in sides for story in side]
-            cut = -rater.notes().get("stories_cut", 0)
-            # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
-            rewards = finite_rewards(rater, prompts, stories) + 0.0
-            cut += rater.notes().get("stories_cut", 0)
-            return {"rewards": rewards.tolist(), "stories_cut": cut}
-
         columns = self.job.columns
         with pq.ParquetFile(self.path, pre_buffer=False) as file:
             batches = enumerate(file.iter_batches(self.job.chunk_stories, columns=columns))
             for number, chunk in itertools.islice(batches, index, None, count):
                 prompts, *sides = (chunk[name].to_pylist() for name in columns)
-                make = partial(score, prompts, *sides)
+                key, label = [self.fingerprint, number], f"{number:07d}"
+                texts = list(itertools.chain(*sides))
                 yield (
                     prompts,
-                    self.parts.get([self.fingerprint, number], make, label=f"{number:07d}"),
+                    _stored_rewards(rater, prompts * len(sides), texts, self.parts, key, label),
                 )
 
     def score(self, rater: ScoreRater, index: int, count: int) -> None:

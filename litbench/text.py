@@ -6,7 +6,6 @@ Length symmetry, the longer-story baseline and the strata of reports must agree 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -117,12 +116,6 @@ def valid_unicode(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of equal length for a terminal, with columns two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 def digest(*parts: Any) -> str:

@@ -57,14 +57,6 @@ def _table(schema, rows):
     return pa.table({n: pa.array([row.get(n) for row in rows], t) for n, t in types.items()})
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory):
-    """Keep what tests count out of the user's cache, in this process and in those it starts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LITBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture
 def story_table():
     """Build a stories table from partial rows; what a row leaves out gets a harmless value."""

@@ -165,7 +165,7 @@ def compute(folder, *, minilm=False):
     found = {}
     run(folder, "data_prep/make_stories.py", "data/sample_stories.yaml")
     run(folder, "data_prep/make_pairs.py", "data/sample_pairs.yaml")
-    run(folder, "data_prep/make_pairs.py", "data/sample_split_pairs.yaml")
+    run(folder, "data_prep/make_pairs.py", "data/sample_pairs.yaml", preset="split")
     sample = folder / "runs/quickstart/pairs"
     found["sample"] = digest_of_pairs(sample / "pairs.parquet")
     found["sample_before_symmetry"] = digest_of_pairs(sample / "pairs_before_symmetry.parquet")
@@ -203,7 +203,7 @@ def compute(folder, *, minilm=False):
         "verdicts": verdicts(folder / "folds"),
         "leaderboard": leaderboard(folder / "folds"),
     }
-    run(folder, "train/features.py", "train/sample_features.yaml")
+    run(folder, "train/features.py", "train/features.yaml")
     found["features_rewards"] = rewards(folder / "runs/sample/features/model")
     return found
 

@@ -297,7 +297,7 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
         ({"seeds": []}, r"seeds is \[\]"),
         ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),
         ({"pairs_used": [1.5]}, "pairs_used has 1.5"),
-        ({"train_split": "trian"}, "no pair of split 'trian'"),
+        ({"test_split": "tset"}, "no pair of split 'tset'"),
     ],
 )
 def test_invalid_configs_raise(ablation, trainings, changes, message):

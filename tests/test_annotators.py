@@ -62,6 +62,8 @@ def test_one_annotator_by_hand():
     assert found.one_annotator.mean == pytest.approx((0 + 1 + 0.5 + 0.5) / 4)
     # s, t: a and b differ, a and c agree, b and c differ; u, v: a tie in each.
     assert found.two_annotators.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
+    # Only c decides between u and v.
+    assert (found.two_decided.mean, found.two_decided.n) == (pytest.approx(1 / 3), 1)
     assert {name: of.mean for name, of in found.by_annotator.items()} == {
         "a": 0.5,
         "b": 0.25,

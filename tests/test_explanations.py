@@ -14,14 +14,13 @@ import pytest
 
 from litbench.errors import DataError
 from litbench.experiments.explanations import (
-    FEATURES,
     draw_effects,
     explanation_study,
-    features_of,
     read_explanations,
     write_explanations,
 )
 from litbench.metrics.comparisons import difference_interval, stratified_difference
+from litbench.metrics.explanation_words import FEATURES, features_of
 from litbench.store import Artifact, source_digest, write_sealed
 from litbench.tables import write_table
 
@@ -120,7 +119,7 @@ def judged(pair_table, verdict_table):
 
 
 def plot_of(verdicts, pairs):
-    return explanation_study(read_explanations([(verdicts, pairs)])).overall[PLOT]
+    return explanation_study(read_explanations({"e": (verdicts, pairs)})).overall[PLOT]
 
 
 def test_a_planted_difference_is_found_and_stands_alone(judged):
@@ -137,7 +136,7 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
         pairs=400,
         prompts=100,
     )
-    study = explanation_study(read_explanations([(verdicts, pairs)]))
+    study = explanation_study(read_explanations({"e": (verdicts, pairs)}))
     plot = study.overall[PLOT]
     assert plot.difference.low < 0.3 < plot.difference.high
     assert plot.is_clear
@@ -163,8 +162,8 @@ def test_renaming_sides_inverts_agreement(judged, rename_sides):
         [{**row, "order": other[row["order"]], "outcome": other[row["outcome"]]} for row in rows],
         schema=verdicts.schema,
     )
-    found = read_explanations([(verdicts, pairs)])
-    renamed = read_explanations([(turned, rename_sides(pairs))])
+    found = read_explanations({"e": (verdicts, pairs)})
+    renamed = read_explanations({"e": (turned, rename_sides(pairs))})
     assert (found.present == renamed.present).all()
     assert np.allclose(found.credit, 1 - renamed.credit)
     before, after = explanation_study(found), explanation_study(renamed)
@@ -254,12 +253,12 @@ def test_only_judgements_with_an_explanation_are_counted(judged):
         row["outcome"] = outcome
     rows[4]["explanation"], rows[5]["explanation"] = None, " \n"
     rows.append({**rows[6], "pair_id": "of another file"})
-    found = read_explanations([(pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)])
+    found = read_explanations({"e": (pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)})
     assert len(found.rows) == 120 - 6
     assert (found.not_judged["one"], found.unexplained["one"]) == (4, 2)
     silent = [{**row, "explanation": None} for row in rows]
     with pytest.raises(DataError, match="no judgement on these pairs"):
-        read_explanations([(pa.Table.from_pylist(silent, schema=verdicts.schema), pairs)])
+        read_explanations({"e": (pa.Table.from_pylist(silent, schema=verdicts.schema), pairs)})
 
 
 # Page, files and program ---------------------------------------------------------------------
@@ -296,7 +295,7 @@ def page_of(tmp_path):
 
 
 def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative, page_of):
-    page = page_of(read_explanations([talkative]))
+    page = page_of(read_explanations({"e": talkative}))
     assert "<script" not in page
     assert "<img" not in page
     assert "<b>co" not in page
@@ -317,7 +316,7 @@ def test_the_plot_shows_raters_by_any_name(judged, page_of):
         lambda *_: "chosen",
         raters=names,
     )
-    found = read_explanations([(verdicts, pairs)])
+    found = read_explanations({"e": (verdicts, pairs)})
     panel = draw_effects(explanation_study(found))
     shown = [text.text for text in ElementTree.fromstring(panel.drawing.source).iter()]  # noqa: S314
     wanted = {"plot", "all raters", "published for other judges", *names[:3], "red[31m bidi"}

@@ -78,7 +78,7 @@ def prepared(tiny_model, template):
         question = Question.make(
             tokenizer,
             model,
-            loaded.parts(),
+            loaded.pieces,
             answer=loaded.answer,
             max_length=400,
             max_prompt_tokens=40,

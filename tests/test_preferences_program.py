@@ -11,6 +11,7 @@ from tolerance import assert_same
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.experiments import preferences as experiment
+from litbench.judges import units
 from litbench.models import embeddings
 from litbench.models.embeddings import EmbeddingOptions, embed
 from litbench.tables import write_table
@@ -167,7 +168,9 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
             return f"Quality: more moons {HOSTILE}"
         return "More: neither"
 
-    asking = {"model": FakeOpenAI.model, "interpreting": {"tests": 3, "quiet_tests": 1}}
+    monkeypatch.setattr(units, "_TESTS", 3)
+    monkeypatch.setattr(units, "_QUIET_TESTS", 1)
+    asking = {"model": FakeOpenAI.model}
     with FakeOpenAI(answer) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)

@@ -29,11 +29,8 @@ from litbench.config import build, load_config  # noqa: E402
 from litbench.models.training import TrainingOptions  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-AUTHORS = sorted((ROOT / "configs" / "paper").glob("authors_*.yaml"))
-CONFIGS = sorted((ROOT / "configs" / "train").glob("*.yaml")) + AUTHORS
-CONFIGS += [
-    ROOT / "configs" / "paper" / f"{n}.yaml" for n in ("bradley_terry", "genrm", "genrm_cot")
-]
+PAPER = [ROOT / "configs" / "paper" / f"{name}.yaml" for name in ("bradley_terry", "genrm")]
+CONFIGS = sorted((ROOT / "configs" / "train").glob("*.yaml")) + PAPER
 MARK = "A marked story"
 TEMPLATE = "answer: label\ntext: |-\n  : {prompt} A {story_a} B {story_b} ?\n"
 
@@ -293,21 +290,20 @@ def test_training_configs_are_valid_and_match_the_paper(path, load_program):
     if not issubclass(module.Config, TrainingOptions):
         load_config(module.Config, ["--config", str(path)])
         return
-    # A config for a GPU is refused on a machine without one, before any work.
-    values = yaml.safe_load(text) | {"use_cpu": True}
-    config = build(module.Config, values, str(path))
-    if path.parent.name == "paper":
-        processes = 4 if "--num_processes 4" in text else 1
-        pairs = config.per_device_train_batch_size * config.gradient_accumulation_steps * processes
-        given = (pairs, config.learning_rate, config.warmup_steps, config.num_train_epochs)
-        assert (
-            given == (128, 2e-5, 0.1, 3)
-            if path.name == "authors_genrm.yaml"
-            else (128, 1e-5, 0.1, 1)
-        )
+    values = yaml.safe_load(text)
+    for preset, keys in {None: {}, **values.pop("presets", {})}.items():
+        # A config for a GPU is refused on a machine without one, before any work.
+        config = build(module.Config, values | keys | {"use_cpu": True}, str(path))
+        if path.parent.name == "paper":
+            processes = 4 if "--num_processes 4" in text else 1
+            pairs = config.per_device_train_batch_size * config.gradient_accumulation_steps
+            given = (pairs * processes, config.learning_rate, config.warmup_steps)
+            is_authors_genrm = (path.stem, preset) == ("genrm", "authors")
+            assert given == (128, 2e-5 if is_authors_genrm else 1e-5, 0.1)
+            assert config.num_train_epochs == (3 if is_authors_genrm else 1)
 
 
-@pytest.mark.parametrize("path", AUTHORS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
 def test_the_authors_recipes_train_without_prompts(
     path, load_program, tiny_model, pair_table, invented, tmp_path
 ):
@@ -317,9 +313,12 @@ def test_the_authors_recipes_train_without_prompts(
     for name, value in (("rationale", "It has the moth."), ("rationale_first", "chosen")):
         pairs = pairs.append_column(name, [[value] * len(texts)])
     write_table(pairs, tmp_path / "pairs.parquet")
-    generative = "genrm" in path.name
+    generative = path.stem == "genrm"
+    content = yaml.safe_load(path.read_text())
+    presets = content.pop("presets")
     values = {
-        **yaml.safe_load(path.read_text()),
+        **content,
+        **presets["authors"],
         "pairs": str(tmp_path / "pairs.parquet"),
         "output_dir": str(tmp_path / "run"),
         "model_name_or_path": str(

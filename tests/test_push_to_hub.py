@@ -13,6 +13,8 @@ from fake_hub import TOKEN, FakeHub
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
+from litbench.experiments.audit import Audit, audit
+from litbench.markdown import escape
 from litbench.store import file_digest, read_manifest, write_sealed
 from litbench.tables import write_table
 
@@ -184,6 +186,19 @@ def test_card_content(publish):
         "Data API terms",
     ):
         assert line in card, line
+
+
+def test_the_card_has_the_findings_of_the_audit_of_these_pairs(publish, artifact, tmp_path):
+    audit(Audit(pairs=str(artifact), out=tmp_path / "audit"))
+    found = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    folder, card = publish(audit=tmp_path / "audit")
+    assert found["findings"]
+    assert all(escape(one["sentence"]) in card for one in found["findings"])
+    assert json.loads((folder / "audit.json").read_text()) == found
+    write_table(pq.read_table(artifact / "pairs.parquet").slice(1), artifact / "pairs.parquet")
+    list_outputs(artifact)
+    with pytest.raises(DataError, match="is the audit of other pairs"):
+        publish(audit=tmp_path / "audit")
 
 
 def test_card_has_no_stories_or_folders(publish, tmp_path):

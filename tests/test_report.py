@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from litbench.evaluation.results import reader_notes
+from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import leaderboard
 from litbench.models.baselines import LengthRater, RandomRater
 from litbench.raters import ScoreRater, judge_pairs
 from litbench.report.document import page_links
-from litbench.report.pages import ReportData, coefficient_interval, render_report
+from litbench.report.pages import ReportData, render_report
 
 ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
 

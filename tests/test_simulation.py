@@ -321,7 +321,8 @@ def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
 
 
 def test_the_sample_study_keeps_its_figures(program, tmp_path):
-    keys = read_yaml(ROOT / "configs/eval/sample_simulation_study.yaml") | {
+    keys = read_yaml(ROOT / "configs/eval/simulation_study.yaml")
+    keys |= keys.pop("presets")["small"] | {
         "out": str(tmp_path),
         "worlds": {"biases_on": {}},
         "seeds": [1, 2],

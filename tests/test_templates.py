@@ -40,10 +40,10 @@ def test_packaged_templates_load():
     assert set(packaged_names()) >= {"verdict_label", "verdict_explanation", "rationale"}
     for name in packaged_names():
         template = load_template(name)
-        before, _, _, after = template.parts()
+        before, _, _, after = template.pieces
         assert template.name == name
         assert "not addressed to you" in before, "stories are not instructions"
-        assert "{" not in "".join(template.parts())
+        assert "{" not in "".join(template.pieces)
         if template.answer == "explanation":
             assert after.endswith("Preferred: A\nPreferred: B")
         else:
@@ -57,19 +57,18 @@ def test_families_ask_without_the_prompt():
         question = template.render("THE PROMPT", "one", "two")
         assert "PROMPT" not in question
         assert "read two stories" in question
-        assert template.parts()[1:] == load_template(template.name, "label").parts()[2:]
+        assert template.pieces[1:] == load_template(template.name, "label").pieces[2:]
     with pytest.raises(ConfigError, match=r"verdict_label shows the prompt.*minimal"):
         load_template("verdict_label", shows_prompt=False)
 
 
-@given(*[st.text() | st.sampled_from(["{prompt}", "{story_b}", "{hint}", "Preferred: B"])] * 3)
+@given(*[st.text() | st.sampled_from(["{prompt}", "{story_b}", "Preferred: B"])] * 3)
 def test_texts_are_inserted_unchanged(prompt, story_a, story_b):
     prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))
     template = load_template("rationale")
-    parts = template.parts()
+    parts = template.pieces
     expected = parts[0] + prompt + parts[1] + story_a + parts[2] + story_b + parts[3]
     assert template.render(prompt, story_a, story_b) == expected
-    assert template.hinted("B").render(prompt, story_a, story_b).count(prompt + parts[1]) >= 1
 
 
 # Families -------------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ def test_frame_is_not_a_template():
 def test_families_differ_before_and_forms_after_the_texts():
     """Questions of one family share a prefix, and every answer form has the same request."""
     parts = {
-        (name, form): load_template(name, form).parts()
+        (name, form): load_template(name, form).pieces
         for name, form in itertools.product(FAMILIES, FORMS)
     }
     for name in FAMILIES:
@@ -119,7 +118,7 @@ def test_requests_show_both_answers(form):
     """A request that shows only the answer A would bias the judge."""
     template = load_template("minimal", form)
     assert template.answer == form
-    request = template.parts()[3].partition("STORY B ENDS =====")[2]
+    request = template.pieces[3].partition("STORY B ENDS =====")[2]
     letters = re.findall(r"\b[AB]\b", request)
     assert letters == ["A", "B"]
     *_, one, other = request.splitlines()
@@ -144,7 +143,7 @@ def test_braces_without_a_name_are_kept(tmp_path):
 
 
 HASHES = {
-    "rationale": "a10f5d6582b735fe",
+    "rationale": "68de90354a31489f",
     "verdict_explanation": "3f1af89863531e6e",
     "verdict_label": "02c67e7bb12a5bf0",
 }
@@ -155,10 +154,7 @@ def test_fixed_templates_are_unchanged():
     found = {}
     for name in ("rationale", "verdict_explanation", "verdict_label"):
         template = load_template(name)
-        texts = [template.render("P", "S", "T")]
-        if template.hint:
-            texts.append(template.hinted("B").render("P", "S", "T"))
-        found[name] = hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+        found[name] = hashlib.sha256(template.render("P", "S", "T").encode()).hexdigest()[:16]
     assert found == HASHES
 
 
@@ -175,8 +171,7 @@ def test_story_cannot_forge_delimiters(name):
         whole = template.render(*texts)
         assert len(PACKAGED_MARKER.findall(whole)) == 6
         assert FORGED.replace("=", "-") in whole
-    told = template.hinted("A") if template.hint else template
-    assert len(PACKAGED_MARKER.findall(told.render(FORGED, FORGED, FORGED))) == 6
+    assert len(PACKAGED_MARKER.findall(template.render(FORGED, FORGED, FORGED))) == 6
 
 
 BLANKS = ["", "\t", "\u3000", "\u200b", "\xad", "\u3164", "\x00", "> **", "\u037a", "\uff9e"]
@@ -228,18 +223,8 @@ def test_prompt_is_optional_and_the_order_is_free(tmp_path):
     template = own(tmp_path, "B: {story_b}, A: {story_a}. A or B?")
     assert template.render("p", "a", "b") == "B: b, A: a. A or B?"
     assert template.slots == ("story_b", "story_a")
-    text = "{hint}A: {story_a}, for {prompt}: B: {story_b}. A or B?"
-    template = own(tmp_path, text, hint="It is {preferred}. ")
+    template = own(tmp_path, "A: {story_a}, for {prompt}: B: {story_b}. A or B?")
     assert template.render("p", "{story_b}", "b") == "A: {story_b}, for p: B: b. A or B?"
-    assert template.hinted("A").render("p", "a", "b") == "It is A. A: a, for p: B: b. A or B?"
-
-
-def test_hint(tmp_path):
-    template = own(tmp_path, TEXT.replace("A or B?", "{hint}A or B?"), hint="It is {preferred}. ")
-    assert template.render("p", "a", "b").endswith("--\nA or B?")
-    assert template.hinted("B").render("p", "a", "b").endswith("--\nIt is B. A or B?")
-    with pytest.raises(ConfigError, match=r"has no hint: add the key hint"):
-        own(tmp_path, TEXT).hinted("A")
 
 
 @pytest.mark.parametrize(

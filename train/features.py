@@ -1,6 +1,6 @@
 """Fit the feature model: logistic regression on differences of surface features.
 
-    python train/features.py --config configs/train/sample_features.yaml
+    python train/features.py --config configs/train/features.yaml
 
 Reads `pairs`. Writes `model/features.json` (readable coefficients) and `manifest.json` into `out`.
 Runs on any machine, in seconds for thousands of pairs.

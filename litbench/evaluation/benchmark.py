@@ -300,7 +300,7 @@ def summarise(
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
-    artifact.write("sets.md", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.write_text("sets.md", page)
     names = [evaluation.name for evaluation in evaluations]
     artifact.counts = {"sets": names, "raters": list(config.raters)}
     print(f"\n{page}", end="")

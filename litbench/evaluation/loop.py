@@ -267,7 +267,7 @@ def finish_evaluation(
     artifact.write("verdicts.parquet", partial(write_table, table))
     artifact.write("leaderboard.json", partial(write_json, plain(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))
-    artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text(_TEXT, text)
     artifact.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,

@@ -10,7 +10,7 @@ import itertools
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,11 @@ from litbench.metrics.printing import leaderboard_text
 from litbench.records import PAIRS, prompt_keys
 from litbench.report import figures
 from litbench.report.document import (
-    ENDS,
     Cell,
     Figure,
     Page,
     Section,
     Table,
-    as_cell,
-    compared,
     few_prompts,
     funnel_table,
     label_text,
@@ -51,6 +48,7 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.report.pages import agreement_columns
 from litbench.sources.pairs import as_pairs, read_any_pairs
 from litbench.store import Artifact, Cache, fingerprint, write_json
 from litbench.tables import write_table
@@ -70,7 +68,6 @@ class Ablation(PairRules):
         test_pairs: name -> pairs file; additional test sets, used in full.
         raters: named entries, see litbench.entries; a trainable rater takes its training options
             here.
-        train_split: train on pairs of this split; null for all pairs.
         test_split: judge pairs of this split; null to judge only `test_pairs`.
         pairs_used: numbers of training pairs, equal for all variants, or shares of the smallest
             variant.
@@ -88,7 +85,6 @@ class Ablation(PairRules):
     test_pairs: dict[str, Path] = field(default_factory=dict)
     raters: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, float] = field(default_factory=lambda: {"train": 0.8, "test": 0.2})
-    train_split: str | None = "train"
     test_split: str | None = "test"
     pairs_used: list[int | float] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     natural: bool = True
@@ -129,20 +125,17 @@ def _check(config: Ablation) -> str:
     return reference
 
 
-def _read_variants(config: Ablation) -> dict[str, PairRules | Path]:
-    """Return the checked rules or the pairs file of each variant."""
+def _read_variant(config: Ablation, name: str) -> PairRules | Path:
+    """Return the checked rules or the pairs file of a variant."""
+    keys, where = config.variants[name], f"variants: {name}"
+    if list(keys) == ["pairs"]:
+        return Path(str(keys["pairs"]))
+    if "pairs" in keys or config.stories is None:
+        raise ConfigError(f"{where}: give only {{pairs: FILE}}, or stories and rules")
     shared = {key: as_plain(config)[key] for key in as_plain(PairRules())}
-    variants: dict[str, PairRules | Path] = {}
-    for name, keys in config.variants.items():
-        where = f"variants: {name}"
-        if list(keys) == ["pairs"]:
-            variants[name] = Path(str(keys["pairs"]))
-            continue
-        if "pairs" in keys or config.stories is None:
-            raise ConfigError(f"{where}: give only {{pairs: FILE}}, or stories and rules")
-        variants[name] = rules = build(PairRules, {**shared, **keys}, where)
-        rules.check()
-    return variants
+    rules = build(PairRules, {**shared, **keys}, where)
+    rules.check()
+    return rules
 
 
 def _read_raters(config: Ablation) -> list[RaterSpec]:
@@ -272,30 +265,30 @@ def relabel(verdicts: pa.Table, flipped: set[str]) -> pa.Table:
 
 def run_ablation(config: Ablation, program: str) -> None:
     """Make the variants, train and judge, and write the results."""
-    reference, variants, specs = _check(config), _read_variants(config), _read_raters(config)
-    inputs = {f"test_pairs.{name}": path for name, path in config.test_pairs.items()}
-    inputs |= {
-        f"variants.{k}.pairs": path for k, path in variants.items() if isinstance(path, Path)
-    }
+    reference, specs = _check(config), _read_raters(config)
+    variants = {name: _read_variant(config, name) for name in config.variants}
+    sources = variants | config.test_pairs
     artifact = Artifact(
-        config.out, program=program, config=config, inputs=inputs, models=files_of(specs)
+        config.out,
+        program=program,
+        config=config,
+        inputs={f"pairs of {k}": path for k, path in sources.items() if isinstance(path, Path)},
+        models=files_of(specs),
     )
-    page_path = (config.out / "ablation.html").resolve()
     if artifact.is_current():
-        print((config.out / "ablation.txt").read_text(encoding="utf-8") + f"page: {page_path}")
+        artifact.show("ablation.txt", "ablation.html")
         return
 
     data = Cache(config.out / "data")
     folders: dict[str, Path] = {}
-    for name, what in (variants | config.test_pairs).items():
-        key = f"variants.{name}.pairs" if name in variants else f"test_pairs.{name}"
-        source = artifact.digests[key if isinstance(what, Path) else "stories"]
+    for name, what in sources.items():
+        digest_of = artifact.digests[f"pairs of {name}" if isinstance(what, Path) else "stories"]
         try:
-            folders[name] = make_pairs(config, what, source, data)
+            folders[name] = make_pairs(config, what, digest_of, data)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
     paths = {name: folder / "pairs.parquet" for name, folder in folders.items()}
-    train = {name: _read_keys(paths[name], config.train_split, name) for name in variants}
+    train = {name: _read_keys(paths[name], "train", name) for name in variants}
     tests = {name: _read_keys(paths[name], None, name) for name in config.test_pairs}
     if config.test_split is not None:
         tests = {n: _read_keys(paths[n], config.test_split, n) for n in variants} | tests
@@ -333,7 +326,7 @@ def run_ablation(config: Ablation, program: str) -> None:
             one.spec,
             f"{one.name}-seed{seed}",
             lambda: test,
-            [judged, folders[one.variant].name, config.train_split, one.pairs_used],
+            [judged, folders[one.variant].name, one.pairs_used],
             train=partial(training_pairs, one, seed),
             seed=seed,
             fold=f"{seed}/0",
@@ -365,9 +358,6 @@ def run_ablation(config: Ablation, program: str) -> None:
         f"test pairs of {clean_name(name)}\n\n{leaderboard_text(rows)}\n"
         for name, rows in boards.items()
     )
-    rows = [
-        {"test": name, **row} for name, board in boards.items() for row in leaderboard_csv(board)
-    ]
     artifact.counts = {
         "training_pairs": totals,
         "test_pairs": {name: pairs.num_rows for name, pairs in tests.items()},
@@ -380,31 +370,19 @@ def run_ablation(config: Ablation, program: str) -> None:
     artifact.write("verdicts.parquet", partial(write_table, table))
     artifact.write("test_pairs.parquet", partial(write_table, test))
     artifact.write("ablation.json", partial(write_json, plain(boards)))
+    rows = [{"test": name, **row} for name, of in boards.items() for row in leaderboard_csv(of)]
     artifact.write("ablation.csv", partial(write_csv, rows))
-    artifact.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    sources = sorted(set(test["label_source"].to_pylist()))
-    _write_page(artifact, config, boards, trainings, first, sources)
+    artifact.write_text("ablation.txt", text)
+    _write_page(artifact, config, boards, trainings, first, set(test["label_source"].to_pylist()))
     artifact.finish()
     parts.discard_unused()
     shutil.rmtree(data.folder, ignore_errors=True)
-    print(f"{text}page: {page_path}")
+    artifact.show("ablation.txt", "ablation.html")
 
 
 # The page -------------------------------------------------------------------------------------
 
 Boards = Mapping[str, Sequence[LeaderboardRow]]
-
-
-def _row_of(rows: Sequence[LeaderboardRow], name: str) -> LeaderboardRow:
-    return next(row for row in rows if row.rater == name)
-
-
-def _prefers_longer(row: LeaderboardRow) -> float:
-    """How often the rater prefers the longer story, over pairs of different length."""
-    longer, shorter = row.chosen_longer, row.chosen_shorter
-    parts = [(one.n, share) for one, share in ((longer, longer.mean), (shorter, 1 - shorter.mean))]
-    known = [(n, share) for n, share in parts if n]
-    return sum(n * share for n, share in known) / max(sum(n for n, _ in known), 1)
 
 
 def _learning_curves(
@@ -421,15 +399,15 @@ def _learning_curves(
         group, line = (one.spec.name, one.variant) if several else ("pairs", one.spec.name)
         groups.setdefault(group, {}).setdefault(line, []).append(one)
     trained = {one.name for one in trainings}
-    for (group, lines), (place, (test, rows)) in itertools.product(
-        groups.items(), enumerate(boards.items())
+    for (number, group), (place, (test, rows)) in itertools.product(
+        enumerate(groups, 1), enumerate(boards.items(), 1)
     ):
-        drawn = []
-        for name, of in lines.items():
-            found = [(float(one.pairs_used), _row_of(rows, one.name)) for one in of]
+        row_of, drawn = {row.rater: row for row in rows}, []
+        for name, of in groups[group].items():
+            found = [(float(one.pairs_used), row_of[one.name]) for one in of]
             points = [(used, row.agreement, row.repeats) for used, row in found]
             # More than three bands would overlap too much.
-            banded = len(lines) <= 3 or name == reference
+            banded = len(groups[group]) <= 3 or name == reference
             drawn.append(figures.Line(short_name(name), points, "band" if banded else "none"))
         others = [
             (short_name(row.rater), row.agreement.mean) for row in rows if row.rater not in trained
@@ -441,8 +419,7 @@ def _learning_curves(
             "were not trained here. Dotted: chance."
         )
         title = f"{short_name(group)}, test pairs of {short_name(test)}"
-        file = f"ablation_{list(groups).index(group) + 1}_{place + 1}"
-        yield file, Figure(title, caption, picture)
+        yield f"ablation_{number}_{place}", Figure(title, caption, picture)
 
 
 def _write_page(
@@ -451,37 +428,24 @@ def _write_page(
     boards: Boards,
     trainings: Sequence[Training],
     first: Training,
-    label_sources: Sequence[str],
+    label_sources: Collection[str],
 ) -> None:
     """Write ablation.html and its plots, with the counts of the artifact."""
     panels = dict(_learning_curves(boards, trainings, first.variant))
-    columns: dict[str, Callable[[LeaderboardRow], Any]] = {
-        "rater": lambda row: row.rater,
-        ENDS: lambda row: Cell(scale=row.agreement),
-        "agreement [95 %]": lambda row: row.agreement,
-        f"against\n{first.name}": lambda row: compared(row.comparison),
-        "single seeds": lambda row: (
-            f"{min(row.repeats):.3f}–{max(row.repeats):.3f}" if row.repeats else "–"
-        ),
-        "chosen is longer\n/ shorter": lambda row: " / ".join(
-            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
-        ),
-        "prefers\nthe longer": lambda row: percent(_prefers_longer(row)),
-    }
-    counts = artifact.counts
-    about = []
-    for name, total in counts["training_pairs"].items():
+    variants = []
+    for name, total in artifact.counts["training_pairs"].items():
         differs = ", ".join(f"{key}: {value}" for key, value in config.variants[name].items())
-        rows = boards.get(name)
-        tested = [rows[0].agreement.n, rows[0].agreement.clusters] if rows else ["–", "–"]
-        about.append([name, Cell(differs or "the shared rules", is_text=True), total, *tested])
-    funnels = [
-        Section(name, table=funnel_table(steps), fold=False, name=f"funnel-{place}")
-        for place, (name, steps) in enumerate(counts["funnels"].items())
-        if steps
-    ]
+        tested = boards[name][0].agreement if name in boards else None
+        variants.append(
+            [
+                name,
+                Cell(differs or "the shared rules", is_text=True),
+                total,
+                *([tested.n, tested.clusters] if tested else ["–", "–"]),
+            ]
+        )
     test = first.variant if first.variant in boards else next(iter(boards))
-    found = _row_of(boards[test], first.name)
+    found = next(row for row in boards[test] if row.rater == first.name)
     sections = [
         Section(
             "Learning curves",
@@ -499,7 +463,7 @@ def _write_page(
             "table. A test set that was filtered like the training set favours it, so compare "
             "within a table.",
             parts=[
-                Section(f"Test pairs of {name}", table=table_of(rows, columns), name=f"test-{k}")
+                Section(f"Test pairs of {name}", table=_table(rows, first.name), name=f"test-{k}")
                 for k, (name, rows) in enumerate(boards.items())
             ],
         ),
@@ -507,34 +471,44 @@ def _write_page(
             "The variants",
             table=Table(
                 ["variant", "differs in", "training pairs", "test pairs judged", "of prompts"],
-                about,
+                variants,
             ),
+            parts=[
+                Section(f"{name}: from stories to pairs", table=funnel_table(steps), fold=False)
+                for name, steps in artifact.counts["funnels"].items()
+                if steps
+            ],
         ),
-        *([Section("From stories to pairs", parts=funnels)] if funnels else []),
     ]
-    number = len(counts["training_pairs"])
-    facts = (
-        f"{number} data variant{'s' if number > 1 else ''}; no variant trains on a test prompt. "
-        f"{label_text(label_sources)}. {written_now()}"
-    )
+    compared = [row.comparison for row in boards[test] if row.comparison]
     lead = (
         f"Trained on {first.pairs_used:,} pairs of {first.variant}, {first.spec.name} agrees with "
         f"the labels on {percent(found.agreement.mean)} of the test pairs of {test} and prefers "
-        f"the longer story in {percent(_prefers_longer(found))}."
+        f"the longer story in {percent(_prefers_longer(found))}. "
+        f"{sum(one.is_clear for one in compared)} of {len(compared)} others differ from it "
+        "significantly."
     )
-    rows_of = {row.rater: row.comparison for row in boards[test]}
-    others = [
-        (one, comparison)
-        for one in trainings
-        if (one.spec, one.pairs_used) == (first.spec, first.pairs_used)
-        and (comparison := rows_of[one.name]) is not None
-    ]
-    if others:
-        clear = [(one.variant, comparison) for one, comparison in others if comparison.is_clear]
-        named = ", ".join(f"{name} ({one.difference.mean:+.3f})" for name, one in clear)
-        lead += (
-            f" With as many pairs, {len(clear)} of {len(others)} other variants differ from it "
-            f"significantly{': ' if named else ''}{named}."
-        )
-    page = Page(config.title, lead, facts, sections, label_sources)
+    facts = (
+        f"Number of data variants: {len(variants)}; no variant trains on a test prompt. "
+        f"{label_text(sorted(label_sources))}. {written_now()}"
+    )
+    page = Page(config.title, lead, facts, sections, sorted(label_sources))
     write_page(artifact, "ablation", page, panels)
+
+
+def _table(rows: Sequence[LeaderboardRow], reference: str) -> Table:
+    def seeds(row: LeaderboardRow) -> str:
+        return f"{min(row.repeats):.3f}–{max(row.repeats):.3f}" if row.repeats else "–"
+
+    columns = agreement_columns(reference)
+    columns["single seeds"] = seeds
+    columns["prefers\nthe longer"] = lambda row: percent(_prefers_longer(row))
+    return table_of(rows, columns)
+
+
+def _prefers_longer(row: LeaderboardRow) -> float:
+    """How often the rater prefers the longer story, over pairs of different length."""
+    longer, shorter = row.chosen_longer, row.chosen_shorter
+    parts = [(one.n, share) for one, share in ((longer, longer.mean), (shorter, 1 - shorter.mean))]
+    known = [(n, share) for n, share in parts if n]
+    return sum(n * share for n, share in known) / max(sum(n for n, _ in known), 1)

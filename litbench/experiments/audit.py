@@ -30,6 +30,7 @@ from litbench.experiments.audit_findings import (
 )
 from litbench.experiments.audit_rater import RaterAudit, audit_rater
 from litbench.locations import resolve
+from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.models import model_entry
@@ -192,7 +193,9 @@ def audit_files(
         within = read_any_pairs(path.parent / "all_pairs.parquet")
         annotators = compare_annotators(verdicts, path, within)
         per_story = _people_per_story(path)
-    found = audit_pairs(table, annotators, per_story, seed)
+    rules = (folder.manifest or {}).get("config", {})
+    by_rule = ["later"] if rules.get("chosen_later") else []
+    found = audit_pairs(table, annotators, per_story, seed, by_rule)
     findings = sorted(
         [*found.findings, *(rater.findings if rater else [])],
         key=lambda one: (-one.severity, one.kind),
@@ -269,6 +272,7 @@ def audit_json(
         "cues": cues,
         "leakage": found.leakage,
         "two_annotators": found.annotators and asdict(found.annotators.two_annotators),
+        "two_decided": found.annotators and asdict(found.annotators.two_decided),
         "alpha": found.annotators and found.annotators.alpha,
         "ceiling": found.ceiling and asdict(found.ceiling),
         "notes": found.notes,
@@ -379,10 +383,14 @@ def _size_section(found: SetAudit) -> Section:
     ]
     if two is not None:
         rows += [
-            ["two annotators prefer the same story", two.two_annotators],
+            ["two annotators prefer the same story, ties as ½", two.two_annotators],
+            ["the same without ties", two.two_decided],
             ["one annotator against the mean of the others", two.one_annotator],
             ["Krippendorff's alpha of their ratings", two.alpha],
-            ["agreement of a perfect rater with the labels (ceiling)", found.ceiling],
+            [
+                "ceiling for any rater, if annotators err independently and equally often",
+                found.ceiling,
+            ],
         ]
     note = (
         "Detectable: with a power of 80 %, at 5 % after Holm for a cue and without correction for "
@@ -424,8 +432,7 @@ def _balance_section(table: pa.Table) -> Section:
     dated = np.flatnonzero(np.isfinite(times))
     if len(dated) >= _PERIODS * _LEAST_PER_PERIOD:
         prompts = np.array(connected_prompts(table))
-        words = (table[f"{side}_n_words"].to_numpy() for side in SIDES)
-        longer = (np.sign(np.subtract(*words)) + 1) / 2
+        longer = (np.nan_to_num(np.sign(length_differences(table))) + 1) / 2
         order = dated[np.argsort(times[dated], kind="stable")]
         periods = []
         for part in np.array_split(order, _PERIODS):

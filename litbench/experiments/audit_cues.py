@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from litbench.curation.reader_notes import cut_reader_notes
 from litbench.curation.splits import assign_folds
-from litbench.metrics.agreement import has_texts
+from litbench.metrics.agreement import has_texts, length_differences
 from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
@@ -147,7 +147,7 @@ def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue
     values["punctuation"] = np.sum([column[name] for name in _PUNCTUATION], axis=0)
     values["speech"] = column["quoted_share"]
     differences = {
-        "longer": _numbers(pairs, "n_words"),
+        "longer": length_differences(pairs),
         "later": _numbers(pairs, "created_utc"),
         **{name: np.where(known, texts.difference(of), 0.0) for name, of in values.items()},
         "id": _id_order(pairs),
@@ -212,7 +212,7 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
     advice = f"Give agreement within pairs of equal {label}, and keep it from raters."
     if len(names) == 2:
         has = [np.array([value == names[1] for value in side], float) for side in sides]
-        more, less = (f"the story with {label} {value}" for value in reversed(names))
+        more, less = (f"the story whose {label} is {value}" for value in reversed(names))
         return [Cue.of(f"name:{name}", has[0] - has[1], (more, less, advice))]
     places = {value: place for place, value in enumerate(names)}
     indicators: Any = 0
@@ -221,7 +221,7 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
         at = (rows, [places[side[row]] for row in rows])
         shape = (pairs.num_rows, len(names))
         indicators = sparse.csr_matrix((np.full(len(rows), weight), at), shape) + indicators
-    texts = (f"the story that is preferred by its {label} alone", "", advice)
+    texts = (f"the story whose {label} is preferred on other prompts", "", advice)
     margins = out_of_fold(indicators, prompts, seed)
     return [Cue.of(f"name:{name}", margins, texts, is_learnt=True)]
 
@@ -234,10 +234,13 @@ def out_of_fold(differences: Any, prompts: np.ndarray, seed: int = 0) -> np.ndar
         prompts: prompt of each pair; shape (n,).
         seed: seed of the folds.
     """
-    fold_of = assign_folds(prompts.tolist(), _FOLDS, seed)
-    folds = np.array([fold_of[prompt] for prompt in prompts.tolist()])
     margins = np.zeros(len(prompts))
-    for fold in range(_FOLDS):
+    count = min(_FOLDS, len(set(prompts.tolist())))
+    if count < 2:
+        return margins
+    fold_of = assign_folds(prompts.tolist(), count, seed)
+    folds = np.array([fold_of[prompt] for prompt in prompts.tolist()])
+    for fold in range(count):
         train, test = folds != fold, folds == fold
         if test.any() and train.sum() > 1:
             # Each row is read in both orders, so that labels that are all True do no harm.
@@ -274,7 +277,7 @@ def _learnt_from_texts(
             name,
             margins,
             (
-                f"the story that {what} of other prompts prefers",
+                f"the story that {what} learnt on other prompts prefers",
                 "",
                 "Show this baseline beside every rater: what it reaches needs no reading.",
             ),

@@ -13,7 +13,7 @@ that are left. So paragraphs are not named where length explains them.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,7 +95,7 @@ class SetAudit:
         size: numbers of `pairs`, `prompts`, `effective_prompts`, `stories`, `stories_per_prompt`.
         tests: how many tests were made.
         detectable: smallest share of pairs that a cue must decide to be found with 80 % power,
-            after Holm over all tests; None if none is.
+            after Holm over all tests; None if none is, or no cue can be tested.
         detectable_difference: smallest difference in agreement of two raters that disagree on 30 %
             of the pairs, with 80 % power, without correction.
         results: of all cues that were tested.
@@ -171,7 +171,9 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
                 if cue.is_learnt:
                     effect = replace(effect, error=effect.error * _LEARNT_ERROR)
                 p = difference_interval(effect)[1]
-                found.append(1.0 if math.isnan(p) or (cue.is_learnt and effect.mean <= 0) else p)
+                is_nothing = abs(effect.mean) < 1e-6 or (cue.is_learnt and effect.mean < 0)
+                known = is_nothing or math.isnan(p) or _is_explained(cue.sign, fixed)
+                found.append(1.0 if known else p)
             left = max(tests - len(stated) - spent, 1)
             p_of |= {cue.name: min(p * left, 1.0) for cue, p in zip(rest, found, strict=True)}
             best = int(np.argmin(found))
@@ -197,6 +199,15 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
             )
         )
     return results
+
+
+def _is_explained(column: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+    """Whether a column is a combination of others, as of two names of one thing."""
+    if not others:
+        return False
+    fixed = np.column_stack(others)
+    rest = column - fixed @ np.linalg.lstsq(fixed, column, rcond=None)[0]
+    return float(np.square(rest).sum()) < 1e-6 * float(np.square(column).sum())
 
 
 def _is_text_model(cue: Cue) -> bool:
@@ -242,6 +253,7 @@ def audit_pairs(
     annotators: AnnotatorAgreement | None = None,
     per_story: float = 1.0,
     seed: int = 0,
+    by_rule: Collection[str] = (),
 ) -> SetAudit:
     """Audit a set of pairs; no model is asked.
 
@@ -251,33 +263,34 @@ def audit_pairs(
         annotators: agreement of the annotators, if there are any.
         per_story: number of annotators of a story.
         seed: seed of folds.
+        by_rule: names of cues that a rule of the pairing decides, which are not tested.
     """
     names, group = np.unique(np.array(connected_prompts(pairs)), return_inverse=True)
     texts = Texts.of(pairs)
     cues, notes = [], []
     for cue in content_blind_cues(pairs, texts, seed):
         sizes = np.bincount(group, cue.sign != 0)
-        if sizes.sum() >= _LEAST_DECIDED and effective_clusters(sizes) >= _LEAST_PROMPTS:
+        if cue.name in by_rule:
+            notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
+        elif sizes.sum() >= _LEAST_DECIDED and effective_clusters(sizes) >= _LEAST_PROMPTS:
             cues.append(cue)
         else:
             notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")
-    two = None if annotators is None else annotators.two_annotators
+    two = None if annotators is None else annotators.two_decided
     noise = [] if two is None or math.isnan(two.mean) else [_noise_p(two)]
     results = screen(cues, group, noise)
     tests = max(len(cues) + len(noise), 1)
     sizes = np.bincount(group)
     effective = effective_clusters(sizes)
-    within = max((intra_prompt_correlation(cue.sign, group) for cue in cues), default=0.0)
-    case = (
-        Case(
-            agreement=0.5,
+    within = [intra_prompt_correlation(cue.sign, group) for cue in cues]
+    case = None
+    if cues:
+        case = Case(
+            agreement=0.6,
             pairs=float(pairs.num_rows),
-            prompts=max(min(effective, pairs.num_rows), 2.0),
-            intra_prompt=min(max(0.0, float(np.nan_to_num(within))), 0.999),
+            prompts=effective,
+            intra_prompt=min(max([0.0, *(r for r in within if not math.isnan(r))]), 0.99),
         )
-        if pairs.num_rows > 1
-        else None
-    )
     ids = {side: pairs[f"{side}_story_id"].to_pylist() for side in SIDES}
     stories = len({*ids["chosen"], *ids["rejected"]})
     leakage, found = _leakage(pairs, notes)
@@ -285,7 +298,7 @@ def audit_pairs(
     findings += [*_id_findings(pairs), *_copy_findings(pairs)]
     ceiling = None
     if annotators is not None and noise:
-        ceiling = label_ceiling(annotators.two_annotators, per_story)
+        ceiling = label_ceiling(annotators.two_decided, per_story)
         if noise[0] * tests < ALPHA:
             findings.append(_noise_finding(annotators, ceiling, noise[0] * tests))
     return SetAudit(
@@ -300,17 +313,7 @@ def audit_pairs(
         None if case is None else detectable(case, POWER, ALPHA / tests),
         None
         if case is None
-        else detectable(
-            Case(
-                agreement=0.6,
-                reference=0.6,
-                disagreement=0.3,
-                pairs=case.pairs,
-                prompts=case.prompts,
-            ),
-            POWER,
-            ALPHA,
-        ),
+        else detectable(replace(case, reference=0.6, disagreement=0.3), POWER, ALPHA),
         results,
         sorted(findings, key=lambda one: (-one.severity, one.kind)),
         leakage,
@@ -364,13 +367,14 @@ def _cue_finding(result: Result) -> Finding:
 
 
 def _noise_finding(annotators: AnnotatorAgreement, ceiling: Interval, p: float) -> Finding:
-    two = annotators.two_annotators
+    two = annotators.two_decided
     return Finding(
         "label_noise",
         2 * (1 - ceiling.mean),
         two.mean,
-        f"Two annotators prefer the same story in {between(two)} of the pairs, so a perfect rater "
-        f"would agree with about {percent_of(ceiling.mean)} of the labels.",
+        f"Two annotators who both prefer a story prefer the same one in {between(two)} of the "
+        "pairs. If they err independently and equally often on every pair, a perfect rater agrees "
+        f"with about {percent_of(ceiling.mean)} of the labels.",
         "Show the agreement of one annotator beside every rater; collect more annotators per pair.",
         two.low,
         two.high,

@@ -23,8 +23,9 @@ from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.power import Case, power
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, connected_prompts, empty_columns, pair_id
+from litbench.show import show
 from litbench.store import Artifact, Cache
-from litbench.text import aligned, count_words
+from litbench.text import count_words
 
 # Increase it when a change of the code changes the findings of the same set.
 VERSION = 1
@@ -249,13 +250,12 @@ def run_simulation(config: AuditSimulation, program: str) -> None:
         table = summary(rows)
         heading = list(table[0])
         cells = [[_cell(value) for value in row.values()] for row in table]
-        text = aligned([heading, *cells])
         artifact.write("sets.csv", partial(write_csv, rows))
         artifact.write("audit_simulation.csv", partial(write_csv, table))
-        artifact.write("audit_simulation.txt", partial(Path.write_text, data=text))
+        artifact.write_text("audit_simulation.txt", show([heading, *cells]) + "\n")
         artifact.counts = {"sets": config.sets}
         artifact.finish()
-    print((config.out / "audit_simulation.txt").read_text(encoding="utf-8"), end="")
+    artifact.show("audit_simulation.txt")
 
 
 def _cell(value: Any) -> str:

@@ -38,9 +38,10 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.scoring import score_stories
+from litbench.show import show
 from litbench.store import Artifact, Cache
 from litbench.tables import write_table
-from litbench.text import aligned, digest
+from litbench.text import digest
 
 
 @dataclass
@@ -243,10 +244,8 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
     )
-    page_path = (config.out / "best_of_n.html").resolve()
     if artifact.is_current():
-        text = (config.out / "best_of_n.txt").read_text(encoding="utf-8")
-        print(f"{text}page: {page_path}")
+        artifact.show("best_of_n.txt", "best_of_n.html")
         return
 
     stories, parts = _read_stories(paths, config.where), Cache(config.out / "parts")
@@ -300,17 +299,18 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     ]
     text = (
         f"best of n: {len(groups)} prompts, 95 % intervals by prompt; gains are within a prompt\n"
-        + aligned([heading[: len(rows[0])], *rows])
+        + show([heading[: len(rows[0])], *rows], align="r" * len(rows[0]))
+        + "\n"
     )
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("pairs.parquet", partial(write_table, pairs))
     artifact.write("best_of_n.csv", partial(write_csv, [vars(one) for one in choices]))
-    artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("best_of_n.txt", text)
     _write_page(artifact, choices, *(spec.name for spec in specs.values()))
     artifact.finish()
     parts.discard_unused()
-    print(f"{text}{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")
-    print(f"page: {page_path}")
+    print(f"{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")
+    artifact.show("best_of_n.txt", "best_of_n.html")
 
 
 # The page -------------------------------------------------------------------------------------

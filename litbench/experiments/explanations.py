@@ -1,37 +1,31 @@
 """Features of explanations, and whether verdicts with a feature agree with the labels more often.
 
 The unit is a verdict: a judgement of a pair in one order, with an explanation. A correct verdict
-counts 1, a tie 1/2. For every rater and every feature of the text, the study gives the rate of the
-feature, the agreement of verdicts with and without it, and the difference (paper, 5.2, A.6 and
-Figure 8). A feature is a list of English word stems (explanation_words.yaml), so explanations in
-other languages have none. Case, full-width letters, invisible characters and Markdown syntax are
-ignored.
+counts 1, a tie 1/2. For every rater and every feature of the text (see
+litbench.metrics.explanation_words), the study gives the rate of the feature, the agreement of
+verdicts with and without it, and the difference (paper, 5.2, A.6 and Figure 8).
 
 The differences are not causal effects: the features were not assigned, and a judge may talk about
 the plot where the plots differ and the choice is easy.
 """
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import read_yaml
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
 from litbench.metrics.csv_table import write_csv
-from litbench.metrics.intervals import (
-    Interval,
-    jackknife_interval,
-)
+from litbench.metrics.explanation_words import FEATURES, excerpt, features_of
+from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.records import connected_prompts
 from litbench.report import figures
 from litbench.report.document import (
@@ -53,7 +47,7 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.store import Artifact
-from litbench.text import aligned, clean_name, count_words, digest, normalise
+from litbench.text import clean_name, count_words, digest
 
 # Gain in correctness of explanations that talk about the plot, over all judges of the paper
 # (section 5.2). The paper gives no interval and does not say whether the gain is relative or
@@ -81,88 +75,13 @@ class ExplanationsConfig:
     title: str = "What explanations say"
 
 
-# Features of a text ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Words:
-    """A feature of explanations, defined by word stems.
-
-    Attributes:
-        about: description of the feature.
-        group: subject (what the explanation talks about) or manner (how).
-        stems: see explanation_words.yaml.
-        but_not: stems that are skipped, since they mean something else.
-    """
-
-    about: str
-    group: str
-    stems: str
-    but_not: str = ""
-
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        """A pattern of all stems; the group `other` captures the stems to skip."""
-        wanted, other = _alternatives(self.stems), _alternatives(self.but_not)
-        return re.compile(rf"\b(?:(?P<other>{other})|(?:{wanted}))")
-
-    def find(self, folded: str) -> str | None:
-        """The first word with one of the stems in a text from `_fold`, or None."""
-        matches = self._pattern.finditer(folded)
-        return next((match[0] for match in matches if match["other"] is None), None)
-
-
-def _alternatives(listed: str) -> str:
-    # Longest first, so that "run" does not hide "run-on". An empty list never matches.
-    stems = sorted((stem.strip() for stem in listed.split(",")), key=len, reverse=True)
-    return "|".join(_as_regex(stem) for stem in stems if stem) or r"(?!)"
-
-
-def _as_regex(stem: str) -> str:
-    # Hyphens are optional. No nested repetition, so matching takes linear time.
-    body = "[- ]?".join(re.escape(part) for part in stem.rstrip("*").split("-"))
-    return body + (r"\w*" if stem.endswith("*") else r"\b")
-
-
-FEATURES = {
-    name: Words(**keys)
-    for name, keys in read_yaml(Path(__file__).with_name("explanation_words.yaml")).items()
-}
-_MARKS = str.maketrans("_*#`~>", "      ")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-
-
-def _fold(text: str) -> str:
-    # \b does not separate a word from Markdown's _.
-    return normalise(text.translate(_MARKS))
-
-
-def features_of(text: str) -> list[bool]:
-    """Whether an explanation has each feature, in the order of FEATURES."""
-    folded = _fold(text)
-    return [words.find(folded) is not None for words in FEATURES.values()]
-
-
-def _excerpt(feature: str, text: str, letters: int = 420) -> str:
-    """At most `letters` characters of an explanation, from the first sentence with a feature."""
-    parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
-    start = next((k for k, part in enumerate(parts) if FEATURES[feature].find(_fold(part))), 0)
-    rest = " ".join(" ".join(parts[start:]).split())
-    cut = rest if len(rest) <= letters else rest[:letters].rsplit(" ", 1)[0] + " …"
-    return f"… {cut}" if start else cut
-
-
-# Differences ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Explanations:
     """Verdicts with an explanation, one row each.
 
     Attributes:
-        rows: `rater`, `pair_id`, `order`, `outcome` and `explanation` of each verdict.
-        raters: name of the rater; shape (n,).
-        clusters: key of the connected prompts; shape (n,).
+        rows: `rater`, `pair_id`, `order`, `outcome` and `explanation` of each verdict, and
+            `prompts`, the key of its connected prompts.
         credit: agreement with the label, 0, 1/2 or 1; shape (n,).
         present: which features the explanation has; bool, shape (n, features), by FEATURES.
         not_judged: by rater, the number of verdicts that are not judgements.
@@ -170,52 +89,50 @@ class Explanations:
     """
 
     rows: list[dict[str, Any]]
-    raters: np.ndarray
-    clusters: np.ndarray
     credit: np.ndarray
     present: np.ndarray
     not_judged: Counter[str]
     unexplained: Counter[str]
 
 
-def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanations:
+def read_explanations(evaluations: Mapping[str, tuple[pa.Table, pa.Table]]) -> Explanations:
     """Collect the explanations of verdicts and find their features.
 
     Args:
-        sources: tables of verdicts (schema VERDICTS), each with the pairs that were judged (schema
-            PAIRS). Verdicts on other pairs are ignored. Raters with the same name count as one.
+        evaluations: by name, a table of verdicts (schema VERDICTS) and the pairs that were judged
+            (schema PAIRS). Verdicts on other pairs are ignored. The evaluation's name is appended
+            to raters that occur in several.
     """
+    times = Counter(
+        rater
+        for verdicts, _ in evaluations.values()
+        for rater in set(verdicts["rater"].to_pylist())
+    )
     rows: list[dict[str, Any]] = []
-    clusters: list[str] = []
     not_judged: Counter[str] = Counter()
     unexplained: Counter[str] = Counter()
-    for verdicts, pairs in sources:
-        cluster_of = dict(zip(pairs["pair_id"].to_pylist(), connected_prompts(pairs), strict=True))
+    for name, (verdicts, pairs) in evaluations.items():
+        prompts_of = dict(zip(pairs["pair_id"].to_pylist(), connected_prompts(pairs), strict=True))
         wanted = ["pair_id", "rater", "order", "outcome", "explanation"]
         for row in verdicts.select(wanted).to_pylist():
-            if row["pair_id"] not in cluster_of:
+            if row["pair_id"] not in prompts_of:
                 continue
+            if times[row["rater"]] > 1:
+                row["rater"] += f" ({name})"
             if row["outcome"] not in _CREDIT:
                 not_judged[row["rater"]] += 1
             elif not (row["explanation"] or "").strip():
                 unexplained[row["rater"]] += 1
             else:
-                rows.append(row)
-                clusters.append(cluster_of[row["pair_id"]])
+                rows.append(row | {"prompts": prompts_of[row["pair_id"]]})
     if not rows:
         raise DataError(
             "no judgement on these pairs has an explanation: judge with a template that asks for "
             "explanations"
         )
-    return Explanations(
-        rows,
-        np.array([row["rater"] for row in rows], dtype=object),
-        np.array(clusters, dtype=object),
-        np.array([_CREDIT[row["outcome"]] for row in rows]),
-        np.array([features_of(row["explanation"]) for row in rows]),
-        not_judged,
-        unexplained,
-    )
+    credit = np.array([_CREDIT[row["outcome"]] for row in rows])
+    present = np.array([features_of(row["explanation"]) for row in rows])
+    return Explanations(rows, credit, present, not_judged, unexplained)
 
 
 @dataclass(frozen=True)
@@ -264,11 +181,12 @@ class ExplanationStudy:
     by_rater: dict[str, list[FeatureDifference]]
 
 
-def _differences(of: str, data: Explanations, rows: np.ndarray) -> list[FeatureDifference]:
+def _differences(
+    of: str, credit: np.ndarray, every: np.ndarray, raters: np.ndarray, clusters: np.ndarray
+) -> list[FeatureDifference]:
     """The differences of all features; `p_holm` is still the uncorrected p value."""
-    credit, clusters, raters = data.credit[rows], data.clusters[rows], data.raters[rows]
     differences = []
-    for (name, words), present in zip(FEATURES.items(), data.present[rows].T, strict=True):
+    for (name, words), present in zip(FEATURES.items(), every.T, strict=True):
         difference, p = None, math.nan
         if _LEAST <= present.sum() <= len(present) - _LEAST:
             estimate = stratified_difference(credit, present, raters, clusters)
@@ -293,43 +211,31 @@ def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifferen
 def explanation_study(data: Explanations) -> ExplanationStudy:
     """Compute the rate of every feature, and the difference in agreement with and without it."""
     # Sorting and comparing integer codes is much faster than names.
-    codes = [np.unique(of, return_inverse=True)[1] for of in (data.raters, data.clusters)]
-    coded = replace(data, raters=codes[0], clusters=codes[1])
+    columns = (np.array([row[key] for row in data.rows], object) for key in ("rater", "prompts"))
+    (names, of_rater), (_, clusters) = (np.unique(of, return_inverse=True) for of in columns)
+    arrays = (data.credit, data.present, of_rater, clusters)
     texts = pa.array([row["explanation"] for row in data.rows], pa.large_string())
     n_words = count_words(texts).to_numpy(zero_copy_only=False)
     raters, separate = [], []
-    for name in dict.fromkeys(data.raters.tolist()):
-        own = np.flatnonzero(data.raters == name)
+    for name in dict.fromkeys(row["rater"] for row in data.rows):
+        own = names[of_rater] == name
         raters.append(
             {
                 "rater": name,
-                "agreement": jackknife_interval(data.credit[own], data.clusters[own]),
+                "agreement": jackknife_interval(data.credit[own], clusters[own]),
                 "words": float(np.mean(n_words[own])),
                 "not_judged": data.not_judged[name],
                 "unexplained": data.unexplained[name],
             }
         )
-        separate += _differences(name, coded, own)
+        separate += _differences(name, *(of[own] for of in arrays))
     by_rater: dict[str, list[FeatureDifference]] = {}
     for one in _corrected(separate):
         by_rater.setdefault(one.of, []).append(one)
-    overall = _differences(_ALL, coded, np.arange(len(data.rows)))
-    return ExplanationStudy(raters, _corrected(overall), by_rater)
+    return ExplanationStudy(raters, _corrected(_differences(_ALL, *arrays)), by_rater)
 
 
 # The program ----------------------------------------------------------------------------------
-
-
-def _rename_namesakes(verdicts: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Append the evaluation's name to raters that occur in several evaluations."""
-    names = {name: table["rater"].to_pylist() for name, table in verdicts.items()}
-    times = Counter(rater for raters in names.values() for rater in set(raters))
-    renamed = {}
-    for name, table in verdicts.items():
-        raters = [f"{rater} ({name})" if times[rater] > 1 else rater for rater in names[name]]
-        index = table.column_names.index("rater")
-        renamed[name] = table.set_column(index, "rater", pa.array(raters, pa.large_string()))
-    return renamed
 
 
 def run_explanations(config: ExplanationsConfig, program: str) -> None:
@@ -337,74 +243,49 @@ def run_explanations(config: ExplanationsConfig, program: str) -> None:
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     sources = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
-    inputs: dict[str, Path] = {}
-    for name, source in sources.items():
-        inputs |= source.inputs(name)
+    inputs = {key: path for name, one in sources.items() for key, path in one.inputs(name).items()}
     artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
-    page_path = (config.out / "explanations.html").resolve()
     if artifact.is_current():
-        print((config.out / "explanations.txt").read_text(encoding="utf-8") + f"page: {page_path}")
+        artifact.show("explanations.txt", "explanations.html")
         return
-    verdicts = _rename_namesakes({name: one.verdicts for name, one in sources.items()})
-    pairs = {name: one.pairs.headline for name, one in sources.items()}
-    data = read_explanations((table, pairs[name]) for name, table in verdicts.items())
+    data = read_explanations(
+        {name: (one.verdicts, one.pairs.headline) for name, one in sources.items()}
+    )
     study = explanation_study(data)
     rows = [
         {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
         for differences in (study.overall, *study.by_rater.values())
         for one in differences
     ]
-    text = _text(study)
     artifact.write("explanations.csv", partial(write_csv, rows))
-    artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("explanations.txt", _text(study))
     artifact.counts = {
         "explanations": len(data.rows),
         "not_judged": dict(data.not_judged),
         "without_explanation": dict(data.unexplained),
     }
-    labels = {label for table in pairs.values() for label in table["label_source"].to_pylist()}
+    labels = {
+        label
+        for one in sources.values()
+        for label in one.pairs.headline["label_source"].to_pylist()
+    }
     write_explanations(artifact, study, data, title=config.title, label_sources=sorted(labels))
     artifact.finish()
-    print(f"{text}page: {page_path}")
+    artifact.show("explanations.txt", "explanations.html")
 
 
 def _text(study: ExplanationStudy) -> str:
     """The differences over all raters as text for a terminal, largest first."""
-    rows = [["feature", "rate", "agreement with", "without", "difference", "p (Holm)"]]
-    for one in sorted(
-        study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1.0
-    ):
-        shares = (one.agreement_present, one.agreement_absent)
-        agreements = ["-" if value is None else f"{value.mean:.3f}" for value in shares]
-        difference = ["not estimated", ""]
-        if one.difference is not None:
-            difference = [signed(one.difference), f"{one.p_holm:.3f}"]
-        rows.append([one.feature, f"{one.rate.mean:.3f}", *agreements, *difference])
     first = study.overall[0].rate
+    rows = sorted(study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1)
     return (
         f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
         f"{len(study.raters)} raters; differences are within raters, 95 % intervals by prompt\n"
-        f"{aligned(rows)}"
+        f"{_features_table(rows).as_text()}\n"
     )
 
 
 # The page -------------------------------------------------------------------------------------
-
-
-def _examples_of(feature: str, data: Explanations, count: int = 3) -> list[dict[str, str]]:
-    """A few explanations with a feature, of different prompts, selected by a hash."""
-
-    def hash_of(row: int) -> str:
-        verdict = data.rows[row]
-        # Independent of the outcome.
-        return digest(feature, verdict["rater"], verdict["pair_id"], verdict["order"])
-
-    first_of: dict[str, dict[str, Any]] = {}
-    rows = np.flatnonzero(data.present[:, list(FEATURES).index(feature)]).tolist()
-    for row in sorted(rows, key=hash_of):
-        first_of.setdefault(data.clusters[row], data.rows[row])
-    picked = list(first_of.values())[:count]
-    return [{**row, "text": _excerpt(feature, row["explanation"])} for row in picked]
 
 
 def draw_effects(study: ExplanationStudy) -> Figure | None:
@@ -414,7 +295,7 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     for index, one in enumerate(study.overall):
         if one.difference is not None:
             each = [one.difference, *(of[index].difference for of in by_name.values())]
-            rows.append((one.feature.replace("_", " "), [[d] if d else [] for d in each]))
+            rows.append((_words(one.feature), [[d] if d else [] for d in each]))
     if not rows:
         return None
     rows.sort(key=lambda row: -row[1][0][0].mean)
@@ -450,23 +331,39 @@ def write_explanations(
 ) -> None:
     """Write explanations.html and Figure 8; `label_sources` says who labelled the pairs."""
     panel, overall = draw_effects(study), study.overall
-    about = {name: words.about for name, words in FEATURES.items()}
+    rate = overall[0].rate
     warning = (
         "These are associations, not causal effects. The features were not assigned: a judge may "
         "talk about the plot where the plots differ and the choice is easy. A difference shows "
         "which explanations come with better verdicts, not that asking for them improves verdicts."
     )
     missing = "No plot: no feature is present in five verdicts and absent in five."
+    about_features = (
+        "Differences are computed within each rater and averaged, so that a better rater which "
+        "uses the feature more often does not confound them. Intervals are 95 %, by leaving out "
+        "one prompt at a time; p values have Holm's correction for all features with an estimate, "
+        "which requires five verdicts with the feature and five without. Features are lists of "
+        "English words, so they miss explanations that use other words."
+    )
+    groups = {"What explanations talk about": "subject", "How they talk": "manner"}
     sections = [
         Section(
             "Features and agreement",
             "" if panel else missing,
             name="plot",
             figures=[panel] if panel else [],
-            warnings=[*few_prompts(overall[0].rate), warning],
+            warnings=[*few_prompts(rate), warning],
         ),
-        _features_section(study, about),
-        *([_by_rater_section(study, about)] if len(study.by_rater) > 1 else []),
+        Section(
+            "Features, over all raters",
+            about_features,
+            parts=[
+                Section(name, table=_features_table([one for one in overall if one.group == group]))
+                for name, group in groups.items()
+            ],
+            name="features",
+        ),
+        *([_by_rater_section(study)] if len(study.by_rater) > 1 else []),
         Section(
             "Raters",
             "Agreement here is that of single verdicts with an explanation: correct 1, tie ½. "
@@ -485,19 +382,27 @@ def write_explanations(
                 },
             ),
         ),
-        _examples(data, about),
+        Section(
+            "Examples",
+            "Selected by a hash, regardless of the outcome. Excerpts begin at the sentence with "
+            "the feature. They are quoted unchanged and may be wrong.",
+            parts=[
+                Section(_words(feature), about.about, cards=cards, fold=False, name=f"ex-{feature}")
+                for feature, about in FEATURES.items()
+                if (cards := _examples_of(feature, data))
+            ],
+        ),
     ]
     known = [one for one in overall if one.difference is not None]
     clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
     clear.sort(key=lambda one: -abs(one[1]))
     lead = f"None of the {len(known)} features with an estimate is significant."
     if clear:
-        named = (f"{name.replace('_', ' ')} ({100 * mean:+.1f} points)" for name, mean in clear[:4])
+        named = (f"{_words(name)} ({100 * mean:+.1f} points)" for name, mean in clear[:4])
         lead = (
             f"{len(clear)} of {len(known)} features are significantly associated with agreement, "
             f"above all {', '.join(named)}."
         )
-    rate = overall[0].rate
     facts = (
         f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
         f"{len(study.raters)} raters; {label_text(label_sources)}. {written_now()}"
@@ -506,55 +411,36 @@ def write_explanations(
     write_page(artifact, "explanations", page, {"figure8": panel})
 
 
-def _features_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
-    def both(one: Any) -> str:
+def _words(feature: str) -> str:
+    return feature.replace("_", " ")
+
+
+def _features_table(rows: Sequence[FeatureDifference]) -> Table:
+    def both(one: FeatureDifference) -> str:
         sides = (one.agreement_present, one.agreement_absent)
         return " / ".join("–" if of is None else as_cell(of.mean).text for of in sides)
 
-    groups = {"What explanations talk about": "subject", "How they talk": "manner"}
-    parts = [
-        Section(
-            name,
-            table=table_of(
-                [one for one in study.overall if one.group == group],
-                {
-                    "feature": lambda one: Cell(
-                        one.feature.replace("_", " "), [about[one.feature]], is_text=True
-                    ),
-                    "rate [95 %]": lambda one: one.rate,
-                    "agreement\nwith it / without": both,
-                    "difference [95 %]": lambda one: signed(one.difference),
-                    "": lambda one: p_value(one.p_holm) if one.difference else "",
-                },
+    return table_of(
+        rows,
+        {
+            "feature": lambda one: Cell(
+                _words(one.feature), [FEATURES[one.feature].about], is_text=True
             ),
-        )
-        for name, group in groups.items()
-    ]
-    note = (
-        "Differences are computed within each rater and averaged, so that a better rater which "
-        "uses the feature more often does not confound them. Intervals are 95 %, by leaving out "
-        "one prompt at a time; p values have Holm's correction for all features with an estimate, "
-        "which requires five verdicts with the feature and five without. Features are lists of "
-        "English words, so they miss explanations that use other words."
+            "rate [95 %]": lambda one: one.rate,
+            "agreement\nwith it / without": both,
+            "difference [95 %]": lambda one: signed(one.difference),
+            "": lambda one: p_value(one.p_holm) if one.difference else "",
+        },
     )
-    return Section("Features, over all raters", note, parts=parts, name="features")
 
 
-def _by_rater_section(study: ExplanationStudy, about: Mapping[str, str]) -> Section:
-    rows = [
-        [
-            feature.replace("_", " "),
-            *(
-                Cell(
-                    signed(of[place].difference),
-                    [f"in {percent(of[place].rate.mean)}"],
-                    is_bold=of[place].is_clear,
-                )
-                for of in study.by_rater.values()
-            ),
-        ]
-        for place, feature in enumerate(about)
-    ]
+def _by_rater_section(study: ExplanationStudy) -> Section:
+    def cell(one: FeatureDifference) -> Cell:
+        small = [f"in {percent(one.rate.mean)}"]
+        return Cell(signed(one.difference), small, is_bold=one.is_clear)
+
+    of_feature = zip(FEATURES, *study.by_rater.values(), strict=True)
+    rows = [[_words(name), *map(cell, each)] for name, *each in of_feature]
     note = (
         "Rate of the feature, and the difference in agreement with and without it. Bold: "
         "significant after Holm's correction for all features of all raters. No difference is "
@@ -564,29 +450,28 @@ def _by_rater_section(study: ExplanationStudy, about: Mapping[str, str]) -> Sect
     return Section("By rater", note, Table(["feature", *study.by_rater], rows))
 
 
-def _examples(data: Explanations, about: Mapping[str, str]) -> Section:
+def _examples_of(feature: str, data: Explanations, count: int = 3) -> list[Card]:
+    """A few explanations with a feature, of different prompts, selected by a hash."""
+
+    def hash_of(row: dict[str, Any]) -> str:
+        # Independent of the outcome.
+        return digest(feature, row["rater"], row["pair_id"], row["order"])
+
+    has_it = data.present[:, list(FEATURES).index(feature)]
+    rows = [row for row, has in zip(data.rows, has_it, strict=True) if has]
+    first_of: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=hash_of):
+        first_of.setdefault(row["prompts"], row)
     said = {"chosen": "agrees with the label", "rejected": "disagrees", "tie": "tie"}
-    parts = []
-    for feature in FEATURES:
-        cards = [
-            Card(
-                [(f"{clean_name(one['rater'])}: {said[one['outcome']]}", one["text"])],
-                lost=[0] if one["outcome"] == "rejected" else [],
-            )
-            for one in _examples_of(feature, data)
-        ]
-        if cards:
-            parts.append(
-                Section(
-                    feature.replace("_", " "),
-                    about[feature],
-                    cards=cards,
-                    fold=False,
-                    name=f"example-{feature}",
+    return [
+        Card(
+            [
+                (
+                    f"{clean_name(row['rater'])}: {said[row['outcome']]}",
+                    excerpt(feature, row["explanation"]),
                 )
-            )
-    note = (
-        "Selected by a hash, regardless of the outcome. Excerpts begin at the sentence with the "
-        "feature. They are quoted unchanged and may be wrong."
-    )
-    return Section("Examples", note, parts=parts)
+            ],
+            lost=[0] if row["outcome"] == "rejected" else [],
+        )
+        for row in list(first_of.values())[:count]
+    ]

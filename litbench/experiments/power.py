@@ -22,9 +22,10 @@ from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
 from litbench.records import GRADES, RATINGS, connected_prompts
+from litbench.show import show
 from litbench.store import Artifact
 from litbench.tables import read_table
-from litbench.text import aligned, clean_name
+from litbench.text import clean_name
 
 # Prompts that are simulated for the deviation of `judge_plan`; its error is 1 %.
 _SIMULATED = 5_000
@@ -348,7 +349,7 @@ def _text(rows: Sequence[Mapping[str, Any]], note: str) -> str:
 
     keys = [key for key in _HEADINGS if key in rows[0]]
     table = [[_HEADINGS[key] for key in keys], *([cell(k, row[k]) for k in keys] for row in rows)]
-    return aligned(table) + note
+    return f"{show(table)}\n{note}"
 
 
 def run_power(config: PowerConfig, program: str) -> None:
@@ -361,7 +362,7 @@ def run_power(config: PowerConfig, program: str) -> None:
     inputs = {} if judged is None else judged.inputs()
     artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
     if artifact.is_current():
-        print((config.out / "power.txt").read_text(encoding="utf-8"), end="")
+        artifact.show("power.txt")
         return
     cases = [(name, build(Case, of, f"cases: {name}")) for name, of in _swept(config.cases)]
     rows = _rows(config, cases, 1)
@@ -411,7 +412,7 @@ def run_power(config: PowerConfig, program: str) -> None:
         promote_options="permissive",
     )
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))
-    artifact.write("power.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("power.txt", text)
     artifact.counts = {"plans": table.num_rows}
     artifact.finish()
-    print(text, end="")
+    artifact.show("power.txt")

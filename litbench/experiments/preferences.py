@@ -9,29 +9,29 @@ pairs of other prompts. See docs/preferences.md.
 
 import itertools
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import NonNegativeInt, PositiveInt
 
-from litbench.config import Input, Runtime, read_yaml
+from litbench.config import Input, Runtime
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.judges.client import Budget, Traffic, ask, check_limit
-from litbench.judges.prices import dollars_of, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling
+from litbench.judges.client import Traffic, check_limit
+from litbench.judges.prices import load_prices, price_of
+from litbench.judges.store import Sampling
+from litbench.judges.units import Fidelity, describe_units
 from litbench.locations import locate
+from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg, compare_all
 from litbench.metrics.csv_table import write_csv
-from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
+from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
+from litbench.metrics.surface import Surface, distinct_words, surface_label, surface_of
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
 from litbench.models.embeddings import EmbeddingOptions, embed
 from litbench.models.features import FEATURES, feature_matrix
@@ -53,7 +53,6 @@ from litbench.report.document import (
     percent,
     shorten,
     signed,
-    stacked,
     table_of,
     write_interval,
     write_page,
@@ -61,29 +60,11 @@ from litbench.report.document import (
 )
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
-from litbench.templates import without_delimiters
-from litbench.text import aligned, clean_name, digest
+from litbench.text import clean_name, digest
 
 _LONGER = "the longer story"
 # Share of the prompts for early stopping of an autoencoder.
 _VALIDATION_SHARE = 0.1
-
-
-@dataclass
-class InterpretingOptions:
-    """How units are described and descriptions tested.
-
-    Attributes:
-        examples: pairs shown to describe a unit: those with its strongest activations.
-        tests: random test pairs on which the unit is active.
-        quiet_tests: random test pairs on which the unit is inactive.
-        shown_letters: characters of each story that are shown; the rest is truncated.
-    """
-
-    examples: PositiveInt = 6
-    tests: PositiveInt = 20
-    quiet_tests: NonNegativeInt = 10
-    shown_letters: PositiveInt = 3_000
 
 
 @dataclass
@@ -101,11 +82,9 @@ class PreferencesConfig:
         repeats: number of times to repeat the folds with other seeds.
         seed: seed of signs, folds, training and selected pairs.
         model: inspect-ai name of the model that describes the units; null for none.
-        interpreting: pairs and characters to show it; see InterpretingOptions.
         sampling: sampling parameters of the model.
         traffic: connections, retries and limits.
         prices: file of prices that override the packaged ones.
-        title: heading of the page.
     """
 
     pairs: Annotated[Path, Input]
@@ -118,111 +97,12 @@ class PreferencesConfig:
     repeats: int = 1
     seed: int = 0
     model: str | None = None
-    interpreting: InterpretingOptions = field(default_factory=InterpretingOptions)
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=256))
     traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
     prices: Path | None = None
-    title: str = "LitBench: what the preferences encode"
-
-
-# Describing units with a model ---------------------------------------------------------------
-#
-# In the pairs that describe a unit, story A is the side with the higher activation. In the test
-# pairs the order is arbitrary, and the unit is inactive in some of them. No pair or prompt is used
-# for both.
-
-# The questions about a unit: `describe`, `example` (one per pair) and `verify`.
-_QUESTIONS = read_yaml(Path(__file__).with_name("interpreting.yaml"))
-# Tolerates Markdown around the words.
-_QUALITY = re.compile(r"^\W*quality\W*:[\s*_]*([^\s*_].*?)[\s*_]*$", re.I | re.M)
-_MORE = re.compile(r"^\W*more\W*:\W*(A|B|neither)\W*$", re.I | re.M)
-_MOST_DESCRIBED = 300
-
-
-class UnitPairs(NamedTuple):
-    """Row indices of the pairs that describe a unit, and of those that test the description."""
-
-    examples: list[int]
-    tests: list[int]
-
-
-def choose_pairs(
-    values: np.ndarray, prompts: Sequence[str], unit: int, options: InterpretingOptions, seed: int
-) -> UnitPairs:
-    """Choose the pairs of a unit: half of the prompts describe it, the other half test it.
-
-    `values` are the unit's activations and `prompts` the prompts of the pairs, both of shape (n,).
-    """
-    describes = np.array([int(digest("half", seed, p), 16) % 2 == 0 for p in prompts], dtype=bool)
-    active = values != 0
-
-    def drawn(mask: np.ndarray, count: int) -> list[int]:
-        rows = np.flatnonzero(mask & ~describes).tolist()
-        return sorted(rows, key=lambda row: digest("test", seed, unit, row))[:count]
-
-    best = sorted(np.flatnonzero(active & describes).tolist(), key=lambda r: (-abs(values[r]), r))
-    # One pair per prompt while prompts last: otherwise the pairs share the prompt itself.
-    first = set({prompts[row]: row for row in reversed(best)}.values())
-    best.sort(key=lambda row: row not in first)
-    return UnitPairs(
-        best[: options.examples],
-        drawn(active, options.tests) + drawn(~active, options.quiet_tests),
-    )
-
-
-def describe_question(
-    sides: Sequence[tuple[str, str]],
-    values: np.ndarray,
-    rows: Sequence[int],
-    shown_letters: int,
-) -> str:
-    """The question what the sides with more of a unit share; `rows` are the pairs to show."""
-    examples = []
-    for number, row in enumerate(rows, 1):
-        stories = sides[row] if values[row] > 0 else sides[row][::-1]
-        content = {"number": str(number), **_truncated(stories, shown_letters)}
-        examples.append(_filled(_QUESTIONS["example"], content).rstrip())
-    content = {"count": str(len(rows)), "examples": "\n\n".join(examples)}
-    return _filled(_QUESTIONS["describe"], content)
-
-
-def verify_question(description: str, sides: tuple[str, str], shown_letters: int) -> str:
-    """The question which side has more of the described quality."""
-    content = {"description": description, **_truncated(sides, shown_letters)}
-    return _filled(_QUESTIONS["verify"], content)
-
-
-def read_description(text: str) -> str | None:
-    """The quality that an answer names last, on one line; None if it names none."""
-    qualities = _QUALITY.findall(text)
-    line = clean_name(without_delimiters(qualities[-1])) if qualities else ""
-    return (line if len(line) <= _MOST_DESCRIBED else line[: _MOST_DESCRIBED - 1] + "…") or None
-
-
-def read_more(text: str) -> int | None:
-    """1 for story A, -1 for B, 0 for neither; None if the answer names none or several of them."""
-    named = {match.upper() for match in _MORE.findall(text)}
-    return {"A": 1, "B": -1, "NEITHER": 0}[named.pop()] if len(named) == 1 else None
-
-
-def _truncated(stories: tuple[str, str], letters: int) -> dict[str, str]:
-    cut = [text if len(text) <= letters else text[:letters] + " […]" for text in stories]
-    return dict(zip(("story_a", "story_b"), map(without_delimiters, cut), strict=True))
-
-
-def _filled(template: str, content: Mapping[str, str]) -> str:
-    """Fill in a template; braces in the content are left as they are."""
-    names = "|".join(content)
-    return re.sub(rf"\{{({names})\}}", lambda match: content[match[1]], template)
 
 
 # Figures --------------------------------------------------------------------------------------
-
-# Maximum number of groups of prompts that the jackknife of coefficients leaves out in turn.
-_MOST_GROUPS = 100
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-# In scripts without spaces between words, two adjacent characters count as a word.
-_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
 
 @dataclass(frozen=True)
@@ -235,33 +115,6 @@ class Agreement:
     chosen_shorter: Interval | None
     over_longer: Interval | None
     p_holm: float
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """How often a model names the side with more of a unit from its description, on new pairs.
-
-    Naming neither side counts 1/2, which is also chance. `unread` answers could not be parsed and
-    are left out.
-    """
-
-    agreement: Interval
-    unread: int
-
-
-@dataclass(frozen=True)
-class Surface:
-    """Surface features and words of the pairs on which a unit is active.
-
-    Attributes:
-        correlations: correlations with differences of surface features.
-        more: words that occur more often only on the side with more of the unit.
-        less: words that occur more often only on the side with less of the unit.
-    """
-
-    correlations: dict[str, float]
-    more: list[str]
-    less: list[str]
 
 
 @dataclass(frozen=True)
@@ -356,54 +209,13 @@ def agreement_rows(
     return rows
 
 
-def coefficient_intervals(
-    fit: Callable[[np.ndarray], np.ndarray], prompts: Sequence[str]
-) -> tuple[list[Interval], list[float]]:
-    """Intervals of coefficients by the delete-a-group jackknife over prompts (Kott, 2001).
-
-    There are up to 100 groups. The degrees of freedom of the t quantile are the number of groups,
-    or the effective number of prompts if that is smaller, minus 1.
-
-    Args:
-        fit: function from row indices (int, shape (k,)) to coefficients, shape (columns,).
-        prompts: prompt of each row; shape (n,).
-
-    Returns:
-        For each column its interval, and the two-sided p value of a coefficient of 0; NaN with
-        fewer than two prompts.
-    """
-    from scipy import stats  # noqa: PLC0415
-
-    distinct, index, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
-    effective, rows = effective_clusters(sizes), len(index)
-    whole = fit(np.arange(rows))
-    groups = min(len(distinct), _MOST_GROUPS)
-    freedom = max(min(groups, effective) - 1, 1.0)
-    error = np.full(len(whole), math.nan)
-    if groups > 1:
-        order = sorted(range(len(distinct)), key=lambda k: digest("jackknife", distinct[k]))
-        group_of = np.empty(len(distinct), dtype=int)
-        group_of[order] = np.arange(len(distinct)) % groups
-        without = np.array([fit(np.flatnonzero(group_of[index] != g)) for g in range(groups)])
-        error = np.sqrt((groups - 1) / groups * np.square(without - whole).sum(0))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-    intervals = [
-        Interval(w, w - half, w + half, rows, len(distinct), effective)
-        for w, half in zip(whole.tolist(), reach.tolist(), strict=True)
-    ]
-    # A unit that is never active has no meaningful coefficient.
-    known = np.where(error > 1e-12, error, math.nan)
-    p_values: list[float] = (2 * stats.t.sf(np.abs(whole) / known, freedom)).tolist()
-    return intervals, p_values
-
-
 def unit_rows(
     units: np.ndarray,
     first_chosen: np.ndarray,
     clusters: np.ndarray,
     coefficients: Sequence[Interval],
     p_values: Sequence[float],
-    described: Mapping[int, tuple[str | None, Fidelity | None]],
+    described: Mapping[int, tuple[str, Fidelity | None]],
     surfaces: Mapping[int, Surface],
 ) -> list[UnitRow]:
     """The table of units that are ever active, largest coefficients first."""
@@ -412,6 +224,7 @@ def unit_rows(
     for unit, surface in surfaces.items():
         active = units[:, unit] != 0
         preferred = credits_of(units[active, unit], first_chosen[active])
+        description, fidelity = described.get(unit, (None, None))
         rows.append(
             UnitRow(
                 unit,
@@ -419,75 +232,12 @@ def unit_rows(
                 adjusted[unit],
                 float(active.mean()),
                 jackknife_interval(preferred, clusters[active]),
-                *described.get(unit, (None, None)),
+                description,
+                fidelity,
                 surface,
             )
         )
     return sorted(rows, key=lambda row: -abs(row.coefficient.mean))
-
-
-def fidelity_of(
-    answers: Sequence[int | None], values: np.ndarray, clusters: np.ndarray
-) -> Fidelity | None:
-    """Compare the answers of a model that reads a description with the values of the unit."""
-    signs = np.array([math.nan if answer is None else answer for answer in answers])
-    active = ~np.isnan(signs) & (values != 0)
-    if not active.any():
-        return None
-    credit = (1 + signs[active] * np.sign(values[active])) / 2
-    agreement = jackknife_interval(credit, np.asarray(clusters)[active])
-    return Fidelity(agreement, int(np.isnan(signs).sum()))
-
-
-def distinct_words(text: str) -> frozenset[str]:
-    """The distinct words of a text, case-folded; pairs of characters in unspaced scripts."""
-    runs = _UNSPACED.findall(text)
-    pairs = (run[start : start + 2] for run in runs for start in range(len(run) - 1))
-    spaced = _WORD.findall(_UNSPACED.sub(" ", text)) if runs else _WORD.findall(text)
-    return frozenset(pairs) | {word.casefold().replace("’", "'") for word in spaced}
-
-
-def surface_of(
-    values: np.ndarray,
-    differences: np.ndarray,
-    names: Sequence[str],
-    words: Sequence[tuple[frozenset[str], frozenset[str]]],
-    shown: int = 6,
-) -> Surface:
-    """The surface features and words of one unit."""
-    correlations = {
-        name: round(float(np.corrcoef(values, column)[0, 1]), 3)
-        for name, column in zip(names, differences.T, strict=True)
-        if np.ptp(column) > 1e-12 and np.ptp(values) > 0
-    }
-    strongest = sorted(correlations, key=lambda name: (-abs(correlations[name]), name))[:shown]
-    active = np.flatnonzero(values).tolist()
-    only: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    for row in active:
-        more, less = words[row] if values[row] > 0 else words[row][::-1]
-        only[0].update(more - less)
-        only[1].update(less - more)
-    # z of a sign test; words that occur in few pairs are skipped.
-    least = max(3, len(active) // 20)
-    z = {
-        word: (only[0][word] - only[1][word]) / math.sqrt(count)
-        for word, count in (only[0] + only[1]).items()
-        if count >= least
-    }
-    ranked = sorted(z, key=lambda word: (-z[word], word))
-    return Surface(
-        {name: correlations[name] for name in strongest},
-        [word for word in ranked[:shown] if z[word] > 0],
-        [word for word in ranked[::-1][:shown] if z[word] < 0],
-    )
-
-
-def surface_label(surface: Surface) -> str:
-    """A label from surface features: the strongest correlations, and words of either side."""
-    words = [", ".join(f"“{clean_name(w)}”" for w in of[:3]) for of in (surface.more, surface.less)]
-    parts = [f"{name} {r:+.2f}" for name, r in list(surface.correlations.items())[:2]]
-    parts += [f"{start} {of}" for start, of in zip(("words", "not"), words, strict=True) if of]
-    return "; ".join(parts)
 
 
 def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
@@ -506,20 +256,13 @@ def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     """The study as text for a terminal."""
-    named = "labelled by counts" if study.described_by is None else "described by a model"
-    significant = sum(row.is_significant for row in study.units)
-    agreements = [[f"  {row.name}", str(row.agreement)] for row in study.agreements]
-    rows = [
-        [f"{unit.coefficient}{'*' if unit.is_significant else ''}", f"{unit.unit}: {unit.label}"]
-        for unit in study.units[:shown]
-    ]
     return (
         f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, "
-        f"{study.held_out}\n{aligned(agreements)}\n"
-        f"units of one autoencoder, fitted on all pairs, {named}: {len(study.units)} active, "
-        f"{study.silent_units} silent, {significant} significant (*); {study.unexplained:.0%} of "
-        f"the held-out differences not explained\n{aligned(rows) if rows else ''}"
-        f"coefficients of {len(rows)} units; units.csv has all {len(study.units)}"
+        f"{study.held_out}\n{_agreement_table(study).as_text()}\n\n"
+        f"units of one autoencoder, fitted on all pairs: {len(study.units)} active, "
+        f"{study.silent_units} silent; {study.unexplained:.0%} of the held-out differences not "
+        f"explained\n{_units_table(study.units[:shown], study.described_by).as_text()}\n"
+        f"units.csv has all {len(study.units)} units\n"
     )
 
 
@@ -668,64 +411,6 @@ def measure(
     return credits, float(np.mean(unexplained))
 
 
-def describe_units(
-    config: PreferencesConfig,
-    model: str,
-    pairs: Pairs,
-    units: np.ndarray,
-    chosen: Mapping[int, UnitPairs],
-) -> tuple[dict[int, tuple[str | None, Fidelity | None]], dict[str, Any]]:
-    """Ask a model for descriptions and test them.
-
-    Returns:
-        Description and fidelity by unit, and a summary of the answers.
-    """
-    letters = config.interpreting.shown_letters
-    price = price_of(model, load_prices(config.prices))
-    budget = Budget(config.traffic, price)
-    every: list[Answer] = []
-    with AnswerStore(config.out / "answers") as store:
-
-        def texts_of_answers(texts: list[str], about: str) -> list[str]:
-            """The model's answers; empty if truncated, refused or an error."""
-            answers = ask(
-                model, texts, store, config.sampling, config.traffic, about=about, budget=budget
-            )
-            every.extend(answers)
-            return [one.text if one.outcome == "answered" else "" for one in answers]
-
-        with_examples = [unit for unit, of in chosen.items() if of.examples]
-        texts = texts_of_answers(
-            [
-                describe_question(pairs.sides, units[:, u], chosen[u].examples, letters)
-                for u in with_examples
-            ],
-            "descriptions",
-        )
-        parsed = zip(with_examples, map(read_description, texts), strict=True)
-        descriptions = {unit: text for unit, text in parsed if text is not None}
-        tests = [(unit, row) for unit in descriptions for row in chosen[unit].tests]
-        verdicts = texts_of_answers(
-            [verify_question(descriptions[unit], pairs.sides[row], letters) for unit, row in tests],
-            "tests",
-        )
-    described: dict[int, tuple[str | None, Fidelity | None]] = {}
-    mores = list(zip(tests, map(read_more, verdicts), strict=True))
-    for unit, description in descriptions.items():
-        own = [(row, more) for (of, row), more in mores if of == unit]
-        rows = [row for row, _ in own]
-        fidelity = fidelity_of([more for _, more in own], units[rows, unit], pairs.keys[rows])
-        described[unit] = (description, fidelity)
-    return described, {
-        "model": model,
-        "answered_by": sorted({answer.model for answer in every if answer.model}),
-        "answers": len(every),
-        "not_described": len(chosen) - len(descriptions),
-        "errors": sum(answer.outcome == "error" for answer in every),
-        "cost_usd": dollars_of(every, price),
-    }
-
-
 def run_preferences(config: PreferencesConfig, program: str) -> None:
     """Write the study of preferences."""
     check(config)
@@ -740,9 +425,8 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         config=config,
         models=models,
     )
-    page_path = (config.out / "preferences.html").resolve()
     if artifact.is_current():
-        print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
+        artifact.show("preferences.txt", "preferences.html")
         return
     table = read_table(config)
     texts, folder = texts_of(table), config.out / "embeddings"
@@ -759,14 +443,20 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         lambda some: logistic(scaled[some], first[some], linear.c, weights[some]), keys
     )
     credits, unexplained = measure(differences, pairs, config)
-    described: dict[int, tuple[str | None, Fidelity | None]] = {}
+    described: dict[int, tuple[str, Fidelity | None]] = {}
     asked: dict[str, Any] = {}
     if config.model is not None:
-        chosen = {
-            unit: choose_pairs(units[:, unit], keys, unit, config.interpreting, config.seed)
-            for unit in active
-        }
-        described, asked = describe_units(config, config.model, pairs, units, chosen)
+        described, asked = describe_units(
+            config.model,
+            units,
+            pairs.sides,
+            keys,
+            seed=config.seed,
+            answers=config.out / "answers",
+            sampling=config.sampling,
+            traffic=config.traffic,
+            price=price_of(config.model, load_prices(config.prices)),
+        )
     words_of = {text: distinct_words(text) for text in texts}
     words = [(words_of[one], words_of[other]) for one, other in pairs.sides]
     surfaces = {unit: surface_of(units[:, unit], pairs.surface, FEATURES, words) for unit in active}
@@ -791,8 +481,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
     columns = {name: table[name] for name in ("pair_id", "prompt_id")}
     columns |= {f"unit_{unit}": pa.array(towards_chosen[:, unit]) for unit in range(units.shape[1])}
     artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
-    text = preferences_text(study) + "\n"
-    artifact.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("preferences.txt", preferences_text(study))
     artifact.counts = {
         "pairs": len(keys),
         "prompts": len(set(keys)),
@@ -805,7 +494,6 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
     write_preferences(
         artifact,
         study,
-        title=config.title,
         examples={
             unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit)
             for unit in active
@@ -813,7 +501,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         notes=notes,
         label_sources=sorted(set(table["label_source"].to_pylist())),
     )
-    print(f"{text}page: {page_path}")
+    artifact.show("preferences.txt", "preferences.html")
     if asked.get("errors"):
         # Without a manifest, the next run requests the failed answers again.
         print(f"{asked['errors']:,} answers are errors: run the same command again to retry them")
@@ -878,7 +566,6 @@ def write_preferences(
     artifact: Artifact,
     study: PreferenceStudy,
     *,
-    title: str,
     label_sources: Sequence[str],
     examples: Mapping[int, Sequence[Section]],
     notes: Mapping[str, Any],
@@ -888,7 +575,6 @@ def write_preferences(
     Args:
         artifact: the output folder.
         study: the results.
-        title: heading of the page.
         label_sources: who labelled the pairs.
         examples: `pairs_to_read` by unit.
         notes: of the embeddings.
@@ -908,24 +594,14 @@ def write_preferences(
         "differences of the table. The paper reports 0.612 for such units on its own held-out "
         "pairs (3.4.1)."
     )
-    agreement = table_of(
-        study.agreements,
-        {
-            "linear model on": lambda one: one.name,
-            "agreement": lambda one: stacked(one.agreement),
-            ENDS: lambda one: Cell(scale=one.agreement),
-            "chosen longer": lambda one: stacked(one.chosen_longer),
-            "chosen shorter": lambda one: stacked(one.chosen_shorter),
-            "over the longer story": lambda one: Cell(
-                signed(one.over_longer), [p_value(one.p_holm)] if one.over_longer else []
-            ),
-        },
-    )
     silent = study.silent_units
     to_read = [
         Section(
             f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
-            _surface_note(row),
+            "Correlations: "
+            f"{', '.join(f'{name} {r:+.2f}' for name, r in row.surface.correlations.items())}. "
+            f"Words of the side with more: {', '.join(row.surface.more) or 'none'}; with less: "
+            f"{', '.join(row.surface.less) or 'none'}.",
             parts=examples[row.unit],
             fold=False,
             name=f"unit-{row.unit}",
@@ -937,7 +613,7 @@ def write_preferences(
         Section(
             "Held-out agreement",
             method,
-            agreement,
+            _agreement_table(study),
             remarks=[folds],
             name="agreement",
             warnings=[*few_prompts(first), *_embedding_warnings(notes)],
@@ -945,7 +621,7 @@ def write_preferences(
         Section(
             "Units",
             _units_note(by),
-            _units_table(study),
+            _units_table(units, by),
             [panel] if panel else [],
             [f"{silent} further units are active on no pair."] if silent else [],
         ),
@@ -967,6 +643,7 @@ def write_preferences(
         f"{study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}; "
         f"{label_text(label_sources)}. {written_now()}"
     )
+    title = "LitBench: what the preferences encode"
     page = Page(title, lead, facts, sections, label_sources)
     write_page(artifact, "preferences", page, {"coefficients": panel})
 
@@ -1010,42 +687,46 @@ def _units_note(by: str | None) -> str:
     )
 
 
-def _units_table(study: PreferenceStudy) -> Table:
-    def about(row: UnitRow) -> Cell:
-        small = [f"counted: {surface_label(row.surface)}"] if study.described_by else []
-        return Cell(row.label, small, is_text=True)
+def _agreement_table(study: PreferenceStudy) -> Table:
+    return table_of(
+        study.agreements,
+        {
+            "linear model on": lambda one: one.name,
+            ENDS: lambda one: Cell(scale=one.agreement),
+            "agreement [95 %]": lambda one: one.agreement,
+            "chosen longer": lambda one: one.chosen_longer,
+            "chosen shorter": lambda one: one.chosen_shorter,
+            "over the longer story": lambda one: signed(one.over_longer),
+            "": lambda one: p_value(one.p_holm),
+        },
+    )
 
-    def coefficient(row: UnitRow) -> Cell:
-        found = row.coefficient
-        known = math.isfinite(found.low)
-        small = [f"[{signed(found.low)}, {signed(found.high)}]"] if known else []
-        return Cell(signed(found.mean), small, is_bold=row.is_significant)
+
+def _units_table(units: Sequence[UnitRow], by: str | None) -> Table:
+    def about(row: UnitRow) -> Cell:
+        small = [f"counted: {surface_label(row.surface)}"] if by else []
+        return Cell(row.label, small, is_text=True)
 
     def fidelity(row: UnitRow) -> Cell:
         if row.fidelity is None:
             return Cell("–")
         unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
-        return stacked(row.fidelity.agreement, f"{row.fidelity.agreement.n} pairs{unread}")
+        found = row.fidelity.agreement
+        return Cell(write_interval(found), [f"{found.n} pairs{unread}"])
 
     return table_of(
-        study.units,
+        units,
         {
             "unit": lambda row: Cell(str(row.unit), address=f"#unit-{row.unit}"),
-            "description" if study.described_by else "what is counted": about,
-            "coefficient": coefficient,
+            "description" if by else "what is counted": about,
+            "coefficient [95 %]": lambda row: Cell(
+                signed(row.coefficient), is_bold=row.is_significant
+            ),
+            "p (BH)": lambda row: p_value(row.p_bh),
             "prevalence": lambda row: percent(row.prevalence),
-            "preferred": lambda row: stacked(row.preferred, f"{row.preferred.n:,} pairs"),
+            "preferred": lambda row: Cell(
+                write_interval(row.preferred), [f"{row.preferred.n:,} pairs"]
+            ),
             "fidelity": fidelity,
         },
-    )
-
-
-def _surface_note(row: UnitRow) -> str:
-    found = row.surface
-    correlations = ", ".join(
-        f"{name.replace('_', ' ')} {r:+.2f}" for name, r in found.correlations.items()
-    )
-    return (
-        f"Correlations: {correlations}. Words of the side with more: "
-        f"{', '.join(found.more) or 'none'}; with less: {', '.join(found.less) or 'none'}."
     )

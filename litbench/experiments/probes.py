@@ -41,10 +41,11 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.show import show
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache, read_manifest
 from litbench.tables import write_table
-from litbench.text import aligned, clean_name, digest
+from litbench.text import clean_name, digest
 
 
 @dataclass
@@ -207,7 +208,7 @@ def probes_text(results: Mapping[str, Sequence[ProbeResult]]) -> str:
         rows.append([one.probe, f"{one.strength:g}", *counts, *rates])
     return (
         "Share of pairs in which the rater prefers the changed story; a tie counts 1/2.\n"
-        f"{aligned(rows)}"
+        f"{show(rows)}\n"
         f"* differs significantly from 1/2 (Benjamini and Hochberg)\n\n{_fooled(results)}\n"
     )
 
@@ -217,9 +218,8 @@ def run_probes(config: ProbesConfig, program: str) -> None:
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
     artifact = Artifact(config.out, program=program, config=config, models=files_of(specs))
-    page_path = (config.out / "probes.html").resolve()
     if not (config.errors_again or config.dry_run) and artifact.is_current():
-        print((config.out / "probes.txt").read_text(encoding="utf-8") + f"page: {page_path}")
+        artifact.show("probes.txt", "probes.html")
         return
 
     labelled = read_pairs(config.pairs, None, config.split).headline
@@ -257,11 +257,11 @@ def run_probes(config: ProbesConfig, program: str) -> None:
     artifact.write("probe_pairs.parquet", partial(write_table, pairs))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
     artifact.write("probes.csv", partial(write_csv, rows))
-    artifact.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("probes.txt", text)
     _write_page(artifact, results, pairs, trained_on)
     artifact.finish()
     parts.discard_unused()
-    print(f"{text}page: {page_path}")
+    artifact.show("probes.txt", "probes.html")
     print_errors(judged)
 
 

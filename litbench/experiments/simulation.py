@@ -51,8 +51,8 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.show import show
 from litbench.store import Artifact, Cache, fingerprint
-from litbench.text import aligned
 
 # The variant that learns from random pairs labelled by true quality.
 TRUTH = "truth"
@@ -445,7 +445,7 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
     rules, worlds = read_rules(config), read_worlds(config)
     artifact = Artifact(config.out, program=program, config=config)
     if artifact.is_current():
-        print((config.out / "study.txt").read_text(encoding="utf-8"), end="")
+        artifact.show("study.txt", "study.html")
         return
     rows, parts = [], Cache(config.out / "parts")
     learner = [config.signs, config.sign_noise, config.distractors]
@@ -460,15 +460,14 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
     summaries, table = summarise(rows, config.reference), pa.Table.from_pylist(rows)
     tables = _tables(summaries, config.reference)
     text = "Agreement with true quality on random pairs; means and 95 % intervals over seeds.\n"
-    text += "".join(f"\n{name}\n{aligned(of)}" for name, of in tables.items())
+    text += "".join(f"\n{name}\n{show(of)}\n" for name, of in tables.items())
     artifact.write("study.parquet", lambda path: pq.write_table(table, path))
     artifact.write("study.csv", partial(write_csv, summaries))
-    artifact.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text("study.txt", text)
     _write_page(artifact, config, summaries, tables)
     artifact.counts = {"worlds": len(worlds), "seeds": len(config.seeds), "rows": len(rows)}
     artifact.finish()
-    print(text, end="")
-    print(f"page: {(config.out / 'study.html').resolve()}")
+    artifact.show("study.txt", "study.html")
 
 
 def _tables(summaries: Sequence[Mapping[str, Any]], reference: str) -> dict[str, list[list[str]]]:

@@ -52,6 +52,7 @@ class AnnotatorAgreement:
         left_out: number of comparisons in which the others' means are equal or closer than
             `min_gap`.
         two_annotators: how often two annotators prefer the same story; a tie of either counts 1/2.
+        two_decided: the same over the comparisons in which neither annotator ties.
         alpha: `krippendorff_alpha` of the ratings of all stories.
         by_annotator: agreement of each annotator; empty if names are slots.
         raters: agreement of each rater, highest first.
@@ -64,6 +65,7 @@ class AnnotatorAgreement:
     one_annotator: Interval
     left_out: int
     two_annotators: Interval
+    two_decided: Interval
     alpha: float
     by_annotator: dict[str, Interval]
     raters: list[RaterAgreement]
@@ -159,6 +161,7 @@ def annotator_agreement(
         one_annotator=jackknife_interval(credit[valid], prompts),
         left_out=int((possible & ~valid).sum()),
         two_annotators=_two_annotators(own, clusters),
+        two_decided=_two_annotators(np.where(own == 0, math.nan, own), clusters),
         alpha=krippendorff_alpha(by_story),
         by_annotator=by_annotator,
         raters=sorted(raters, key=lambda row: (-row.agreement.mean, row.rater)),

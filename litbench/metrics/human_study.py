@@ -24,7 +24,7 @@ from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
 from litbench.metrics.printing import annotators_text
 from litbench.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
-from litbench.text import aligned
+from litbench.show import show
 
 CHOICES = Schema(
     "choices",
@@ -289,9 +289,9 @@ def figures_text(figures: StudyFigures) -> str:
         f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
         f"{figures.prompts:,} prompts",
         "",
-        aligned(
-            [[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares]
-        ).rstrip(),
+        show([[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares])
+        if shares
+        else "",
     ]
     if figures.seconds is not None:
         quartiles = ", ".join(f"{at:.0f}" for at in figures.seconds)

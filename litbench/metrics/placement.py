@@ -159,12 +159,6 @@ class ReferenceDistribution:
             at_or_below = (below + at_or_below + (at_or_below > below)) / 2
         return np.where(np.isnan(value), np.nan, 100 * at_or_below / len(self.values))
 
-    @property
-    def explained_variance(self) -> float:
-        """Share of the first principal component in the variance of the reference's z-scores."""
-        variance = (self.values * (self.high - self.low)).var()
-        return float(variance / (self.weights**2).sum() / len(self.weights))
-
 
 def _composite(
     ratings: np.ndarray, mean: np.ndarray, std: np.ndarray, weights: np.ndarray

@@ -89,7 +89,7 @@ def make_question(
     return Question.make(
         tokenizer,
         model,
-        template.parts(),
+        template.pieces,
         slots=template.slots,
         answer=template.answer,
         max_length=max_length,

@@ -32,6 +32,7 @@ from litbench.errors import ConfigError, DataError, MissingExtraError, ModelErro
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
+from litbench.progress import ProgressBar
 from litbench.raters import check_prompts, training_prompts_of
 from litbench.records import connected_prompts
 from litbench.store import (
@@ -278,30 +279,48 @@ class PairTrainer:
         super().save_model(output_dir, _internal_call)  # type: ignore[misc]
 
 
-class StopIfNotFinite(TrainerCallback):  # type: ignore[misc]
-    """Stops a run whose loss or gradient norm is not finite, before a checkpoint is written."""
+class Progress(TrainerCallback):  # type: ignore[misc]
+    """Shows one bar with the loss, and stops a run whose loss or gradient norm is not finite."""
+
+    def on_train_begin(self, args: Any, state: Any, _: Any, **__: Any) -> None:
+        """Show the bar."""
+        hidden = args.disable_tqdm or not state.is_world_process_zero
+        self._bar = ProgressBar(
+            total=state.max_steps,
+            initial=state.global_step,
+            desc="training",
+            unit=" steps",
+            dynamic_ncols=True,
+            disable=hidden or None,
+        )
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """Log before each checkpoint and at the end, so that `on_log` checks what is saved."""
+        self._bar.update(state.global_step - self._bar.n)
         if control.should_save or state.global_step == state.max_steps:
             control.should_log = True
 
     def on_log(self, _args: Any, state: Any, _: Any, logs: Any, **__: Any) -> None:
-        """Check loss and gradient norm."""
+        """Show the loss; check loss and gradient norm."""
         found = {name: logs[name] for name in ("loss", "grad_norm") if name in logs}
+        if "loss" in found:
+            self._bar.set_postfix(loss=f"{found['loss']:.4g}")
         if not all(map(math.isfinite, found.values())):
             raise ModelError(
                 f"at step {state.global_step} training gave {found}: lower learning_rate, or set "
                 "bf16: false and dtype: float32"
             )
 
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the bar."""
+        self._bar.close()
+
 
 def add_callbacks(trainer: Any) -> None:
-    """Show transformers' bar and logs in a terminal only, and stop if the loss is not finite."""
+    """Replace the callbacks with which transformers prints every log line as a dict."""
     trainer.remove_callback(PrinterCallback)
-    if not sys.stderr.isatty():
-        trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(StopIfNotFinite())
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(Progress())
 
 
 def load_to_train(pairs: pa.Table, options: Any, head: Head, *, reads_prompt: bool) -> Any:

@@ -23,6 +23,7 @@ from litbench.errors import MissingExtraError
 from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
 from litbench.report.figures import Drawing
+from litbench.show import show
 from litbench.store import Artifact
 from litbench.text import clean_name
 
@@ -92,7 +93,7 @@ class Table:
     Attributes:
         heading: names of the columns; a line break divides a name.
         rows: each as long as the heading.
-        marks: place of a row -> "flagged" or "paper".
+        marks: place of a row -> "flagged".
         is_narrow: only as wide as its content.
     """
 
@@ -105,6 +106,16 @@ class Table:
     def cells(self) -> list[list[Cell]]:
         """All cells by row."""
         return [[as_cell(value) for value in row] for row in self.rows]
+
+    def as_text(self) -> str:
+        """The table for a terminal, without pictures, links and small print."""
+        named = zip(self.heading, zip(*self.cells, strict=True), strict=False)
+        shown = [(name, of) for name, of in named if any(cell.text for cell in of)]
+        if not shown:
+            return ""
+        texts = ([name.replace("\n", " "), *(cell.text for cell in of)] for name, of in shown)
+        align = "l" + "".join("l" if of[0].is_text else "r" for _, of in shown[1:])
+        return show(list(zip(*texts, strict=True)), align=align)
 
 
 @dataclass(frozen=True)
@@ -366,4 +377,4 @@ def write_page(
             artifact.write(file, write)
     links = page_links(artifact.folder / f"{name}.html")
     text = render(page, {name: artifact.made_of()}, links)
-    artifact.write(f"{name}.html", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write_text(f"{name}.html", text)

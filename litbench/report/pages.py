@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.metrics.agreement import PairScores, pair_scores
+from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.comparisons import Change, compare_all
-from litbench.metrics.intervals import LEVEL, Interval
+from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.printing import coin_note, significance_note, strata_note, write_dollars
@@ -145,33 +146,6 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
         title = f"What {clean_name(rater)} looks at"
         panels.append(Figure(title, f"{caption}.", drawn, tall=True))
     return panels
-
-
-def coefficient_interval(models: Sequence[Mapping[str, Any]], name: str) -> Interval:
-    """The mean coefficient of the models of a cross-validation, and its 95 % interval.
-
-    Each model of a repeat is trained without one of K groups of prompts, so the variance of a
-    repeat is the grouped jackknife's, (K - 1) / K times the sum of squared deviations (Kott, 2001,
-    The delete-a-group jackknife). It is averaged over R repeats; the t quantile has R (K - 1)
-    degrees of freedom. The bounds are NaN for a single model.
-
-    Args:
-        models: records of the models: `notes` with `coefficients`, and `seed` of the repeat.
-        name: name of the feature.
-    """
-    from scipy import stats  # noqa: PLC0415
-
-    by_repeat: dict[Any, list[float]] = {}
-    for one in models:
-        by_repeat.setdefault(one.get("seed"), []).append(one["notes"]["coefficients"][name])
-    values = [np.array(of) for of in by_repeat.values()]
-    mean = float(np.concatenate(values).mean())
-    freedom = sum(len(of) - 1 for of in values)
-    if not freedom:
-        return Interval(mean, math.nan, math.nan, len(models), 1, 1.0)
-    variance = np.mean([(len(of) - 1) * float(np.var(of)) for of in values])
-    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
-    return Interval(mean, mean - half, mean + half, len(models), freedom, float(freedom))
 
 
 def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], str]:
@@ -328,6 +302,19 @@ def _flagged(rows: Sequence[LeaderboardRow]) -> dict[int, str]:
     return {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
 
 
+def agreement_columns(reference: str) -> dict[str, Callable[[LeaderboardRow], Any]]:
+    """Columns of a leaderboard: names, agreement, and the comparison with the reference."""
+    return {
+        "rater": _named,
+        ENDS: lambda row: Cell(scale=row.agreement),
+        "agreement [95 %]": lambda row: row.agreement,
+        f"against\n{reference}": lambda row: compared(row.comparison),
+        "chosen is longer\n/ shorter": lambda row: " / ".join(
+            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
+        ),
+    }
+
+
 def _leaderboard_section(
     data: ReportData, reference: str, credits: Mapping[str, np.ndarray]
 ) -> Section:
@@ -352,16 +339,8 @@ def _leaderboard_section(
         text = "–" if not rate < 1e12 else f"{rate:.2g}" if rate < 10 else f"{rate:,.0f}"
         return Cell(text, [f"{write_seconds(row.seconds)} s"] if math.isfinite(row.seconds) else [])
 
-    columns: dict[str, Callable[[LeaderboardRow], Any]] = {
-        "rater": _named,
-        ENDS: lambda row: Cell(scale=row.agreement),
-        "agreement [95 %]": lambda row: row.agreement,
-        f"against\n{reference}": lambda row: compared(row.comparison),
-        "detectable": smallest,
-        "chosen is longer\n/ shorter": lambda row: " / ".join(
-            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
-        ),
-    }
+    columns = agreement_columns(reference)
+    columns["detectable"] = smallest
     if data.before_symmetry is not None and any(row.before_symmetry for row in rows):
         columns["before\nsymmetry"] = lambda row: row.before_symmetry and row.before_symmetry.mean
     if any(len(row.repeats) > 1 for row in rows):

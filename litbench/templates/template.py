@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
-from litbench.templates.parser import AnswerForm, Label
+from litbench.templates.parser import AnswerForm
 from litbench.text import digest
 
 Slot = Literal["prompt", "story_a", "story_b"]
@@ -25,14 +25,10 @@ class FixedFile:
     """The keys of a fixed template.
 
     `text` contains `{story_a}` and `{story_b}`, and `{prompt}` unless the prompt is not shown.
-
-    For a judge that is told which story won, `hint` replaces `{hint}` in `text`, and the letter of
-    that story replaces `{preferred}` in `hint`. For a blind judge `{hint}` is empty.
     """
 
     answer: AnswerForm
     text: str
-    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,6 @@ class Template:
         answer: the answer form that the text requests.
         slots: names of the slots, in the order of the text.
         pieces: the fixed text before each slot, and after the last.
-        hint: additional text for a judge that is told which story won, see `hinted`.
     """
 
     name: str
@@ -58,28 +53,13 @@ class Template:
     answer: AnswerForm
     slots: tuple[Slot, ...]
     pieces: tuple[str, ...]
-    hint: str | None = None
-
-    def parts(self) -> tuple[str, ...]:
-        """The fixed text before each slot, and after the last."""
-        return tuple(piece.replace("{hint}", "") for piece in self.pieces)
 
     def render(self, prompt: str, story_a: str, story_b: str) -> str:
         """Return the complete question; placeholders inside a prompt or story are not filled."""
         texts = dict(zip(SLOTS, map(without_delimiters, (prompt, story_a, story_b)), strict=True))
-        *before, after = self.parts()
+        *before, after = self.pieces
         filled = (part + texts[slot] for part, slot in zip(before, self.slots, strict=True))
         return "".join(filled) + after
-
-    def hinted(self, preferred: Label) -> "Template":
-        """Return the template for a judge that is told which story won."""
-        if self.hint is None:
-            raise ConfigError(
-                f"template {self.name} has no hint: add the key hint, and {{hint}} to its text"
-            )
-        hint = self.hint.replace("{preferred}", preferred)
-        pieces = tuple(piece.replace("{hint}", hint) for piece in self.pieces)
-        return replace(self, pieces=pieces, hint=None)
 
 
 def packaged_names() -> list[str]:
@@ -133,22 +113,16 @@ def load_template(
             f"template {name} shows the prompt, and form is story: use a family "
             f"({', '.join(family_names())}), or a template without {{prompt}}"
         )
-    expected = {"story_a", "story_b", *(["hint"] if file.hint is not None else [])}
-    in_hint = [] if file.hint is None else _PLACEHOLDER.findall(file.hint)
-    if (
-        sorted(found) not in (sorted(expected), sorted({"prompt", *expected}))
-        or in_hint not in ([], ["preferred"])
-        or file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in SLOTS))
-    ):
+    is_open = file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in SLOTS))
+    if is_open or sorted(found) not in (["story_a", "story_b"], sorted(SLOTS)):
         listed = ", ".join(f"{{{name}}}" for name in found) or "none"
         raise ConfigError(
             f"template {path}: the placeholders of its text are {listed}: it needs {{story_a}} and "
-            "{story_b} once each, may have {prompt} once, and ends with the request for an answer; "
-            "with the key hint, whose text may contain {preferred}, it also needs {hint} once"
+            "{story_b} once each, may have {prompt} once, and ends with the request for an answer"
         )
     slots = tuple(slot for name in found for slot in SLOTS if slot == name)
     pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
-    return Template(str(name), path, file.answer, slots, pieces, file.hint)
+    return Template(str(name), path, file.answer, slots, pieces)
 
 
 def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bool) -> FixedFile:
