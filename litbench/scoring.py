@@ -149,7 +149,7 @@ def load_scorer(spec: RaterSpec) -> ScoreRater:
     rater = spec.load()
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
-            f"{spec.where}: a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: "
+            f"{spec.where}: a rater of kind '{spec.kind}' compares stories and gives no rewards: "
             "use one with rewards, such as reward or features; eval/benchmark.py judges pairs"
         )
     return rater

@@ -208,7 +208,7 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
     [
         ({"rater": {}}, ConfigError, "names 0 raters"),
         ({"rater": {**LONGER, "b": {"kind": "notes"}}}, ConfigError, "give exactly one"),
-        ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "and no rewards"),
+        ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
         ({"rater": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),

@@ -182,7 +182,7 @@ def test_broken_rows_are_rejected(job, tmp_path):
         ({"input": "out.csv"}, "is both input and output"),
         ({"input": "out.csv.rejected.jsonl"}, "is both input and output"),
         ({"input": "out.csv.manifest.json"}, "is both input and output"),
-        ({"rater": scorer_spec({"kind": "random"})}, "verdicts on pairs and no rewards"),
+        ({"rater": scorer_spec({"kind": "random"})}, "compares stories and gives no rewards"),
     ],
 )
 def test_invalid_jobs(tmp_path, changes, message):
