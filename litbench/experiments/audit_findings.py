@@ -8,7 +8,8 @@ its effect with the others held fixed. The standard error is the cluster jackkni
 
 A cue is stated as a finding by Holm's step-down rule: the cue with the smallest p value first; the
 next one must be significant with the stated ones held fixed, at 5 % divided by the number of tests
-that are left. So paragraphs are not named where length explains them.
+that are left. So paragraphs are not named where length explains them. A cue whose share of wins has
+an interval with 1/2 in it is not stated: it may only correct another cue.
 """
 
 import math
@@ -158,6 +159,8 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
     """
     stated: list[Cue] = []
     p_of: dict[str, float] = {}
+    agreements = {cue.name: jackknife_interval((cue.sign + 1) / 2, group) for cue in cues}
+    undecided = {name for name, one in agreements.items() if one.low <= 0.5 <= one.high}
     tests = len(cues) + len(others)
     # Others that are significant are steps of the rule as well.
     spent = sum(p * tests < ALPHA for p in others)
@@ -172,6 +175,7 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
                     effect = replace(effect, error=effect.error * _LEARNT_ERROR)
                 p = difference_interval(effect)[1]
                 is_nothing = abs(effect.mean) < 1e-6 or (cue.is_learnt and effect.mean < 0)
+                is_nothing |= cue.name in undecided
                 known = is_nothing or math.isnan(p) or _is_explained(cue.sign, fixed)
                 found.append(1.0 if known else p)
             left = max(tests - len(stated) - spent, 1)
@@ -191,7 +195,7 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
         results.append(
             Result(
                 cue,
-                jackknife_interval((cue.sign + 1) / 2, group),
+                agreements[cue.name],
                 difference_interval(effects(cue.sign[:, None], group)[0])[0],
                 difference_interval(held)[0],
                 p_of[cue.name],
