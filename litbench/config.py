@@ -423,7 +423,7 @@ def describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
 
 
 def is_full_disk(error: Exception) -> bool:
-    """Whether an error tells of a full disk, which libraries report with many exception types."""
+    """Whether an error means a full disk, which libraries report with many exception types."""
     signs = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT)]
     # torch.save only notices that its stream failed, or that its file is shorter than expected.
     return any(sign in str(error) for sign in (*signs, "iostream error", "unexpected pos"))

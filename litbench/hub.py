@@ -253,7 +253,7 @@ def replace_files(
     """Create a data set or model on the Hub, or replace its files, in one commit.
 
     `files` maps paths on the Hub to local files. Other files on the Hub are deleted if `is_ours`
-    holds for their path. With `private`, pushing to a public repository is an error. Returns the
+    is true of their path. With `private`, pushing to a public repository is an error. Returns the
     URL of the commit.
     """
     check_token()

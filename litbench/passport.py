@@ -2,8 +2,8 @@
 
     passport = read_passport(Path("passport.json"))
 
-The digest shows that a file is whole, not that it is true: whoever has the verdicts can compute the
-figures again (`litbench leaderboard --runs`).
+The digest shows that a file is complete, not that its figures are right: `litbench leaderboard
+--runs` recomputes them from the verdicts.
 """
 
 import json
@@ -157,7 +157,7 @@ def read_passport(path: Path) -> Passport:
     Raises:
         DataError: it is damaged or was changed, or has another form.
     """
-    advice = "get the file again from whoever made it"
+    advice = "ask its author for the file"
     content = read_sealed(path, DataError, advice)
     try:
         if content.get("version") != VERSION:

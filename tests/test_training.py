@@ -402,7 +402,7 @@ def test_resumed_training_ends_with_the_same_weights(
     parts = train_reward_model(pairs, options, tmp_path / "parts")
     told = capsys.readouterr().err
     assert f"{damaged.parent} is damaged or incomplete" in told
-    assert f"training goes on from {damaged.parent.with_name('checkpoint-2')}" in told
+    assert f"training resumes from {damaged.parent.with_name('checkpoint-2')}" in told
     np.testing.assert_array_equal(scores_of(parts, pairs), scores_of(whole, pairs))
     assert losses(parts) == losses(whole)
 

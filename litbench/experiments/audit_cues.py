@@ -206,7 +206,7 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
         return []
     sides = [pairs[f"{side}_{name}"].cast(pa.string()).to_pylist() for side in SIDES]
     names = sorted({*sides[0], *sides[1]} - {None})
-    # A column with a value of its own for each story holds no names.
+    # Names repeat: a column of unique values has none.
     if not 2 <= len(names) <= pairs.num_rows / 2:
         return []
     advice = f"Give agreement within pairs of equal {label}, and keep it from raters."

@@ -1,15 +1,15 @@
 """The page of a study: server-rendered HTML forms, without scripts.
 
-GET  /            consent; a known reader goes on where they were
+GET  /            consent; a known reader resumes
 POST /start       a reader gives consent
 GET  /read        the reader's next page: statements, a pair, a story, a check, or the end;
                   with ?page=N a story of the same group, to change its ratings
 POST /statements  answers to the statements about the instructions
 POST /answer      the answer of one page
 POST /turn        in a session, what the reader does; GET /read then waits for the writer
-POST /retry       goes on with a session whose writer failed
+POST /retry       tries again to ask a writer that failed
 
-The first answer of a page binds (ratings, the last one before their group is submitted), and a POST
+The first answer of a page counts (of ratings, the last before their group is submitted), and a POST
 that is accepted redirects to /read, so that a reload, a second tab or a double click changes
 nothing. A form is signed for its reader and page, so that a tab of another reader in the same
 browser answers for nobody. Logs contain no story, no choice and no id.
@@ -96,7 +96,7 @@ def reader_of(request: Request, store: BaseStore) -> str | None:
 
 async def read_form(request: Request) -> dict[str, str]:
     """The fields of a form; HTTPException for what no browser sends from our pages."""
-    # Browsers tell where a form came from; others cannot hold a cookie of the reader.
+    # Browsers send the origin of a form; other clients do not have the reader's cookie.
     origin = request.headers.get("origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise HTTPException(403, "This form came from another site.")
@@ -108,7 +108,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def valid_id(text: str) -> str:
-    """A reader's id as it came; HTTPException if it is none."""
+    """Validate a reader's id; 400 if malformed."""
     if not re.fullmatch(READER_ID, text):
         raise HTTPException(400, "This address has no valid id. Please use the link you were sent.")
     return text
@@ -426,7 +426,7 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
             return show_session(reader, shown, 422, missing=True)
         seconds = time.monotonic() - play.since if step == play.step else 0.0
         store.add_turn(shown, step, text, seconds)
-        # What is stored binds, if two tabs sent something.
+        # If two tabs sent different texts, use the stored one.
         deliver = partial(play.deliver, step, store.turns(shown)[step])
         asyncio.run_coroutine_threadsafe(called(deliver), loops[0]).result()
         # To the newest part of the story.

@@ -141,7 +141,7 @@ class SessionStore(RatingStore):
         kind = "checked" if plan.checks_attention else "rating"
         played = [row["pair_id"] for row in own if row["kind"] == "session"]
         if played:
-            # Who left before rating the story rates it now.
+            # Readers who left before rating the story rate it now.
             self._add_pages(number, [(kind, played[-1], None)] * (len(own) == len(played)))
             return
         load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
@@ -169,7 +169,7 @@ class SessionStore(RatingStore):
         return dict(map(tuple, self._all(asked, page.number, page.place)))
 
     def add_turn(self, page: Page, step: str, text: str, seconds: float) -> None:
-        """Store what the reader did; the first answer of a step binds."""
+        """Store what the reader did, unless the step has an answer already."""
         self._database.execute(
             "insert or ignore into turns values (?, ?, ?, ?, ?)",
             (page.number, page.place, step, text, seconds),
@@ -310,7 +310,7 @@ class Play:
 
 
 def action_of(step: str, form: Mapping[str, str]) -> str | None:
-    """What a reader does, in the form in which models say it; None if the form says nothing."""
+    """The reader's action in the format of models' replies; None for an empty form."""
     text = form.get("text", "").replace("\r\n", "\n").strip()
     task, choice = step.partition("_")[0], form.get("choice", "")
     words = ", ".join(value for name, value in form.items() if name.startswith("word"))

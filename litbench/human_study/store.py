@@ -352,7 +352,7 @@ class BaseStore:
         )
 
     def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
-        """Store the answer of a page; the first answer binds, unless `_may_change`.
+        """Store the answer of a page; later answers are ignored unless `_may_change`.
 
         Args:
             reader: the reader.

@@ -24,7 +24,7 @@ select *, outcome in ('chosen', 'rejected') as is_named, is_named or outcome = '
     case outcome when 'chosen' then 1.0 when 'rejected' then 0.0 else 0.5 end::double as credit
 from all_verdicts semi join pairs using (pair_id)
 """
-# One row per rater and pair. A verdict without a fold belongs to a repeat of its own.
+# One row per rater and pair. Verdicts without a fold form one repeat.
 _GATHER = """
 with repeat as (
     select rater, pair_id, any_value(kind) as kind, avg(credit) as credit,

@@ -309,8 +309,8 @@ def one_reader(
     """Compare each reader, and every rater, with the majority of the other readers of a pair.
 
     A choice rates the chosen story of its pair 1 and the other 0. The same story in another pair
-    counts as another story, because a choice holds for its pair only. `credits` has by rater the
-    credit of each pair, 0 to 1; shape (pairs,) each.
+    counts as another story, because a choice compares it with one story only. `credits` has by
+    rater the credit of each pair, 0 to 1; shape (pairs,) each.
     """
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     made = "select reader, pair_id, credit(outcome) as credit from choices where kind = 'pair'"

@@ -222,7 +222,7 @@ def ratio_interval(
 ) -> Interval:
     """Interval of a ratio of two means of the same rows, by Fieller's theorem (1954).
 
-    It holds where the mean below is small, unlike the interval of the delta method; its bounds are
+    Unlike the delta method's, it is valid where the mean below is small; its bounds are
     NaN where the mean below is not significantly different from zero.
 
     Args:

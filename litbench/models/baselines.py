@@ -1,4 +1,4 @@
-"""Baselines: raters that know nothing of quality, beside which every other rater is shown."""
+"""Baselines that do not judge quality; every report compares the other raters with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

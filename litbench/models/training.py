@@ -546,7 +546,7 @@ def train_from_last_checkpoint(trainer: Any, folder: Path, checkpoint: str | Non
     trainer.add_callback(_CheckpointDigests())
     checkpoint = checkpoint or last_whole_checkpoint(folder)
     if checkpoint is not None and is_main_process():
-        print(f"training goes on from {checkpoint}", file=sys.stderr)
+        print(f"training resumes from {checkpoint}", file=sys.stderr)
     with translate_disk_full(folder):
         trainer.train(resume_from_checkpoint=checkpoint)
 

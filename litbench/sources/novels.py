@@ -28,7 +28,7 @@ _BINS = 100
 def split_chapters(text: str) -> list[str]:
     """Split a novel at its headings and return the chapters' texts, without headings.
 
-    What stands before the first heading, and headings without text, such as those of a table of
+    Text before the first heading, and headings without text, such as those of a table of
     contents, make no chapter. A text without headings is one chapter.
     """
     # Text files may begin with a byte order mark.
@@ -42,7 +42,7 @@ def split_chapters(text: str) -> list[str]:
     last = {name: number for number, name in enumerate(names)}
     chapters, empty = [], 0
     for number, (name, body) in enumerate(zip(names, bodies, strict=True)):
-        # The last heading of a table of contents is followed by what stands before the novel.
+        # The last heading of a table of contents is followed by front matter.
         ends_contents = empty >= _CONTENTS and last[name] > number
         if body and not ends_contents:
             chapters.append(body)

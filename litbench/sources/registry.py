@@ -23,7 +23,7 @@ from litbench.sources.pairs import PairImport, import_pairs
 from litbench.sources.ratings import RatingImport, import_ratings
 from litbench.store import file_digest, write_json
 
-# In an entry's import, this stands for the data set on the Hub, or for a local copy of it.
+# Placeholder in an entry's import: the data set on the Hub, or a local copy of it.
 _ORIGIN = "origin"
 
 
@@ -96,7 +96,7 @@ def read_registry(own: Path | None = None) -> dict[str, Dataset]:
     """Return all sets by name, those of a user's own file after the packaged ones.
 
     Raises:
-        ConfigError: an entry is not valid, or a name stands in both files.
+        ConfigError: an entry is not valid, or a name is in both files.
     """
     packaged = importlib.resources.files("litbench") / "datasets.yaml"
     with importlib.resources.as_file(packaged) as path:

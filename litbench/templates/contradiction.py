@@ -1,4 +1,4 @@
-"""Whether a judge's own prose after a verdict lets it stand.
+"""Whether a judge's prose after a verdict contradicts it.
 
 Nothing is guessed. A verdict falls with a later sentence that
 

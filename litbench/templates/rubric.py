@@ -321,7 +321,7 @@ class Rubric:
 
     def _published_lines(self, reply: str) -> dict[str, float]:
         # As longform-writing-bench, core/scoring.py: lines after a marker, until a rule or an end
-        # marker; the name is what stands before the first colon that a number follows.
+        # marker; the name is the text before the first colon followed by a number.
         ignored = ("overall assessment", "summary", "reasoning", "critique", "feedback", "notes")
         markers = ("[Scores]", "--- Scores ---")
         has_marker = any(marker in reply for marker in markers)

@@ -112,10 +112,10 @@ class Episode:
         end: how the episode ended.
         detail: the stage at which it failed.
         turns: turns that the writer answered.
-        safe_turns: turns without a reply, in whose place a fixed sentence stands.
+        safe_turns: empty turns, replaced by a fixed sentence.
         patches: fields that the guard wrote.
         signals: signs of stagnation.
-        repaired: the reader's answers in whose place a fixed action stands.
+        repaired: the reader's answers that were replaced by a fixed action.
         cut: answers of the writer that were cut.
         events: rows of `events.jsonl`.
         history: all messages.

@@ -68,7 +68,7 @@ def pace_of(part: Part, *, as_published: bool) -> Pace:
 
 
 def stagnation_signals(history: Sequence[Message], protagonist: str | None) -> list[str]:
-    """Signs in the last messages that a scene stands still.
+    """Signs in the last messages that a scene has stalled.
 
     Args:
         history: messages of the scene; fewer than four give no sign.
@@ -76,8 +76,7 @@ def stagnation_signals(history: Sequence[Message], protagonist: str | None) -> l
 
     Returns:
         `repeated_choice` if a choice was made twice in the last 8 messages; `generic_words` if
-        three of eight stock words stand in two texts each among the last 6 messages, also within
-        longer words.
+        three of eight stock words are in two of the last 6 messages each, also inside longer words.
     """
     if len(history) < 4:
         return []

@@ -89,7 +89,7 @@ def _unwrapped(text: str) -> str:
 def read_json(text: str, kind: type[T]) -> T | None:
     """Read the JSON object or array of a reply; None if it cannot be read.
 
-    Tried in this order: the first bracket of the kind as it stands, the published rule, the same
+    Tried in this order: the first bracket of the kind unchanged, the published rule, the text
     cleaned of curly quotes, control characters and trailing commas, and at last with the brackets
     closed that a cut reply left open.
 
