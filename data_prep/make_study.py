@@ -1,6 +1,6 @@
 """Make a study with human readers, and say what it takes.
 
-    python data_prep/make_study.py --config configs/data/sample_study.yaml
+    python data_prep/make_study.py --config configs/data/sample_study.yaml --preset pairs
 
 Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
 stories, such as those of a run, and a rubric; sessions (`kind: session`) need neither. Writes them,
@@ -33,11 +33,13 @@ from litbench.human_study.ratings import (
     run_of,
 )
 from litbench.human_study.sessions import (
+    PROTOCOL,
     SessionStudy,
     estimate_sessions,
     estimate_sessions_text,
 )
 from litbench.metrics.agreement import has_texts
+from litbench.protocols.protocol import load_protocol
 from litbench.records import STORIES
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
@@ -124,11 +126,12 @@ def write_sessions(config: Config, plan: Plan, artifact: Artifact) -> str:
 
 def main(config: Config) -> None:
     """Check the plan, write the study and print the estimate."""
-    artifact = Artifact(config.out, program=__file__, config=config)
+    plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
+    files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
     if artifact.is_current():
         artifact.show("estimate.txt")
         return
-    plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
     for kind, path in (("pairs", config.pairs), ("ratings", config.stories)):
         if (path is None) == (kind == plan.kind):
             name = "pairs" if kind == "pairs" else "stories"

@@ -6,8 +6,10 @@
 `cases` give assumed numbers, see litbench.metrics.power.Case: the agreement of two raters and how
 often they disagree, or one rater against chance, and the numbers of pairs and prompts. A list of
 values is swept. `grades` give writers whose grades are compared on the same prompts, see
-litbench.experiments.power.GradeCase. `evaluation` is an output folder of eval/benchmark.py or
-eval/crossvalidate.py; the numbers are then measured for every rater against the reference.
+litbench.experiments.power.GradeCase, and `judges` a judge against one annotator (JudgeCase there),
+both with the spread of the ratings in `people`. `evaluation` is an output folder of
+eval/benchmark.py or eval/crossvalidate.py; the numbers are then measured for every rater against
+the reference.
 
 Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 """

@@ -1,6 +1,8 @@
 """Studies whose readers play a session of narra: pages, resuming, limits of dollars, export."""
 
 import json
+import shutil
+import time
 
 import narra_script as script
 import pyarrow.parquet as pq
@@ -8,10 +10,12 @@ import pytest
 from fake_openai import FakeOpenAI
 from study_folder import CARDS, command, serving, session_folder
 
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, DataError
+from litbench.human_study.command import open_study
 from litbench.human_study.plan import Plan
 from litbench.human_study.sessions import action_of
 from litbench.human_study.simulation import Reader, SimulatedReaders, Visitor, visit_study
+from litbench.protocols.narra.personas import CARDS as PERSONAS
 from litbench.protocols.run import Run, run
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
 from litbench.tables import read_table
@@ -119,6 +123,40 @@ def test_sessions_are_played_and_exported_as_a_run(
     assert "quill" in capsys.readouterr().out
 
 
+def test_careless_and_leaving_players(make, writer):
+    study = make(readers_per_card=8, release_minutes=5)
+    crowd = SimulatedReaders(careless=0.4, dropout=0.4, seed=2)
+    with writer():
+        with serving(study) as (url, store):
+            ends, visitors = visit_study(study, crowd, url, 8)
+            players = [one.reader for one in visitors]
+            assert ends == {
+                "finished": sum(one.leaves_after > 20 for one in players),
+                "left": sum(one.leaves_after < 20 for one in players),
+            }
+            assert min(ends.values()) > 1
+            for one in visitors:
+                said = {form.get("text") for form in one.turns.values()} - {None}
+                assert said <= {"ok"} if one.reader.is_careless else "ok" not in said
+            failed = [one for one in players if one.is_careless and one.leaves_after > 20]
+            assert store.left_out() == {"failed the attention check": len(failed)}
+            assert store.progress() == {f"quill/{CARDS[0]}": (ends["finished"], ends["left"])}
+        # Once the leaving players have been silent for long, others play in their place.
+        with serving(study, now=lambda: time.time() + 600) as (url, store):
+            late = SimulatedReaders(seed=9)
+            assert visit_study(study, late, url, ends["left"])[0] == {"finished": ends["left"]}
+            assert store.progress() == {f"quill/{CARDS[0]}": (8, 0)}
+
+
+def test_changed_personas_are_refused(make, tmp_path):
+    shutil.copytree(PERSONAS, tmp_path / "cards")
+    study = make(options={"personas": str(tmp_path / "cards")})
+    path = tmp_path / "cards" / f"1_{CARDS[0]}.yaml"
+    path.write_text(path.read_text() + "\n# changed\n")
+    with pytest.raises(DataError, match=r"options\.personas: .*cards was changed"):
+        open_study(study.folder)
+
+
 def test_a_restarted_server_goes_on_at_the_same_turn(make, writer):
     study = make()
     with writer() as server:
@@ -173,7 +211,7 @@ def test_dollars_are_kept(make, writer, tmp_path):
         spent = study.dollars([])
         assert spent <= 30.0
         assert "turned away" in ends
-        assert store._has_money([]) is False
+        assert store._has_money() is False
         assert server.requests > 0
     assert spent > 12.0
 

@@ -27,6 +27,9 @@ from litbench.store import Artifact
 from litbench.tables import read_table
 from litbench.text import clean_name
 
+# Prompts that are simulated for the deviation of `judge_plan`; its error is 1 %.
+_SIMULATED = 5_000
+
 
 @dataclass
 class PowerConfig:
@@ -36,6 +39,8 @@ class PowerConfig:
         out: output folder.
         cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
         grades: name -> keys of `GradeCase`; a list of values is swept.
+        judges: name -> keys of `JudgeCase`, planned for each criterion of `people`; a list of
+            values is swept.
         people: ratings by people, a folder of data_prep/import_ratings.py (with `writer`) or of
             `litbench study export`; `grades` without a deviation get those of each criterion there.
         evaluation: folder of an evaluation.
@@ -49,6 +54,7 @@ class PowerConfig:
     out: Path
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grades: dict[str, dict[str, Any]] = field(default_factory=dict)
+    judges: dict[str, dict[str, Any]] = field(default_factory=dict)
     people: Annotated[Path | None, Input] = None
     evaluation: Path | None = None
     reference: str | None = None
@@ -76,16 +82,36 @@ class GradeCase:
     sessions: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgeCase:
+    """A judge against one annotator: how often each agrees with the mean of the other annotators.
+
+    Attributes:
+        judge: number of people whose mean rating is as exact as the judge's; 0.5 for a judge whose
+            errors have twice the variance of one person's.
+        texts: texts of each prompt, all of whose pairs are compared.
+        raters: people who rate each text; each of them is left out in turn.
+        prompts: number of prompts.
+    """
+
+    judge: Annotated[float, Field(gt=0)]
+    texts: Annotated[int, Field(ge=2)]
+    raters: Annotated[int, Field(ge=2)]
+    prompts: Annotated[int, Field(ge=2)]
+
+
 @dataclass(frozen=True)
 class Spread:
     """Standard deviations of people's ratings.
 
     Attributes:
+        prompt: of the texts of a prompt, with what their writers differ in.
         text: of a text around what its writer and its prompt have on average.
         rater: between people, of all ratings of a prompt.
         noise: of a person's rating of one text around these.
     """
 
+    prompt: float
     text: float
     rater: float
     noise: float
@@ -117,7 +143,7 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
     for row in grades:
         of_rater = by_prompt[row["prompt_id"]].setdefault(row["rater"], {})
         of_rater[row["writer"], row["sample"]] = row["grade"]
-    squares, freedom, of_raters, cells = 0.0, 0, [], []
+    squares, freedom, of_raters, of_texts, cells = 0.0, 0, [], [], []
     for prompt, of in by_prompt.items():
         texts = sorted(set().union(*of.values()))
         complete = [one for one in of.values() if len(one) == len(texts)]
@@ -129,6 +155,7 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
         rest = table - means - table.mean(1, keepdims=True) + table.mean()
         squares, freedom = squares + float((rest**2).sum()), freedom + (raters - 1) * (number - 1)
         of_raters.append((table.mean(1).var(ddof=1), number))
+        of_texts.append((means.var(ddof=1), raters))
         cells += [(text[0], prompt, mean, raters) for text, mean in zip(texts, means, strict=True)]
     writers, prompts = ({cell[at] for cell in cells} for at in (0, 1))
     left = len(cells) - len(writers) - len(prompts) + 1
@@ -138,7 +165,10 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
             "texts for the same prompts by the same people"
         )
     noise = squares / freedom
-    rater = float(np.mean([variance - noise / number for variance, number in of_raters]))
+    rater, within = (
+        float(np.mean([variance - noise / number for variance, number in of]))
+        for of in (of_raters, of_texts)
+    )
     design = np.array(
         [
             [writer == one for one in writers] + [prompt == one for one in prompts]
@@ -151,7 +181,7 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
     text = float((rest**2).sum()) / left - noise * float(np.mean([1 / cell[3] for cell in cells]))
     if max(text, noise) <= 0:
         raise DataError("people: they rate all texts of a prompt alike: give other ratings")
-    return Spread(*(math.sqrt(max(variance, 0.0)) for variance in (text, rater, noise)))
+    return Spread(*(math.sqrt(max(variance, 0.0)) for variance in (within, text, rater, noise)))
 
 
 def _spreads(folder: Path) -> dict[str, Spread]:
@@ -165,9 +195,10 @@ def _spreads(folder: Path) -> dict[str, Spread]:
     return {quantity: spread_of(of) for quantity, of in rows.items()}
 
 
-def _grade_cases(config: PowerConfig) -> Iterator[tuple[str, GradeCase]]:
+def _grade_cases(
+    config: PowerConfig, spreads: Mapping[str, Spread]
+) -> Iterator[tuple[str, GradeCase]]:
     """The cases of grades; those with raters for every criterion of `people`."""
-    spreads = {} if config.people is None else _spreads(config.people)
     for name, keys in _swept(config.grades):
         case = build(GradeCase, keys, f"grades: {name}")
         if (case.deviation is None) != (case.raters is not None and bool(spreads)):
@@ -178,6 +209,48 @@ def _grade_cases(config: PowerConfig) -> Iterator[tuple[str, GradeCase]]:
         for criterion, spread in spreads.items():
             deviation = spread.deviation(case.raters, sessions=case.sessions)
             yield f"{name}: {criterion}", replace(case, deviation=deviation)
+
+
+def judge_plan(
+    case: JudgeCase, spread: Spread, wanted: float = 0.8, alpha: float = 0.05
+) -> dict[str, Any]:
+    """The power to tell a judge from one annotator, and what it would need.
+
+    Ratings are a text's quality and independent errors, all normal. Two of them whose differences
+    of two texts correlate at r then order these alike with probability 1/2 + arcsin(r) / pi
+    (Sheppard, 1899, On the application of the theory of error). Only the deviation over prompts,
+    whose pairs share texts, is simulated.
+
+    Returns:
+        `agreement` of the judge and `reference`, of one annotator, with the mean of the others;
+        `deviation` over prompts of their difference; and what `grade_plan` returns. All but the
+        first two are None if these are equal, as where no difference of texts was found.
+    """
+    signal, noise = spread.prompt**2, spread.noise**2
+    others = signal + noise / (case.raters - 1)
+    agreement, reference = (
+        0.5 + math.asin(signal / math.sqrt((signal + error) * others)) / math.pi
+        for error in (noise / case.judge, noise)
+    )
+    found: dict[str, Any] = {"agreement": agreement, "reference": reference}
+    if agreement == reference:
+        return found | dict.fromkeys(("deviation", "power", "detectable", "prompts_needed"))
+    random = np.random.default_rng(0)
+    quality = random.normal(0, spread.prompt, (_SIMULATED, case.texts, 1))
+    people = quality + random.normal(0, spread.noise, (_SIMULATED, case.texts, case.raters))
+    judge = quality + random.normal(0, math.sqrt(noise / case.judge), quality.shape)
+    first, second = np.triu_indices(case.texts, 1)
+    by_judge, own, label = (
+        np.sign(ratings[:, first] - ratings[:, second])
+        for ratings in (judge, people, people.sum(2, keepdims=True) - people)
+    )
+    differences = ((by_judge - own) * label / 2).mean((1, 2))
+    grades = GradeCase(
+        difference=abs(agreement - reference),
+        prompts=case.prompts,
+        deviation=float(differences.std(ddof=1)),
+    )
+    return found | {"deviation": grades.deviation} | grade_plan(grades, wanted, alpha)
 
 
 def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, Any]:
@@ -244,6 +317,8 @@ def _rows(
 
 _HEADINGS = {
     "name": "case",
+    "judge": "judge",
+    "texts": "texts",
     "agreement": "agreement",
     "reference": "against",
     "disagreement": "disagree",
@@ -279,8 +354,10 @@ def _text(rows: Sequence[Mapping[str, Any]], note: str) -> str:
 
 def run_power(config: PowerConfig, program: str) -> None:
     """Compute the power of the cases and of the evaluation, and write the tables."""
-    if not config.cases and not config.grades and config.evaluation is None:
-        raise ConfigError("cases, grades and evaluation are empty: give one of them")
+    if not (config.cases or config.grades or config.judges or config.evaluation):
+        raise ConfigError("cases, grades, judges and evaluation are empty: give one of them")
+    if config.judges and config.people is None:
+        raise ConfigError("judges needs people, whose spread it plans with: give their folder")
     judged = None if config.evaluation is None else Evaluation.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
     artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
@@ -292,9 +369,15 @@ def run_power(config: PowerConfig, program: str) -> None:
     if judged is not None:
         measured, others = _measured(config, judged)
         rows += _rows(config, list(measured.items()), max(1, others))
-    alpha, graded = config.alpha / (config.comparisons or 1), []
-    for name, grades in _grade_cases(config):
+    alpha, graded, judges = config.alpha / (config.comparisons or 1), [], []
+    spreads = {} if config.people is None else _spreads(config.people)
+    for name, grades in _grade_cases(config, spreads):
         graded.append({"name": name, **asdict(grades), **grade_plan(grades, config.power, alpha)})
+    for name, keys in _swept(config.judges):
+        one = build(JudgeCase, keys, f"judges: {name}")
+        for criterion, spread in spreads.items():
+            row = {"name": f"{name}: {criterion}", **asdict(one)}
+            judges.append(row | judge_plan(one, spread, config.power, alpha))
     texts = []
     if rows:
         texts.append(
@@ -314,13 +397,22 @@ def run_power(config: PowerConfig, program: str) -> None:
                 "over prompts.\n",
             )
         )
+    if judges:
+        texts.append(
+            _text(
+                judges,
+                f"\nAt a power of {config.power:g}. Agreement with the other annotators' mean, "
+                "against: of one annotator.\nJudge: number of people whose mean is as exact. "
+                "Texts: of a prompt. Deviation: of the difference\nof both on one prompt.\n",
+            )
+        )
     text = "\n".join(texts)
     table = pa.concat_tables(
-        [pa.Table.from_pylist(found) for found in (rows, graded) if found],
+        [pa.Table.from_pylist(found) for found in (rows, graded, judges) if found],
         promote_options="permissive",
     )
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))
     artifact.write_text("power.txt", text)
-    artifact.counts = {"plans": len(rows) + len(graded)}
+    artifact.counts = {"plans": table.num_rows}
     artifact.finish()
     artifact.show("power.txt")

@@ -153,20 +153,17 @@ class RatingStore(BaseStore):
     counted = ("rating", "checked")
     _study: RatingStudy
 
-    def _load(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-        """Number of readers by story, and by story and position."""
-        rows = self._all(
-            "select pair_id, \"order\" from choices where kind in ('rating', 'checked')"
-        )
-        return Counter(row["pair_id"] for row in rows), Counter(map(tuple, rows))
-
     def _assign(self, number: int) -> None:
         """Give a reader groups of the stories with the fewest readers, in balanced positions.
 
         So two stories of a prompt that is read whole differ by one reader at most, and two
         positions of a story by one, as long as nobody leaves.
         """
-        plan, (readers, positions) = self._plan, self._load()
+        plan = self._plan
+        shown = self._all(
+            "select pair_id, \"order\" from choices where kind in ('rating', 'checked')"
+        )
+        readers, positions = Counter(row["pair_id"] for row in shown), Counter(map(tuple, shown))
         own = self._all("select kind, pair_id from choices where number = ?", number)
         seen = {
             self._study.by_id[row["pair_id"]]["prompt_id"]
@@ -272,9 +269,8 @@ class RatingStore(BaseStore):
 
     def left_out(self) -> dict[str, int]:
         """Number of readers whom each rule of the plan leaves out so far."""
-        rows = self.answers().select(["reader", "excluded"]).to_pylist()
-        excluded = {row["reader"]: row["excluded"] for row in rows if row["excluded"]}
-        return dict(Counter(rule for rules in excluded.values() for rule in rules.split("; ")))
+        rows = {row["reader"]: row["excluded"] or "" for row in self.answers().to_pylist()}
+        return dict(Counter(rule for rules in rows.values() for rule in rules.split("; ") if rule))
 
 
 def tables_of(study: RatingStudy, answers: pa.Table) -> dict[str, pa.Table]:

@@ -26,15 +26,15 @@ import pyarrow as pa
 from litbench.errors import DataError, LitBenchError
 from litbench.human_study.plan import Plan, read_plan, reading_text, reading_time
 from litbench.human_study.ratings import RatingStore, RubricStudy, rating_rows
-from litbench.human_study.store import Page
+from litbench.human_study.store import Page, page_of
 from litbench.judges.session import RECORDED, WRITER, Models, Request, Session, UnfinishedError
 from litbench.judges.store import Answer, AnswerStore, keys_of
 from litbench.protocols.narra.episode import READER
 from litbench.protocols.narra.quantities import grades
 from litbench.protocols.protocol import Item, Protocol, load_protocol
-from litbench.protocols.run import ItemResult, Run, models_of, rows_of
-from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
+from litbench.protocols.run import SCHEMAS, ItemResult, Run, models_of, rows_of
 from litbench.sources.ratings import story_digest
+from litbench.store import read_manifest, source_digest
 from litbench.text import count_words_of, digest
 
 PROTOCOL = "narra"
@@ -43,7 +43,7 @@ FIRST_SAMPLE = 1000
 # What a turn takes besides reading, and the words of one, for the estimate.
 _TURN_SECONDS, _TURN_WORDS = 30, 220
 _SESSIONS = """
-select number, place, pair_id, hashed(reader) as reader from choices join readers using (number)
+select choices.*, hashed(reader) as reader from choices join readers using (number)
 where kind = 'session' and answered is not null order by number, place
 """
 
@@ -74,7 +74,12 @@ class SessionStudy(RubricStudy):
     @classmethod
     def open(cls, folder: Path) -> "SessionStudy":
         """Read the folder of a study; DataError if one of its files was changed."""
-        return cls.of(folder, read_plan(folder))
+        study = cls.of(folder, read_plan(folder))
+        known = read_manifest(folder)["inputs"]
+        for name, path in study.protocol.files().items():
+            if known[name]["sha256"] != source_digest(path):
+                raise DataError(f"{name}: {path} was changed since the study was made: restore it")
+        return study
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
@@ -112,13 +117,16 @@ class SessionStudy(RubricStudy):
         role = self.models.writers[request.session.writer]
         return keys_of(role.model, [request.messages], role.sampling, request.number)[0]
 
+    def fresh_models(self) -> Models:
+        """The writers with nothing spent: each session has a budget of its own."""
+        return Models(self.models.writers, {}, self.models.prices)
+
     def dollars(self, without: Collection[Path]) -> float:
         """What the sessions in all other folders of answers have cost."""
         total = 0.0
         for folder in set(self.folder.glob("answers/*")) - set(without):
             with AnswerStore(folder, read_only=True) as answers:
-                models = Models(self.models.writers, {}, self.models.prices)
-                clients = models.clients(answers).values()
+                clients = self.fresh_models().clients(answers).values()
                 # Writers of the same model share its dollars.
                 total += sum({one.name: one.budget.dollars for one in clients}.values())
         return total
@@ -130,8 +138,7 @@ class SessionStore(RatingStore):
     _study: SessionStudy  # type: ignore[assignment]
 
     def _has_room(self) -> bool:
-        asked = "select count(*) from choices where kind = 'session' and answered is null"
-        return bool(self._all(asked)[0][0] < self._plan.sessions_at_once)
+        return len(self.open_sessions()) < self._plan.sessions_at_once
 
     def _assign(self, number: int) -> None:
         """Give a reader the writer and card with the fewest readers, if the money is left."""
@@ -147,19 +154,15 @@ class SessionStore(RatingStore):
         load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
         free = [name for name in sorted(self._study.by_id) if load[name] < plan.readers_per_card]
         random.Random(digest("assign", plan.seed, number)).shuffle(free)
-        if free and self._has_money(rows):
+        if free and self._has_money():
             cell = min(free, key=load.__getitem__)
             self._add_pages(number, [("session", cell, None), (kind, cell, None)])
 
-    def _has_money(self, rows: list[Any]) -> bool:
+    def _has_money(self) -> bool:
         """Whether the dollars of one more session are left, if those under way take all theirs."""
         if self._plan.dollars is None or self._plan.dollars_per_reader is None:
             return True
-        under_way = [
-            self._study.answers_of(row["number"], row["place"])
-            for row in rows
-            if row["kind"] == "session" and row["answered"] is None
-        ]
+        under_way = [self._study.answers_of(*place) for place in self.open_sessions()]
         reserved = (len(under_way) + 1) * self._plan.dollars_per_reader
         return self._study.dollars(under_way) + reserved <= self._plan.dollars
 
@@ -219,7 +222,7 @@ class SessionStore(RatingStore):
         """The sessions that have ended: page, hashed reader, and by step turns and seconds."""
         found = []
         for row in self._all(_SESSIONS):
-            page = Page(row["place"], "session", row["pair_id"], None, 0, 0, row["number"])
+            page = page_of(row)
             asked = "select step, seconds from turns where number = ? and place = ?"
             seconds = dict(map(tuple, self._all(asked, page.number, page.place)))
             found.append((page, row["reader"], self.turns(page), seconds))
@@ -275,7 +278,7 @@ class Play:
         session, item = self._study.session(self._page)
         folder = self._study.answers_of(self._page.number, self._page.place)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
-        models = Models(self._study.models.writers, {}, self._study.models.prices)
+        models = self._study.fresh_models()
         try:
             with AnswerStore(folder) as answers:
                 async with models.clients(answers)[WRITER, session.writer] as client:
@@ -324,13 +327,6 @@ def action_of(step: str, form: Mapping[str, str]) -> str | None:
     return None if said is None else json.dumps(said, ensure_ascii=False)
 
 
-def _table(schema: Schema, rows: list[dict[str, Any]]) -> pa.Table:
-    types = {name: column.type for name, column in empty_columns(schema, 0).items()}
-    if schema is STORIES:
-        types |= {"sample": pa.int64(), "step": pa.large_string()}
-    return pa.Table.from_pylist(rows, pa.schema(types))
-
-
 def tables_of_sessions(study: SessionStudy, store: SessionStore) -> dict[str, pa.Table]:
     """The export of a study: all answers, and turns, stories, ratings and grades of a run.
 
@@ -339,8 +335,7 @@ def tables_of_sessions(study: SessionStudy, store: SessionStore) -> dict[str, pa
     """
     answers = store.answers()
     rated = {row["reader"]: row for row in answers.to_pylist()}
-    schemas = {"turns": TURNS, "stories": STORIES, "ratings": RATINGS, "grades": GRADES}
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
     for page, reader, turns, seconds in store.sessions():
         session, item = asyncio.run(_replay(study, page, turns))
         found = rows_of(session, item, study.models)
@@ -370,7 +365,7 @@ def tables_of_sessions(study: SessionStudy, store: SessionStore) -> dict[str, pa
         for name in tables:
             tables[name] += found[name]
     return {"answers": answers} | {
-        name: _table(schema, tables[name]) for name, schema in schemas.items()
+        name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()
     }
 
 

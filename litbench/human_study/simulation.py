@@ -47,7 +47,8 @@ class SimulatedReaders:
     effect of the pair and one of the reader, and repeats the choice when the pair comes again. A
     careless reader chooses at random, at once. A careful rating is the middle of the scale plus an
     effect of the story, one of the reader and noise, as shares of the scale; some readers go back
-    and rate a story anew before they submit a group.
+    and rate a story anew before they submit a group. In a session a careful reader takes a choice
+    or says something; a careless one takes the first choice, or says "ok", without reading.
 
     Attributes:
         agreement: share of choices of careful readers that agree with the labels.
@@ -211,9 +212,11 @@ class Visitor:
         options = re.findall(r'<input type="(\w+)" name="(\w+)" value="([^"]*)"> ', page)
         if 'name="end"' in page and draw.random() < _ENDS:
             fields["end"] = "yes"
-        elif options and draw.random() < 0.7:
-            _, name, value = draw.choice(options)
+        elif options and (self.reader.is_careless or draw.random() < 0.7):
+            _, name, value = options[0] if self.reader.is_careless else draw.choice(options)
             fields[name] = unescape(value)
+        elif self.reader.is_careless:
+            fields["text"] = "ok"
         else:
             fields["text"] = f"I say {draw.randrange(10**6)} and wait."
         status, after = self.send("/turn", fields)

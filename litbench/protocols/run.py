@@ -65,7 +65,8 @@ from litbench.text import count_words
 # Rows of a table that are held in memory, and sessions in one log.
 _ROWS_AT_ONCE = 500
 _LOGGED_AT_ONCE = 100
-_SCHEMAS = {
+# The tables of a run.
+SCHEMAS = {
     schema.name: pa.schema(
         {
             **{name: column.type for name, column in empty_columns(schema, 0).items()},
@@ -136,7 +137,7 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     """The rows of all tables, and the events, that a session adds."""
     place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
     turns = sorted(session.transcript.values(), key=lambda one: (one.role, _natural(one.step)))
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*_SCHEMAS, "events")}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*SCHEMAS, "events")}
     rows["turns"] = [
         {
             **place,
@@ -231,9 +232,9 @@ class _Tables:
         self._scratch.mkdir()
         self._writers = {
             name: pq.ParquetWriter(self._scratch / f"{name}.parquet", schema, compression="zstd")
-            for name, schema in _SCHEMAS.items()
+            for name, schema in SCHEMAS.items()
         }
-        self._waiting: dict[str, list[dict[str, Any]]] = {name: [] for name in _SCHEMAS}
+        self._waiting: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         self._logged: list[LogSample] = []
         self.rows = Counter[str]()
         self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
@@ -297,7 +298,7 @@ class _Tables:
 
     def _write(self, name: str) -> None:
         if self._waiting[name]:
-            table = pa.Table.from_pylist(self._waiting[name], _SCHEMAS[name])
+            table = pa.Table.from_pylist(self._waiting[name], SCHEMAS[name])
             if "n_words" in table.column_names:
                 index = table.column_names.index("n_words")
                 words = count_words(table["text"].combine_chunks())
