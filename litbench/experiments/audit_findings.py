@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from litbench.curation.leakage import by_split, leakage_report
 from litbench.experiments.audit_cues import SIDES, Cue, Texts, content_blind_cues
-from litbench.metrics.annotators import AnnotatorAgreement
+from litbench.metrics.annotators import AnnotatorAgreement, label_ceiling
 from litbench.metrics.comparisons import difference_interval
 from litbench.metrics.intervals import (
     ClusteredMean,
@@ -224,25 +224,6 @@ def _noise_p(agreement: Interval) -> float:
     mean, low, bound = special.logit([agreement.mean, agreement.low, NOISELESS])
     t = stats.t.ppf(0.975, freedom) * (bound - mean) / (mean - low)
     return float(2 * stats.t.sf(t, freedom))
-
-
-def label_ceiling(two_annotators: Interval, per_story: float) -> Interval:
-    """Agreement of a perfect rater with the labels, if annotators err independently.
-
-    Two annotators who are both right with probability q agree with q^2 + (1 - q)^2. The label of
-    `per_story` annotators is that of their majority, with ties decided by a coin.
-    """
-    from scipy import stats  # noqa: PLC0415
-
-    k = max(round(per_story), 1)
-
-    def ceiling(agreement: float) -> float:
-        q = (1 + math.sqrt(max(2 * agreement - 1, 0))) / 2
-        return float(stats.binom.sf(k / 2, k, q) + (k % 2 == 0) * stats.binom.pmf(k // 2, k, q) / 2)
-
-    of = two_annotators
-    ends = (ceiling(of.mean), ceiling(of.low), ceiling(of.high))
-    return Interval(*ends, of.n, of.clusters, of.effective_clusters)
 
 
 # The audit of a set ---------------------------------------------------------------------------

@@ -23,6 +23,15 @@ from litbench.metrics.comparisons import holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.records import PAIRS, connected_prompts
+from litbench.report.document import (
+    ENDS,
+    Cell,
+    Section,
+    Table,
+    few_prompts,
+    percent,
+    short_name,
+)
 
 # A column with more values holds no genres or sources.
 _MOST_GROUPS, _LEAST_PAIRS = 20, 20
@@ -261,3 +270,53 @@ def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
                 "Do not optimise against it without a penalty for this change.",
             )
     return found
+
+
+def rater_section(rater: RaterAudit) -> Section:
+    """The part of the page on a rater."""
+    row = rater.row
+    rows: list[tuple[str, Any]] = [
+        ("agreement with the labels", row.agreement),
+        ("verdicts (coverage)", percent(row.coverage)),
+        ("the two orders disagree (flips)", row.flip_rate),
+        ("prefers the story shown first", row.position_lean),
+        ("prefers the longer story", rater.prefers_longer),
+        ("the labels prefer the longer story", rater.labels_longer),
+        ("agreement where it prefers the shorter story", rater.against_length),
+        ("agreement where the chosen story is longer", row.chosen_longer),
+        ("agreement where the chosen story is shorter", row.chosen_shorter),
+        ("calibration error (ECE)", row.calibration and row.calibration.ece),
+        ("a content-blind model of its choices agrees with the labels", rater.mimic),
+        ("share of its agreement above chance that this reproduces", percent(rater.reproduced)),
+    ]
+    cells = [[Cell(name, is_text=True), value] for name, value in rows]
+    parts = []
+    if rater.probes:
+        probes = [
+            [
+                Cell(one.probe.replace("_", " "), is_text=True, is_bold=one.is_fooled),
+                one.stories,
+                Cell(scale=one.prefers_changed),
+                one.prefers_changed,
+            ]
+            for one in rater.probes
+        ]
+        note = (
+            "How often it prefers a spoiled story to the original: 0 is right, above ½ is fooled."
+        )
+        table = Table(["change", "stories", ENDS, "share [95 %]"], probes)
+        parts.append(Section("What fools it", note, table))
+    for name, of in rater.groups.items():
+        groups = [
+            [Cell(value, is_text=True), one.n, Cell(scale=one), one] for value, one in of.items()
+        ]
+        table = Table([name, "pairs", ENDS, "agreement [95 %]"], groups)
+        parts.append(
+            Section(f"Agreement by {name.replace('_', ' ')}", table=table, name=f"by-{name}")
+        )
+    warnings = few_prompts(row.agreement)
+    if row.trained_on:
+        warnings.append(f"Trained on {row.trained_on:,} of these prompts: not valid.")
+    title = f"The rater {short_name(row.rater)}"
+    table = Table(["", ""], cells, is_narrow=True)
+    return Section(title, "", table, warnings=warnings, parts=parts, name="rater")

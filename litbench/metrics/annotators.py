@@ -91,6 +91,25 @@ def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:
     return 1 - observed / expected if expected > _ROUNDING else math.nan
 
 
+def label_ceiling(two_annotators: Interval, per_story: float) -> Interval:
+    """Agreement of a perfect rater with the labels, if annotators err independently.
+
+    Two annotators who are both right with probability q agree with q^2 + (1 - q)^2. The label of
+    `per_story` annotators is that of their majority, with ties decided by a coin.
+    """
+    from scipy import stats  # noqa: PLC0415
+
+    k = max(round(per_story), 1)
+
+    def ceiling(agreement: float) -> float:
+        q = (1 + math.sqrt(max(2 * agreement - 1, 0))) / 2
+        return float(stats.binom.sf(k / 2, k, q) + (k % 2 == 0) * stats.binom.pmf(k // 2, k, q) / 2)
+
+    of = two_annotators
+    ends = (ceiling(of.mean), ceiling(of.low), ceiling(of.high))
+    return Interval(*ends, of.n, of.clusters, of.effective_clusters)
+
+
 def annotator_agreement(
     ratings: Mapping[str, Mapping[str, float]],
     first: Sequence[str],
