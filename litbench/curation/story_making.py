@@ -31,6 +31,8 @@ from litbench.text import count_words
 
 # Rows between updates of the progress bar.
 _PIECE_ROWS = 1_000
+# Longer stories are not tokenised; their number of words is used as their number of tokens.
+_MOST_WORDS_TOKENIZED = 20_000
 
 
 @dataclass
@@ -52,8 +54,6 @@ class StoryMaking:
         cleaning: cleaning steps, applied before words and tokens are counted.
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips
             counting tokens.
-        max_words_tokenized: longer stories are not tokenised; their number of words is used as
-            their number of tokens.
     """
 
     out: Path
@@ -64,7 +64,6 @@ class StoryMaking:
     source: str = "input"
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = None
-    max_words_tokenized: int = 20_000
 
 
 def _find_inputs(pattern: str) -> list[str]:
@@ -99,7 +98,7 @@ def _prepare(
         counts = {"n_words": n_words}
         if tokenizer is not None:
             texts = table["text"].to_pylist()
-            counts["n_tokens"] = count_tokens(tokenizer, texts, n_words, config.max_words_tokenized)
+            counts["n_tokens"] = count_tokens(tokenizer, texts, n_words, _MOST_WORDS_TOKENIZED)
         for name, values in counts.items():
             table = table.set_column(table.column_names.index(name), name, pa.array(values))
         yield table

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from litbench.config import Input, Runtime, as_plain, build
+from litbench.config import Input, as_plain, build
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
 from litbench.curation.rules import PairRules
@@ -75,7 +75,6 @@ class Ablation(PairRules):
         seeds: seeds of the subsamples of pairs and of the trainings.
         most_test_pairs: maximum size of the test sets, drawn by `seed`; null for all pairs.
         title: heading of the page.
-        memory_limit: memory limit of DuckDB, such as "4GB".
     """
 
     out: Path
@@ -91,7 +90,6 @@ class Ablation(PairRules):
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     most_test_pairs: int | None = 4_000
     title: str = "LitBench ablation"
-    memory_limit: Annotated[str | None, Runtime] = None
 
 
 class Training(NamedTuple):
@@ -160,7 +158,7 @@ def make_pairs(config: Ablation, what: PairRules | Path, source: str, parts: Cac
             write_json([], folder / "funnel.json")
             return
         assert config.stories is not None, "checked by _read_variants()"
-        with open_engine("duckdb", parts.folder, memory_limit=config.memory_limit) as engine:
+        with open_engine("duckdb", parts.folder) as engine:
             stories = read_stories(engine, config.stories)
             curated = CuratedPairs(engine, stories, what, where=str(config.stories))
             curated.check_not_empty()
