@@ -89,9 +89,11 @@ def render(tmp_path):
             files["pairs_before_symmetry"] = tmp_path / "before.parquet"
             write_table(before, files["pairs_before_symmetry"])
         folder = PairsFolder(files, manifest, True, list(notes))
-        written = audit_files(folder, title, tmp_path / "audit.html")
-        written["audit.html"](tmp_path / "audit.html")
-        return (tmp_path / "audit.html").read_text(encoding="utf-8")
+        # Pages link to those in sibling folders, so the page has a folder of its own.
+        page = tmp_path / "out/audit.html"
+        page.parent.mkdir(exist_ok=True)
+        audit_files(folder, title, page)["audit.html"](page)
+        return page.read_text(encoding="utf-8")
 
     return build
 
