@@ -200,7 +200,10 @@ class FeatureModel(ScoreRater):
     c: float
     prompts: frozenset[str]
     kind: str = "features"
-    matrix: Callable[[Sequence[str], Sequence[str]], np.ndarray] = feature_matrix
+    # A factory, as a function that is the default would be a method of the class.
+    matrix: Callable[[Sequence[str], Sequence[str]], np.ndarray] = field(
+        default_factory=lambda: feature_matrix
+    )
     gives_probability = True
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
