@@ -13,7 +13,6 @@ messages, which trl's RewardTrainer and DPOTrainer join by the model's chat temp
     train = datasets.load_dataset("parquet", data_files="OUT/data/train.parquet", split="train")
 """
 
-import json
 import re
 import textwrap
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from litbench.hub import parse_name, replace_files
 from litbench.markdown import escape, without_folders
 from litbench.records import PAIRS, as_conversations
 from litbench.show import show
+from litbench.sources.evaluation_pairs import read_audit
 from litbench.sources.posts import THING_ID
 from litbench.store import Artifact, read_manifest_of, write_json
 from litbench.tables import check_parquet
@@ -167,15 +167,6 @@ def write_data(
         with pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd") as writer:
             for batch in rows.to_batches():
                 writer.write_table(convert(pa.Table.from_batches([batch])))
-
-
-def read_audit(folder: Path, pairs: str) -> dict[str, Any]:
-    """Read audit.json; DataError if it is damaged, or of pairs with another digest."""
-    manifest = read_manifest_of(folder / "audit.json")
-    if manifest["inputs"]["pairs"]["sha256"] != pairs:
-        raise DataError(f"{folder} is the audit of other pairs: run litbench audit on these")
-    content: dict[str, Any] = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-    return content
 
 
 def write_card(

@@ -85,6 +85,7 @@ class SetFigures:
             figures are not valid.
         beside: agreement of the baselines that ran beside it.
         people: null without several annotators.
+        audit: findings of `litbench audit` on the set, worst first; null if it was not audited.
     """
 
     title: str
@@ -108,6 +109,7 @@ class SetFigures:
     trained_on_prompts: int
     beside: dict[str, Estimate]
     people: PeopleFigures | None
+    audit: list[str] | None = None
 
 
 @dataclass

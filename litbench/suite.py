@@ -10,7 +10,7 @@ writes a passport of each rater.
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +42,7 @@ from litbench.passport import (
 )
 from litbench.records import prompt_keys
 from litbench.report.suite import Entry, write_site
-from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
+from litbench.sources.evaluation_pairs import EvaluationPairs, read_audit, read_pairs
 from litbench.sources.registry import Dataset, find_dataset, list_sets, read_registry
 from litbench.store import fingerprint, read_manifest, write_atomically, write_json
 
@@ -67,7 +67,8 @@ class Suite:
     the story with notes to readers, features and a bag of words trained on the other prompts of
     each set, and, where there are several annotators, one of them against the others. Writes the
     folder of a benchmark of several sets (eval/benchmark.py), and the passport of each rater into
-    `passports` (docs/suite.md). Run a killed command again to resume it.
+    `passports` (docs/suite.md), with what `litbench audit --out DATA/SET/audit` found, if it was
+    run. Run a killed command again to resume it.
 
     Attributes:
         model: inspect-ai's name of a language model, a model folder, or a reward model's name on
@@ -337,7 +338,17 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
             if other.rater in BASELINES and other.rater != row.rater
         },
         people=_people_figures(one.annotators, row.rater, estimate),
+        audit=_audit_findings(one.evaluation),
     )
+
+
+def _audit_findings(evaluation: Evaluation) -> list[str] | None:
+    """The findings of an audit in the folder `audit` beside that of the pairs."""
+    folder = evaluation.pairs_path.parent.parent / "audit"
+    if not (folder / "audit.json").is_file():
+        return None
+    audit = read_audit(folder, evaluation.manifest["inputs"]["pairs"]["sha256"])
+    return [one["sentence"] for one in audit["findings"]] or [audit["nothing_found"]]
 
 
 def _people_figures(
@@ -430,8 +441,13 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
             given = passports.get(passport.rater)
             if given is None:
                 continue
-            if (given.sets, given.over_sets) != (passport.sets, passport.over_sets):
-                wrong = [name for name, one in passport.sets.items() if given.sets.get(name) != one]
+            # What an audit found does not follow from verdicts.
+            sets, own = (
+                {name: replace(figures, audit=None) for name, figures in one.sets.items()}
+                for one in (given, passport)
+            )
+            if (sets, given.over_sets) != (own, passport.over_sets):
+                wrong = [name for name, one in own.items() if sets.get(name) != one]
                 raise DataError(
                     f"the passport of {passport.rater} does not follow from the verdicts in "
                     f"{folder} ({', '.join(wrong) or 'means over sets'}): make it again, or leave "

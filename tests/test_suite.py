@@ -1,9 +1,11 @@
 """The suite: raters on all sets, their passports, the site, and the exports."""
 
+import html
 import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -17,12 +19,13 @@ from fake_openai import FakeOpenAI
 
 from litbench.cli import main
 from litbench.errors import ConfigError, DataError
+from litbench.experiments.audit import Audit, audit
 from litbench.metrics.intervals import ratio_interval
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.passport import eval_results, every_eval_ever, read_passport, write_passport
 from litbench.report.suite import weaknesses
 from litbench.sources.registry import import_dataset, read_registry
-from litbench.suite import Site, Suite, leaderboard_site, suite
+from litbench.suite import Site, Suite, leaderboard_site, make_passports, suite
 
 HOSTILE = "<script>alert(1)</script>"
 RATED = {
@@ -159,6 +162,28 @@ def test_figures_that_do_not_follow_from_the_verdicts_are_refused(judged, home, 
     write_sealed(content, tmp_path / "other.json")
     with pytest.raises(DataError, match=r"'sets\.voted\.coverage' is missing"):
         read_passport(tmp_path / "other.json")
+
+
+def test_the_findings_of_an_audit_are_in_the_passport(judged, home, tmp_path):
+    folder = home / "runs/voted/audit"
+    datasets = read_registry(home / "own.yaml")
+    try:
+        audit(Audit(pairs=str(home / "runs/voted/pairs"), out=folder))
+        (passport,) = [one for one in make_passports(judged, datasets) if one.rater == "longer"]
+        assert passport.sets["voted"].audit
+        assert passport.sets["rated"].audit is None
+        write_passport(passport, tmp_path / "longer.json")
+        # Figures are computed again without what the audit says, here that of no set.
+        shutil.rmtree(folder)
+        keys = {"runs": [judged], "registry": home / "own.yaml", "out": tmp_path / "site"}
+        leaderboard_site(Site(passports=[tmp_path / "longer.json"], **keys))
+        page = html.unescape((tmp_path / "site/index.html").read_text(encoding="utf-8"))
+        assert passport.sets["voted"].audit[0] in page
+        audit(Audit(pairs=str(home / "runs/rated/pairs"), out=folder))
+        with pytest.raises(DataError, match="audit of other pairs"):
+            make_passports(judged, datasets)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -233,6 +233,7 @@ def _warnings(figures: SetFigures) -> list[str]:
         found.append(f"content-blind: {names} agrees with annotators more than one of them does")
     if figures.agreement.effective_clusters < 20:
         found.append(f"few prompts: {figures.agreement.effective_clusters:.0f} effective")
+    found += [f"audit: {finding}" for finding in (figures.audit or [])[:1]]
     return found
 
 

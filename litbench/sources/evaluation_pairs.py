@@ -1,8 +1,10 @@
-"""Read the pairs of an evaluation, and check held-out pairs."""
+"""Read the pairs of an evaluation and their audit, and check held-out pairs."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +13,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.records import prompt_keys
 from litbench.sources.pairs import read_any_pairs
 from litbench.sources.ratings import ROUNDING
+from litbench.store import read_manifest_of
 from litbench.text import digest, prompt_key
 
 
@@ -158,3 +161,20 @@ def read_held_out(
             "evaluation_split or evaluation_pairs, or train on a split"
         )
     return held_out
+
+
+def read_audit(folder: Path, pairs: str) -> dict[str, Any]:
+    """Read the result of `litbench audit` on some pairs.
+
+    Args:
+        folder: its output folder.
+        pairs: digest of the pairs file.
+
+    Raises:
+        DataError: audit.json is missing, damaged, or of other pairs.
+    """
+    manifest = read_manifest_of(folder / "audit.json")
+    if manifest["inputs"]["pairs"]["sha256"] != pairs:
+        raise DataError(f"{folder} is the audit of other pairs: run litbench audit on these")
+    content: dict[str, Any] = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    return content
