@@ -5,7 +5,7 @@
 #   bash benchmarks/gpu.sh kernels    # one step: see the case below
 #   TINY=1 bash benchmarks/gpu.sh     # tries every command on a CPU, with tiny sizes
 #
-# Reads StoryER's pairs from runs/storyer (configs/data/storyer_pairs.yaml). Models have random weights or
+# Reads the pairs of `litbench data import storyer` in runs/storyer. Models have random weights or
 # come from packages. Prints tables and JSON objects, which are kept in $OUT (default runs/gpu).
 set -euo pipefail
 cd "$(dirname "$0")/.."

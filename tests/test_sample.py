@@ -1,7 +1,6 @@
-"""The embedded sample agrees with its card, and its votes are reproducible."""
+"""The embedded sample agrees with its card."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +9,6 @@ from litbench.curation.tokens import count_tokens, load_tokenizer
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample
 from litbench.text import count_words, normalise, prompt_key
-
-VOTES = Path(__file__).parent.parent / "configs/data/sample_votes.yaml"
 
 
 @pytest.fixture(scope="module")
