@@ -22,6 +22,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import compare_annotators
 from litbench.evaluation.results import Evaluation, find_input
+from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
 from litbench.judges.store import Sampling, file_name
 from litbench.metrics.annotators import AnnotatorAgreement
@@ -117,20 +118,11 @@ def raters_of(config: Suite) -> dict[str, Any]:
     }
     raters = dict(config.rater)
     for model in config.model:
-        is_judge = not Path(model).exists() and model.partition("/")[0] in _providers()
+        is_judge = not Path(model).exists() and model.partition("/")[0] in providers()
         raters[model] = judge | {"model": model} if is_judge else model_entry(model)
     if taken := sorted(set(raters) & set(BASELINES)):
         raise ConfigError(f"rater '{taken[0]}' is a baseline of the suite: choose another name")
     return raters
-
-
-def _providers() -> set[str]:
-    """The first parts of inspect-ai's names of models."""
-    from inspect_ai._util.registry import registry_find, registry_info  # noqa: PLC0415
-    from inspect_ai.model._providers import providers  # noqa: F401, PLC0415
-
-    known = registry_find(lambda info: info.type == "modelapi")
-    return {registry_info(one).name.rpartition("/")[2] for one in known}
 
 
 def sets_of(config: Suite) -> dict[str, Dataset]:

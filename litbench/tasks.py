@@ -22,6 +22,7 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig, ModelOutput, get_model
 from inspect_ai.scorer import Score, Scorer, grouped, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.util import registry_info
 
 from litbench.config import as_plain
 from litbench.evaluation.benchmark import find_sets
@@ -97,14 +98,19 @@ def _session(protocol: Protocol, state: TaskState) -> Session:
 
 
 def _scorer(metrics: Mapping[str, Any]) -> Callable[[Callable[..., Scorer]], Any]:
-    """Register a scorer under its name, and for logs under litbench/NAME.
+    """Register a scorer as litbench/NAME, and the one that is logged as litbench/litbench/NAME.
 
     inspect-ai logs a scorer without its package, and `inspect score` then looks for what is logged.
+    It adds the package itself only where it sees how that was installed, which it does not where
+    Python finds the folder `litbench.egg-info` of a checkout first.
     """
 
     def register(make: Callable[..., Scorer]) -> Any:
-        scorer(metrics=metrics)(make)
-        return scorer(metrics=metrics, name=f"litbench/{make.__name__}")(make)
+        name = f"litbench/{make.__name__}"
+        seen = registry_info(scorer(metrics=metrics)(make)).name == name
+        if not seen:
+            scorer(metrics=metrics, name=name)(make)
+        return scorer(metrics=metrics, name=name if seen else f"litbench/{name}")(make)
 
     return register
 

@@ -173,6 +173,20 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
+def providers() -> list[str]:
+    """Return the names of inspect-ai's providers; none where it is not installed."""
+    try:
+        import inspect_ai.model  # noqa: F401, PLC0415
+        from inspect_ai._util.registry import (  # noqa: PLC0415
+            registry_find,
+            registry_unqualified_name,
+        )
+    except ImportError:
+        return []
+    found = registry_find(lambda info: info.type == "modelapi")
+    return sorted(map(registry_unqualified_name, found))
+
+
 def check_model(name: str) -> None:
     """Raise a ConfigError for a model without a provider, or with one that inspect-ai lacks.
 
@@ -181,17 +195,8 @@ def check_model(name: str) -> None:
     provider, _, rest = name.partition("/")
     if not rest:
         raise ConfigError(f"model {name}: its provider is missing: write openai/{name}, or another")
-    try:
-        import inspect_ai.model  # noqa: F401, PLC0415
-        from inspect_ai._util.registry import (  # noqa: PLC0415
-            registry_find,
-            registry_unqualified_name,
-        )
-    except ImportError:
-        return
-    known = map(registry_unqualified_name, registry_find(lambda info: info.type == "modelapi"))
-    if provider not in (providers := sorted(known)):
-        raise ConfigError(f"model {name}: unknown provider: {nearest(provider, providers)}")
+    if (known := providers()) and provider not in known:
+        raise ConfigError(f"model {name}: unknown provider: {nearest(provider, known)}")
 
 
 def is_error(answer: Answer) -> bool:
