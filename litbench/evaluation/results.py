@@ -19,6 +19,7 @@ from litbench.models.baselines import NotesRater
 from litbench.raters import judge_pairs
 from litbench.records import VERDICTS, connected_prompts
 from litbench.report.pages import ReportData, render_report
+from litbench.sources.columns import given_columns
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import Artifact, is_output, read_manifest, source_digest
 from litbench.tables import read_table
@@ -125,8 +126,8 @@ class Evaluation:
     def pairs(self) -> EvaluationPairs:
         """The pairs that were judged."""
         config = self.manifest["config"]
-        split, columns = config.get("split"), config.get("columns")
-        pairs = read_pairs(self.pairs_path, self.wider_path, split, columns=columns)
+        columns = given_columns(config)
+        pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         return pairs.select(self.verdicts["pair_id"].unique())
 
