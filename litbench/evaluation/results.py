@@ -12,6 +12,7 @@ import pyarrow as pa
 from litbench.errors import DataError
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
 from litbench.records import VERDICTS
+from litbench.sources.columns import given_columns
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import Artifact, is_output, read_manifest, source_digest
 from litbench.tables import read_table
@@ -118,8 +119,8 @@ class Evaluation:
     def pairs(self) -> EvaluationPairs:
         """The pairs that were judged."""
         config = self.manifest["config"]
-        split, columns = config.get("split"), config.get("columns")
-        pairs = read_pairs(self.pairs_path, self.wider_path, split, columns=columns)
+        columns = given_columns(config)
+        pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         return pairs.select(self.verdicts["pair_id"].unique())
 
