@@ -1,4 +1,4 @@
-"""The chain of LitBench's Figure 7, from prompts to readers, by the commands of its config's header."""
+"""The chain of LitBench's Figure 7, from prompts to readers, by the commands of its config."""
 
 import itertools
 import json
