@@ -226,7 +226,7 @@ def draw_figure_5(entries: Sequence[Entry]) -> Figure | None:
         )
         for (group, _), members in families.items()
     ]
-    drawn = figures.curves(lines, "parameters", tick=figures.write_size, mark=_mark())
+    drawn = figures.curves(lines, "parameters", tick=figures.short_count, mark=_mark())
     caption = (
         "Agreement with its 95 % interval, by prompt, for raters whose size is known. A line joins "
         "raters of one family. Dotted: chance."
