@@ -63,9 +63,7 @@ def cells_of(graded: Graded, quantity: str) -> list[Cell]:
         if row["quantity"] == quantity
     ]
     means = _means(rows, "writer", "prompt_id", "rater")
-    return [
-        Cell(writer, prompt, judge, grade) for (writer, prompt, judge), grade in means.items()
-    ]
+    return [Cell(writer, prompt, judge, grade) for (writer, prompt, judge), grade in means.items()]
 
 
 def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
