@@ -59,10 +59,8 @@ from litbench.metrics.writers import (
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
-from litbench.report.pages import write_writers
-from litbench.report.writers import Comparison, comparison_notes, comparison_tables
+from litbench.report.writers import Comparison, comparison_notes, write_writers
 from litbench.scoring import score_stories
-from litbench.show import show
 from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
@@ -331,10 +329,9 @@ def main(config: Config) -> None:
         return
     graded, parts = read_runs(folders), Cache(config.out / "parts")
     comparison = compare(config, graded, parts)
-    tables, notes = comparison_tables(comparison), comparison_notes(comparison)
+    notes = comparison_notes(comparison)
     if config.utility_prior and comparison.utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    parts_of_text = [f"{title}\n{show(table)}" for title, table in tables.items()]
     rows = [
         {
             "writer": row.writer,
@@ -350,25 +347,18 @@ def main(config: Config) -> None:
     ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
     artifact.write("writers.csv", partial(write_csv, rows))
-    artifact.write_text("writers.txt", "\n\n".join([*parts_of_text, *notes]) + "\n")
     artifact.counts = {
         "writers": len(rows),
         "grades": len(graded.rows),
         "missing_grades": graded.missing,
     }
-    lowest = min(one.low for one in comparison.ranges)
-    highest = max(one.high for one in comparison.ranges)
     write_writers(
         artifact,
-        comparison.quantity,
-        comparison.rows,
-        tables,
+        comparison,
         notes,
         config.published,
-        scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
-        f"{highest:.2f}.",
-        excerpts=read_excerpts(graded, [row.writer for row in comparison.rows]),
-        distributions=criterion_grades(graded),
+        read_excerpts(graded, [row.writer for row in comparison.rows]),
+        criterion_grades(graded),
     )
     artifact.finish()
     parts.discard_unused()

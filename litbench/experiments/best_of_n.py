@@ -11,16 +11,15 @@ Schulman and Hilton, 2023, Scaling laws for reward model overoptimization).
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import Runtime
-from litbench.entries import RaterSpec, files_of, parse_raters
+from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
 from litbench.metrics.csv_table import write_csv
@@ -50,20 +49,16 @@ class BestOfN:
 
     Attributes:
         stories: one or several stories tables, which are pooled, such as one per generator.
-        rater: the rater that ranks, one named entry that gives rewards, such as
-            {verifier: {kind: reward, path: runs/verifier/model}}.
+        raters: named entries that give rewards: the rater that ranks, and a second one, if any.
         out: output folder.
-        second: a second rater, in the same form.
         where: SQL condition on the rows of `stories`.
         least_stories: leave out prompts with fewer stories; n is at most the smallest number of
             stories of the remaining prompts.
     """
 
-    # The contents of the tables are inputs; their paths do not matter.
-    stories: Annotated[str | list[str], Runtime]
-    rater: dict[str, Any]
+    stories: str | list[str]
+    raters: dict[str, Any]
     out: Path
-    second: dict[str, Any] = field(default_factory=dict)
     where: str | None = None
     least_stories: int = 2
 
@@ -186,14 +181,6 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
     return choices
 
 
-def _read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
-    """Parse and check an entry that names one rater."""
-    if len(entry) != 1:
-        raise ConfigError(f"{key} names {len(entry)} raters: give exactly one")
-    (spec,) = parse_raters(entry)
-    return spec
-
-
 def _read_stories(paths: list[str], where: str | None) -> pa.Table:
     """Read all stories, sorted so that the order of rows and files has no effect."""
     tables = [read_foreign(path, STORIES, where=where) for path in paths]
@@ -231,16 +218,17 @@ def _best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
 
 def run_best_of_n(config: BestOfN, program: str) -> None:
     """Score and rank the stories, and write the results."""
-    specs = {"rater": _read_entry(config.rater, "rater")}
-    if config.second:
-        specs["second"] = _read_entry(config.second, "second")
+    if len(config.raters) > 2:
+        raise ConfigError(f"raters has {len(config.raters)} entries: give one or two")
+    specs = dict(zip(("rater", "second"), parse_raters(config.raters), strict=False))
     if config.least_stories < 2:
         raise ConfigError(f"least_stories is {config.least_stories}: give at least 2")
     paths = [config.stories] if isinstance(config.stories, str) else config.stories
     artifact = Artifact(
         config.out,
         program=program,
-        config=config,
+        # The contents of the tables are inputs; the order of the raters matters.
+        config=vars(config) | {"stories": None, "raters": list(config.raters.items())},
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
     )
