@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, command, rating_folder, serving
+from study_folder import TEXTS, begin, command, hidden, join, rating_folder, serving
 
 from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.human_study.plan import Plan
-from litbench.human_study.ratings import CHECK, RatingStore, estimate_ratings, right_number
+from litbench.human_study.ratings import CHECK, RatingStore, right_number
 from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.tables import read_table
@@ -31,12 +31,6 @@ def make(tmp_path, load_program):
         return rating_folder(tmp_path / "study", program, prompts, writers, **plan)
 
     return write
-
-
-def begin(store, reader):
-    store.start(reader)
-    store.try_statements(reader, 0, are_right=True)
-    return store.next_page(reader)
 
 
 def rate(store, reader, page, number=4, *, is_careful=True):
@@ -70,7 +64,7 @@ def test_keys_of_another_kind(plan, message):
 
 def test_stories_and_positions_are_balanced(make):
     study = make(prompts=4, writers=5, readers_per_story=10, groups_per_reader=2, most_starting=21)
-    assert estimate_ratings(study)["readers"] == 20
+    assert study.estimate()["readers"] == 20
     store = RatingStore(study)
     for at in range(20):
         begin(store, f"r{at}")
@@ -147,19 +141,6 @@ def browser(make):
         return client
 
     return build
-
-
-def hidden(page):
-    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
-
-
-def join(client):
-    page = client.post("/start", data={"reader": "reader1", "agree": "yes"})
-    right = {
-        f"statement{at}": "true" if one.is_true else "false"
-        for at, one in enumerate(client.study.plan.statements)
-    }
-    return client.post("/statements", data=hidden(page) | right)
 
 
 def chosen(page, number):
