@@ -406,6 +406,11 @@ class Store:
         """What a page shows; values that `read_form` reads may be overridden."""
         raise NotImplementedError
 
+    def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
+        """The pages that are answered together with this one, with the values that show answers."""
+        del reader
+        return [(page, {})]
+
     def read_form(self, form: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         """The answer of a form, and the values that show it again; ValueError if it is none."""
         raise NotImplementedError
