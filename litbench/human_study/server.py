@@ -40,7 +40,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
 from litbench.errors import LitBenchError
-from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, Study
+from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID
 from litbench.human_study.ratings import IncompleteError
 from litbench.human_study.sessions import Play, SessionStore, SessionStudy, action_of
 from litbench.human_study.store import Page, Store
@@ -133,9 +133,9 @@ def go_on() -> RedirectResponse:
     return RedirectResponse("/read", 303)
 
 
-def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
+def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
     """Create the ASGI application; `allowed_hosts` are accepted values of the Host header."""
-    plan = study.plan
+    study, plan = store.study, store.study.plan
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
