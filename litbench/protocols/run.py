@@ -264,6 +264,8 @@ class _Tables:
         for path in sorted(self._scratch.iterdir()):
             artifact.write(path.name, partial(shutil.move, path))
         self._scratch.rmdir()
+        # Return the writers' buffers to the system before the summary is computed.
+        pa.default_memory_pool().release_unused()
         artifact.write("rejected.jsonl", self.unfinished.write)
 
     def _write(self, name: str) -> None:
