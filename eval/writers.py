@@ -59,10 +59,8 @@ from litbench.metrics.writers import (
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
-from litbench.report.pages import write_writers
-from litbench.report.writers import Comparison, comparison_notes, comparison_tables
+from litbench.report.writers import Comparison, comparison_notes, write_writers
 from litbench.scoring import score_stories
-from litbench.show import show
 from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
@@ -331,11 +329,9 @@ def main(config: Config) -> None:
         not_comparable=graded.notes,
         trained_on=trained_on,
     )
-    tables, notes = comparison_tables(comparison), comparison_notes(comparison)
+    notes = comparison_notes(comparison)
     if config.utility_prior and utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    parts_of_text = [f"{title}\n{show(table)}" for title, table in tables.items()]
-    text = "\n\n".join([*parts_of_text, *notes]) + "\n"
     table = [
         {
             "writer": row.writer,
@@ -351,27 +347,18 @@ def main(config: Config) -> None:
     ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
     artifact.write("writers.csv", partial(write_csv, table))
-    artifact.write_text("writers.txt", text)
     artifact.counts = {
         "writers": len(rows),
         "grades": len(graded.rows),
         "missing_grades": graded.missing,
     }
-    lowest, highest = (
-        pick(getattr(one, end) for one in comparison.ranges)
-        for pick, end in ((min, "low"), (max, "high"))
-    )
     write_writers(
         artifact,
-        quantity,
-        rows,
-        tables,
+        comparison,
         notes,
         config.published,
-        scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
-        f"{highest:.2f}.",
-        excerpts=read_excerpts(graded, [row.writer for row in rows]),
-        distributions=criterion_grades(graded),
+        read_excerpts(graded, [row.writer for row in rows]),
+        criterion_grades(graded),
     )
     artifact.finish()
     parts.discard_unused()

@@ -31,6 +31,7 @@ from litbench.config import Positional, nearest, report_errors, run_program
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.report import render_report
 from litbench.judges.store import Sampling
 from litbench.models import model_entry, trained_columns
 from litbench.scoring import (
@@ -138,7 +139,7 @@ def judge(config: Judge) -> None:
     for evaluation in run_benchmark(benchmark, "litbench judge").values():
         page = (config.out / "report.html").resolve()
         try:
-            text = evaluation.report(f"LitBench: {config.pairs.name}", page)
+            text = render_report(evaluation, f"LitBench: {config.pairs.name}", page)
         except MissingExtraError as error:
             print(f"no report: {error}")
         else:

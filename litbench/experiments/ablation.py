@@ -30,7 +30,6 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import Job, evaluate
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, leaderboard_csv, plain
-from litbench.metrics.printing import leaderboard_text
 from litbench.records import PAIRS, prompt_keys
 from litbench.report import figures
 from litbench.report.document import (
@@ -48,7 +47,7 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
-from litbench.report.pages import agreement_columns
+from litbench.report.leaderboard import agreement_columns, leaderboard_text
 from litbench.sources.pairs import as_pairs, read_any_pairs
 from litbench.store import Artifact, Cache, fingerprint, write_json
 from litbench.tables import write_table

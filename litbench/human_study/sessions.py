@@ -77,6 +77,12 @@ class SessionStudy(RubricStudy):
         study = cls.of(folder, read_plan(folder))
         known = read_manifest(folder)["inputs"]
         for name, path in study.protocol.files().items():
+            if name not in known:
+                raise DataError(
+                    f"{folder}: its manifest has no digest of {name} ({path}), as an earlier "
+                    "version wrote it: make the study again in another folder, or end it with that "
+                    "version"
+                )
             if known[name]["sha256"] != source_digest(path):
                 raise DataError(f"{name}: {path} was changed since the study was made: restore it")
         return study

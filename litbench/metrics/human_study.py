@@ -22,9 +22,7 @@ from litbench.errors import DataError
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
-from litbench.metrics.printing import annotators_text
 from litbench.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
-from litbench.show import show
 
 CHOICES = Schema(
     "choices",
@@ -280,27 +278,6 @@ def study_figures(
         seconds=np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None,
         annotators=annotators,
     )
-
-
-def figures_text(figures: StudyFigures) -> str:
-    """The figures for a terminal."""
-    shares = figures.shares.items()
-    lines = [
-        f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
-        f"{figures.prompts:,} prompts",
-        "",
-        show([[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares])
-        if shares
-        else "",
-    ]
-    if figures.seconds is not None:
-        quartiles = ", ".join(f"{at:.0f}" for at in figures.seconds)
-        lines.append(f"seconds for a pair, quartiles: {quartiles}")
-    if figures.hurried is not None:
-        lines.append(f"answers first sent too early: {figures.hurried:.1%}")
-    if figures.annotators is not None:
-        lines += ["", annotators_text(figures.annotators)]
-    return "\n".join(lines) + "\n"
 
 
 def one_reader(

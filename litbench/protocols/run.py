@@ -42,7 +42,6 @@ from litbench.judges.session import (
 )
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
 from litbench.metrics.intervals import jackknife_interval
-from litbench.metrics.printing import write_dollars
 from litbench.protocols.protocol import (
     MOST_JUDGE_SAMPLES,
     PROTOCOLS,
@@ -57,7 +56,7 @@ from litbench.protocols.protocol import (
 )
 from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
-from litbench.show import show
+from litbench.show import show, write_dollars
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
 from litbench.text import count_words

@@ -14,10 +14,9 @@ from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
-from litbench.metrics.printing import write_dollars
 from litbench.report import figures
 from litbench.report.document import Figure, short_name, signed
-from litbench.show import latex_escape, show
+from litbench.show import latex_escape, show, write_dollars
 from litbench.text import clean_name
 
 _GROUP_OF_KIND = {
