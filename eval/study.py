@@ -26,7 +26,7 @@ from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import compare_annotators
 from litbench.evaluation.results import Evaluation
-from litbench.human_study.plan import Study
+from litbench.human_study.pairs import PairStudy
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement
 from litbench.metrics.csv_table import write_csv
@@ -115,7 +115,7 @@ def input_paths(config: Config) -> dict[str, Path]:
 
 def read_study(folder: Path, verifier: str, raters: pa.Table) -> Collected:
     """Read a study of our own, whose readers are compared with raters on its pairs."""
-    study, choices = Study.open(folder), read_table(export_of(folder), CHOICES)
+    study, choices = PairStudy.open(folder), read_table(export_of(folder), CHOICES)
     pairs = study.pairs
     longer = (1 + np.sign(np.nan_to_num(length_differences(pairs)))) / 2
     credits = {verifier: np.ones(pairs.num_rows), "longer": longer}

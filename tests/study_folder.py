@@ -17,12 +17,10 @@ import pyarrow as pa
 
 from litbench.cli import main
 from litbench.config import as_plain, build
-from litbench.human_study.command import open_study
-from litbench.human_study.plan import Plan, Study
-from litbench.human_study.ratings import RatingStore
-from litbench.human_study.sessions import SessionStore
+from litbench.human_study.command import KINDS, open_study
+from litbench.human_study.pairs import PairStore, PairStudy
+from litbench.human_study.plan import Plan
 from litbench.human_study.simulation import Reader, SimulatedReaders
-from litbench.human_study.store import Store
 from litbench.records import STORIES, empty_columns
 from litbench.store import Artifact, write_json
 from litbench.tables import write_table
@@ -46,14 +44,14 @@ def study_pairs(pair_table, count):
     return pair_table(rows).sort_by("pair_id")
 
 
-def write_study(folder: Path, pairs: pa.Table, **plan) -> Study:
+def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
     """Write a study's folder as data_prep/make_study.py does."""
     given = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
     artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
     artifact.write("pairs.parquet", partial(write_table, pairs))
     artifact.write("plan.json", partial(write_json, as_plain(given)))
     artifact.finish()
-    return Study.open(folder)
+    return PairStudy.open(folder)
 
 
 def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
@@ -93,10 +91,10 @@ def session_folder(folder: Path, make_study, **plan):
     return open_study(folder)
 
 
-def simulate_choices(study: Study, crowd: SimulatedReaders) -> pa.Table:
+def simulate_choices(study: PairStudy, crowd: SimulatedReaders) -> pa.Table:
     """The choices of a study that has all its readers, who answer the store without a server."""
     # Every look at the clock is a minute later, so that nobody reads too fast.
-    store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
+    store = PairStore(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
     for number in itertools.count(1):
         reader = Reader(crowd, number, study.plan.pairs_per_reader)
         store.start(reader.name)
@@ -113,7 +111,7 @@ def simulate_choices(study: Study, crowd: SimulatedReaders) -> pa.Table:
     return choices
 
 
-def check_balance(store: Store) -> None:
+def check_balance(store: PairStore) -> None:
     """Two pairs differ by one reader at most, and the two sides of a pair by one."""
     (total,) = store._all(
         """select max(total) - min(total) <= 1, max(abs(first - (total - first))) <= 1 from (
@@ -144,13 +142,12 @@ def wait_for(url: str) -> None:
 
 
 @contextlib.contextmanager
-def serving(study: Study, now=time.time):
+def serving(study: PairStudy, now=time.time):
     """Serve a study from a thread; yields its address and its store."""
     from litbench.human_study.server import make_app  # noqa: PLC0415
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
 
-    kinds = {"pairs": Store, "ratings": RatingStore, "session": SessionStore}
-    port, store = free_port(), kinds[study.plan.kind](study, now=now)
+    port, store = free_port(), KINDS[study.plan.kind][1](study, now=now)
     app = make_app(study, store, ["127.0.0.1"])
     server = make_server(app, ServerLimits(), "127.0.0.1", port)
     thread = threading.Thread(target=server.run)

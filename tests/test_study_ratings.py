@@ -12,7 +12,7 @@ from study_folder import TEXTS, command, rating_folder, serving
 from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.human_study.plan import Plan
-from litbench.human_study.ratings import CHECK, RatingStore, estimate_ratings, right_number
+from litbench.human_study.ratings import CHECK, RatingStore, right_number
 from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.tables import read_table
@@ -70,7 +70,7 @@ def test_keys_of_another_kind(plan, message):
 
 def test_stories_and_positions_are_balanced(make):
     study = make(prompts=4, writers=5, readers_per_story=10, groups_per_reader=2, most_starting=21)
-    assert estimate_ratings(study)["readers"] == 20
+    assert study.estimate()["readers"] == 20
     store = RatingStore(study)
     for at in range(20):
         begin(store, f"r{at}")

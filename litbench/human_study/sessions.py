@@ -24,9 +24,9 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.errors import DataError, LitBenchError
-from litbench.human_study.plan import Plan, read_plan, reading_text, reading_time
+from litbench.human_study.plan import OTHER_VERSION, Plan, read_plan, reading_text, reading_time
 from litbench.human_study.ratings import RatingStore, RubricStudy, rating_rows
-from litbench.human_study.store import Page, page_of
+from litbench.human_study.store import Page, Shown, page_of
 from litbench.judges.session import RECORDED, WRITER, Models, Request, Session, UnfinishedError
 from litbench.judges.store import Answer, AnswerStore, keys_of
 from litbench.protocols.narra.episode import READER
@@ -79,9 +79,7 @@ class SessionStudy(RubricStudy):
         for name, path in study.protocol.files().items():
             if name not in known:
                 raise DataError(
-                    f"{folder}: its manifest has no digest of {name} ({path}), as an earlier "
-                    "version wrote it: make the study again in another folder, or end it with that "
-                    "version"
+                    f"{folder}: its manifest has no digest of {name} ({path}): {OTHER_VERSION}"
                 )
             if known[name]["sha256"] != source_digest(path):
                 raise DataError(f"{name}: {path} was changed since the study was made: restore it")
@@ -107,6 +105,31 @@ class SessionStudy(RubricStudy):
         """The story was read in its session."""
         del name
         return 0.0
+
+    def estimate(self) -> dict[str, Any]:
+        """The readers, hours and pay of the study."""
+        cells, writers = len(self.by_id), len(self.models.writers)
+        if not cells:
+            raise DataError("cards: none of these cards is known: name others, or leave cards out")
+        turns = sum(map(self.words_of, self.by_id)) / cells / _TURN_WORDS
+        time_of = reading_time(self, cells * self.plan.readers_per_card, 1, turns * _TURN_SECONDS)
+        limit = self.plan.dollars_per_reader
+        return {
+            "writers": writers,
+            "cards": cells // writers,
+            "most_dollars": None if limit is None else limit * time_of["readers"],
+            **time_of,
+        }
+
+    def estimate_text(self, found: Mapping[str, Any]) -> str:
+        """The estimate for a terminal."""
+        text = f"""\
+{found["writers"]:,} writers and {found["cards"]:,} cards, {self.plan.readers_per_card} readers of \
+each: {found["readers"]:,} sessions
+{reading_text(self.plan, found)}"""
+        if found["most_dollars"] is not None:
+            text += f"writers cost at most ${found['most_dollars']:,.2f}\n"
+        return text + "what a session usually costs: litbench run narra --dry_run\n"
 
     def answers_of(self, number: int, place: int) -> Path:
         """The folder of the writer's answers in a session."""
@@ -141,6 +164,7 @@ class SessionStudy(RubricStudy):
 class SessionStore(RatingStore):
     """The store of a study of sessions."""
 
+    nouns = ("rated sessions", "card")
     _study: SessionStudy  # type: ignore[assignment]
 
     def _has_room(self) -> bool:
@@ -203,6 +227,11 @@ class SessionStore(RatingStore):
             raise ValueError("no such answer")
         return super()._read_answer(page, answer)
 
+    def view(self, reader: str, page: Page) -> Shown:
+        """The rubric alone: its reader knows the story."""
+        template, values = super().view(reader, page)
+        return template, values | {"story": None}
+
     def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
         """The page alone."""
         del reader
@@ -233,6 +262,44 @@ class SessionStore(RatingStore):
             seconds = dict(map(tuple, self._all(asked, page.number, page.place)))
             found.append((page, row["reader"], self.turns(page), seconds))
         return found
+
+    def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """All answers, and turns, stories, ratings and grades of a run.
+
+        Sessions are run again from the stored answers. Ratings and grades of people are without
+        the readers whom the rules leave out.
+        """
+        study, answers = self._study, self.answers()
+        rated = {row["reader"]: row for row in answers.to_pylist() if row["excluded"] is None}
+        tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+        for page, reader, turns, seconds in self.sessions():
+            session, item = asyncio.run(_replay(study, page, turns))
+            found = rows_of(session, item, study.models)
+            for row in found["turns"]:
+                if row["role"] == READER:
+                    row["seconds"] = seconds[row["step"]]
+            for row in found["stories"]:
+                row["n_words"] = count_words_of(row["text"])
+            if reader in rated and found["stories"]:
+                story, answer = found["stories"][0], rated[reader]
+                found["ratings"] = rating_rows(
+                    study.rubric,
+                    answer,
+                    story_id=story["story_id"],
+                    sample=session.sample,
+                    story_digest=story_digest(item.prompt, story["text"]),
+                )
+                place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
+                found["grades"] += [
+                    {**place, "rater": reader, "quantity": name, "grade": grade}
+                    for name, grade in grades(json.loads(answer["ratings"])).items()
+                ]
+            for name in tables:
+                tables[name] += found[name]
+        known = {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()}
+        protocol = study.protocol
+        facts = {"protocol": PROTOCOL, "headline": protocol.headline, **protocol.record()}
+        return {"answers": answers, **known}, facts
 
 
 class Play:
@@ -333,48 +400,6 @@ def action_of(step: str, form: Mapping[str, str]) -> str | None:
     return None if said is None else json.dumps(said, ensure_ascii=False)
 
 
-def tables_of_sessions(study: SessionStudy, store: SessionStore) -> dict[str, pa.Table]:
-    """The export of a study: all answers, and turns, stories, ratings and grades of a run.
-
-    Sessions are run again from the stored answers. Ratings and grades of people are without the
-    readers whom the rules leave out.
-    """
-    answers = store.answers()
-    rated = {row["reader"]: row for row in answers.to_pylist()}
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
-    for page, reader, turns, seconds in store.sessions():
-        session, item = asyncio.run(_replay(study, page, turns))
-        found = rows_of(session, item, study.models)
-        for row in found["turns"]:
-            if row["role"] == READER:
-                row["seconds"] = seconds[row["step"]]
-        for row in found["stories"]:
-            row["n_words"] = count_words_of(row["text"])
-        answer = rated.get(reader)
-        if answer is not None and answer["excluded"] is None and found["stories"]:
-            story, given = found["stories"][0], json.loads(answer["ratings"])
-            found["ratings"] = rating_rows(
-                study.rubric,
-                given,
-                story_id=story["story_id"],
-                rater=reader,
-                sample=session.sample,
-                story_digest=story_digest(item.prompt, story["text"]),
-                explanation=answer["reason"],
-                seconds=answer["seconds"],
-            )
-            place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
-            found["grades"] += [
-                {**place, "rater": reader, "quantity": name, "grade": grade}
-                for name, grade in grades(given).items()
-            ]
-        for name in tables:
-            tables[name] += found[name]
-    return {"answers": answers} | {
-        name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()
-    }
-
-
 async def _replay(study: SessionStudy, page: Page, turns: dict[str, str]) -> tuple[Session, Item]:
     """A session from its stored answers; nothing is asked."""
     session, item = study.session(page)
@@ -397,30 +422,3 @@ async def _replay(study: SessionStudy, page: Page, turns: dict[str, str]) -> tup
         except UnfinishedError as error:
             session.reason = str(error)
     return session, item
-
-
-def estimate_sessions(study: SessionStudy) -> dict[str, Any]:
-    """The readers, hours and pay of a study, see `estimate_sessions_text`."""
-    cells = len(study.by_id)
-    if not cells:
-        raise DataError("cards: none of these cards is known: name others, or leave cards out")
-    turns = sum(map(study.words_of, study.by_id)) / cells / _TURN_WORDS
-    time_of = reading_time(study, cells * study.plan.readers_per_card, 1, turns * _TURN_SECONDS)
-    limit = study.plan.dollars_per_reader
-    return {
-        "writers": len(study.models.writers),
-        "cards": cells // len(study.models.writers),
-        "most_dollars": None if limit is None else limit * time_of["readers"],
-        **time_of,
-    }
-
-
-def estimate_sessions_text(plan: Plan, found: dict[str, Any]) -> str:
-    """The estimate for a terminal."""
-    text = f"""\
-{found["writers"]:,} writers and {found["cards"]:,} cards, {plan.readers_per_card} readers of \
-each: {found["readers"]:,} sessions
-{reading_text(plan, found)}"""
-    if found["most_dollars"] is not None:
-        text += f"writers cost at most ${found['most_dollars']:,.2f}\n"
-    return text + "what a session usually costs: litbench run narra --dry_run\n"

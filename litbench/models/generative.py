@@ -320,12 +320,13 @@ class GenerativeRaterOptions(ModelOptions):
 
     def load(self, name: str) -> GenerativeModel:
         """Load the model."""
-        loaded = load_folder(self, "language", "generative")
-        model, tokenizer = loaded.model, loaded.tokenizer
+        stored, record = load_folder(self, "language", "generative")
+        model = stored["model"]
         require_packing(model, self.path)
-        if loaded.question is None:
+        question = None if record is None else record.question
+        if question is None:
             question = make_question(
-                tokenizer,
+                stored["tokenizer"],
                 model,
                 choose_template(self.template, self.answer, self.form or "chat"),
                 self.max_length or _DEFAULT_MAX_LENGTH,
@@ -339,15 +340,6 @@ class GenerativeRaterOptions(ModelOptions):
                     f"rater {name}: {self.path} uses the question that it was trained on: remove "
                     + ", ".join(named)
                 )
-            question = loaded.question
         return GenerativeModel(
-            model,
-            tokenizer,
-            question,
-            name=name,
-            prompts=loaded.prompts,
-            batch_tokens=self.batch_tokens,
-            least_label_mass=self.least_label_mass,
-            training=loaded.training,
-            adapter=loaded.adapter,
+            **stored, question=question, name=name, least_label_mass=self.least_label_mass
         )
