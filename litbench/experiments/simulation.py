@@ -64,8 +64,6 @@ _SUBSAMPLES = 4
 # can learn to prefer an author; and of the variance of quality.
 _AUTHOR_SHARE = 0.3
 _AUTHORS = 2_000
-# Lognormal lengths.
-_MEDIAN_WORDS, _WORDS_SPREAD = 420.0, 0.7
 # Standard deviations of log audience and of log luck, log-odds of an upvote for an average story,
 # and the probability of a downvote.
 _AUDIENCE_SPREAD, _LUCK, _BASE, _DOWN = 0.7, 0.35, -2.3, 0.015
@@ -87,6 +85,8 @@ class World:
     Attributes:
         prompts: number of prompts.
         stories_per_prompt: mean number of stories of a prompt; every prompt has at least one.
+        median_words: median length of a story.
+        words_spread: standard deviation of log length.
         quality_length: correlation of quality and log length.
         audience: median number of readers of a prompt.
         decay_hours: time in which the rate of new readers falls to 1/e. If infinite, all readers
@@ -100,6 +100,8 @@ class World:
 
     prompts: Count = 1_000
     stories_per_prompt: Annotated[float, Field(ge=1, le=1e7)] = 8.0
+    median_words: Annotated[float, Field(ge=1, le=1e5)] = 420.0
+    words_spread: Annotated[float, Field(ge=0, le=3)] = 0.7
     quality_length: Annotated[float, Field(ge=-1, le=1)] = 0.0
     audience: Annotated[float, Field(ge=1e-6, le=1e9)] = 420.0
     decay_hours: Hours = 14.0
@@ -187,7 +189,7 @@ def simulate_world(world: World, seed: int) -> Stories:
     author = random("author").integers(_AUTHORS, size=len(prompt))
     quality = correlated(math.sqrt(_AUTHOR_SHARE), of_author[author], "quality")
     length = correlated(world.quality_length, quality, "length")
-    n_words = np.exp(math.log(_MEDIAN_WORDS) + _WORDS_SPREAD * length)
+    n_words = np.exp(math.log(world.median_words) + world.words_spread * length)
     n_words = np.maximum(np.round(n_words), 1).astype(np.int64)
     # Exponential delays.
     delay = -world.delay_hours * log_ndtr(-random("delay").standard_normal(len(prompt)))
@@ -198,7 +200,7 @@ def simulate_world(world: World, seed: int) -> Stories:
     exposure = audience[prompt] * np.exp(-delay / world.decay_hours) * luck
     readers = random("readers").poisson(np.minimum(exposure, _MOST_READERS))
     log_odds = _BASE + world.quality_weight * quality
-    log_odds += world.length_weight * length
+    log_odds += world.length_weight * length * bool(world.words_spread)
     log_odds += random("noise").normal(0, world.noise, len(prompt))
     score = random("up").binomial(readers, 1 / (1 + np.exp(-log_odds)))
     score -= random("down").binomial(readers, _DOWN)
@@ -470,35 +472,23 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
 
 def _tables(summaries: Sequence[Mapping[str, Any]], reference: str) -> dict[str, list[list[str]]]:
     """A table for each world: a heading, then a row for every variant."""
-    found = {
-        (one["world"], one["variant"], one["amount"], one["measure"]): one for one in summaries
-    }
     against = f"minus {reference}"
     heading = ["variant", "agreement, equal n", against, "prefers the longer", against]
     heading += ["pairs are right", "chosen is longer", "pairs", "agreement, all pairs", against]
+    rows: dict[tuple[str, str], dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for one in summaries:
+        of = rows.setdefault((one["world"], one["variant"]), {})
+        of[one["amount"], one["measure"]] = one
     tables: dict[str, list[list[str]]] = {}
-    for world, variant in dict.fromkeys((one["world"], one["variant"]) for one in summaries):
-        of = {
-            (amount, measure): found[world, variant, amount, measure]
-            for amount in ("equal", "all")
-            for measure in MEASURES
-        }
-
+    for (world, variant), of in rows.items():
         agreement, longer, whole = (
             [str(of[key]["interval"]), signed(of[key]["difference"])]
             for key in (("equal", "agreement"), ("equal", "prefers_longer"), ("all", "agreement"))
         )
         shares = [f"{of['all', key]['interval'].mean:.3f}" for key in ("right", "chosen_longer")]
-        tables.setdefault(world, [heading]).append(
-            [
-                variant,
-                *agreement,
-                *longer,
-                *shares,
-                f"{of['all', 'pairs']['interval'].mean:,.0f}",
-                *whole,
-            ]
-        )
+        pairs = f"{of['all', 'pairs']['interval'].mean:,.0f}"
+        row = [variant, *agreement, *longer, *shares, pairs, *whole]
+        tables.setdefault(world, [heading]).append(row)
     return tables
 
 
