@@ -189,7 +189,6 @@ def main(config: Config) -> None:
         pairs,
         label_sources=found.pairs["label_source"].unique().to_pylist(),
         from_choices=config.study is not None,
-        made_labels=found.made_labels,
         versions=len(found.choices["version"].drop_null().unique()),
     )
     artifact.finish()

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -91,15 +92,37 @@ def session_folder(folder: Path, make_study, **plan):
     return open_study(folder)
 
 
+def begin(store, reader):
+    """Take a reader to the first page."""
+    store.start(reader)
+    store.try_statements(reader, 0, are_right=True)
+    return store.next_page(reader)
+
+
+def hidden(page):
+    """What the form of a page sends by itself."""
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
+
+
+def right(study):
+    """The right answers to the statements of a study."""
+    statements = enumerate(study.plan.statements)
+    return {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
+
+
+def join(client, reader="reader1"):
+    """Take a browser at a study to the first page."""
+    page = client.post("/start", data={"reader": reader, "agree": "yes"})
+    return client.post("/statements", data=right(client.study) | hidden(page))
+
+
 def simulate_choices(study: PairStudy, crowd: SimulatedReaders) -> pa.Table:
     """The choices of a study that has all its readers, who answer the store without a server."""
     # Every look at the clock is a minute later, so that nobody reads too fast.
     store = PairStore(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
     for number in itertools.count(1):
         reader = Reader(crowd, number, study.plan.pairs_per_reader)
-        store.start(reader.name)
-        store.try_statements(reader.name, 0, are_right=True)
-        page = store.next_page(reader.name)
+        page = begin(store, reader.name)
         if page is None:
             break
         while page is not None:

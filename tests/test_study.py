@@ -21,9 +21,13 @@ import pyarrow.parquet as pq
 import pytest
 from study_folder import (
     TEXTS,
+    begin,
     check_balance,
     command,
     free_port,
+    hidden,
+    join,
+    right,
     run_command,
     serving,
     simulate_choices,
@@ -81,13 +85,6 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
-
-
-def begin(store, reader):
-    """Take a reader to the first page."""
-    store.start(reader)
-    store.try_statements(reader, 0, are_right=True)
-    return store.next_page(reader)
 
 
 def read_on(store, reader, pages=1_000):
@@ -469,26 +466,6 @@ def client(make):
         one.close()
 
 
-def hidden(page):
-    """What the form of a page sends by itself."""
-    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
-
-
-RIGHT = {
-    "attempt": "0",
-    "statement0": "true",
-    "statement1": "false",
-    "statement2": "true",
-    "statement3": "false",
-    "statement4": "true",
-}
-
-
-def join(client, reader="reader1"):
-    page = client.post("/start", data={"reader": reader, "agree": "yes"})
-    return client.post("/statements", data=RIGHT | hidden(page))
-
-
 def test_from_consent_to_code(client):
     browser = client(4, asks_reason=True)
     first = browser.get("/?PROLIFIC_PID=reader1")
@@ -496,9 +473,12 @@ def test_from_consent_to_code(client):
     assert browser.post("/start", data={"reader": "reader1"}).status_code == 422
     started = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
     assert "Before you start" in started.text
-    wrong = browser.post("/statements", data=RIGHT | hidden(started) | {"statement1": "true"})
+    answers = right(browser.study)
+    wrong = browser.post(
+        "/statements", data=right(browser.study) | hidden(started) | {"statement1": "true"}
+    )
     assert "you can try 1 more time." in wrong.text
-    page = browser.post("/statements", data=RIGHT | hidden(wrong))
+    page = browser.post("/statements", data=answers | hidden(wrong))
     for at in range(5):
         assert f"Page {at + 1} of 5" in page.text
         data = hidden(page) | {"choice": "first", "reason": f"reason {at}"}
@@ -512,13 +492,17 @@ def test_from_consent_to_code(client):
 def test_wrong_statements_end_it(client):
     browser = client(4)
     page = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
-    wrong = RIGHT | hidden(page) | {"statement0": "false"}
+    answers = right(browser.study) | hidden(page)
+    wrong = answers | {"statement0": "false"}
     # A double click is one attempt.
     for _ in range(2):
         assert "you can try 1 more time." in browser.post("/statements", data=wrong).text
     assert browser.post("/statements", data=wrong | {"attempt": "x"}).status_code == 400
     assert "You cannot take part" in browser.post("/statements", data=wrong | {"attempt": "1"}).text
-    assert "You cannot take part" in browser.post("/statements", data=RIGHT | hidden(page)).text
+    assert (
+        "You cannot take part"
+        in browser.post("/statements", data=right(browser.study) | hidden(page)).text
+    )
     assert "You cannot take part" in browser.again().get("/?PROLIFIC_PID=reader1").text
 
 
@@ -674,7 +658,7 @@ def test_a_tab_of_another_reader_answers_for_nobody(client):
     # The cookie is that of the last link.
     for page, path, more in (
         (one, "/answer", {"choice": "first"}),
-        (consented, "/statements", RIGHT),
+        (consented, "/statements", right(browser.study)),
     ):
         refused = browser.post(path, data=more | hidden(page))
         assert (refused.status_code, "another reader" in refused.text) == (403, True)
@@ -708,7 +692,7 @@ def test_titles_and_languages(client):
     browser = client(4, language="zh", fastest_words_per_minute=1.0)
     pages = [browser.get("/?PROLIFIC_PID=reader1")]
     pages.append(browser.post("/start", data={"reader": "reader1", "agree": "yes"}))
-    pages.append(browser.post("/statements", data=RIGHT | hidden(pages[-1])))
+    pages.append(browser.post("/statements", data=right(browser.study) | hidden(pages[-1])))
     pages.append(browser.post("/answer", data=hidden(pages[-1]) | {"choice": "first"}))
     pages.append(browser.get("/none"))
     titles = [re.search("<title>(.*)</title>", page.text)[1] for page in pages]

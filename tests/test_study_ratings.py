@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, command, rating_folder, serving
+from study_folder import TEXTS, begin, command, hidden, join, rating_folder, serving
 
 from litbench.config import build
 from litbench.errors import ConfigError
@@ -31,12 +31,6 @@ def make(tmp_path, load_program):
         return rating_folder(tmp_path / "study", program, prompts, writers, **plan)
 
     return write
-
-
-def begin(store, reader):
-    store.start(reader)
-    store.try_statements(reader, 0, are_right=True)
-    return store.next_page(reader)
 
 
 def rate(store, reader, page, number=4, *, is_careful=True):
@@ -147,19 +141,6 @@ def browser(make):
         return client
 
     return build
-
-
-def hidden(page):
-    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
-
-
-def join(client):
-    page = client.post("/start", data={"reader": "reader1", "agree": "yes"})
-    right = {
-        f"statement{at}": "true" if one.is_true else "false"
-        for at, one in enumerate(client.study.plan.statements)
-    }
-    return client.post("/statements", data=hidden(page) | right)
 
 
 def chosen(page, number):

@@ -351,10 +351,10 @@ def run_ablation(config: Ablation, program: str) -> None:
         name: leaderboard(relabel(table, flipped[name]), pairs, first.name)
         for name, pairs in tests.items()
     }
-    text = "\n".join(
+    texts = [
         f"test pairs of {clean_name(name)}\n\n{leaderboard_text(rows)}\n"
         for name, rows in boards.items()
-    )
+    ]
     artifact.counts = {
         "training_pairs": totals,
         "test_pairs": {name: pairs.num_rows for name, pairs in tests.items()},
@@ -369,7 +369,7 @@ def run_ablation(config: Ablation, program: str) -> None:
     artifact.write("ablation.json", partial(write_json, plain(boards)))
     rows = [{"test": name, **row} for name, of in boards.items() for row in leaderboard_csv(of)]
     artifact.write("ablation.csv", partial(write_csv, rows))
-    artifact.write_text("ablation.txt", text)
+    artifact.write_text("ablation.txt", "\n".join(texts))
     _write_page(artifact, config, boards, trainings, first, set(test["label_source"].to_pylist()))
     artifact.finish()
     parts.discard_unused()
@@ -432,15 +432,10 @@ def _write_page(
     variants = []
     for name, total in artifact.counts["training_pairs"].items():
         differs = ", ".join(f"{key}: {value}" for key, value in config.variants[name].items())
+        about = Cell(differs or "the shared rules", is_text=True)
         tested = boards[name][0].agreement if name in boards else None
-        variants.append(
-            [
-                name,
-                Cell(differs or "the shared rules", is_text=True),
-                total,
-                *([tested.n, tested.clusters] if tested else ["–", "–"]),
-            ]
-        )
+        judged = [tested.n, tested.clusters] if tested else ["–", "–"]
+        variants.append([name, about, total, *judged])
     test = first.variant if first.variant in boards else next(iter(boards))
     found = next(row for row in boards[test] if row.rater == first.name)
     sections = [

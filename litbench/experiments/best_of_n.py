@@ -30,6 +30,7 @@ from litbench.report.document import (
     Figure,
     Page,
     Section,
+    Table,
     few_prompts,
     short_name,
     table_of,
@@ -37,7 +38,6 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.scoring import score_stories
-from litbench.show import show
 from litbench.store import Artifact, Cache
 from litbench.tables import write_table
 from litbench.text import digest
@@ -279,16 +279,9 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
         "trained_on": trained_on,
         "pairs": pairs.num_rows,
     }
-    heading = ["n", "KL <=", "gain in reward", "length", "beats a random one"]
-    rows = [
-        [str(one.n), f"{one.kl:.2f}", str(one.gain), f"{one.words.mean:.3f}"]
-        + ([] if one.beats_random is None else [str(one.beats_random)])
-        for one in choices
-    ]
     text = (
         f"best of n: {len(groups)} prompts, 95 % intervals by prompt; gains are within a prompt\n"
-        + show([heading[: len(rows[0])], *rows], align="r" * len(rows[0]))
-        + "\n"
+        f"{_table(choices).as_text()}\n"
     )
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("pairs.parquet", partial(write_table, pairs))
@@ -337,6 +330,19 @@ _PLOTS = (
 )
 
 
+def _table(choices: Sequence[Choice]) -> Table:
+    columns: dict[str, Callable[[Choice], Any]] = {
+        "n": lambda one: one.n,
+        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
+        "gain in reward": lambda one: one.gain,
+        "length": lambda one: one.words,
+    }
+    if choices[0].beats_random is not None:
+        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
+        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
+    return table_of(choices, columns)
+
+
 def _write_page(
     artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None = None
 ) -> None:
@@ -363,19 +369,11 @@ def _write_page(
                 f"{name} was trained on {seen:,} of these prompts, so it may have seen which "
                 "stories readers preferred."
             )
-    columns: dict[str, Callable[[Choice], Any]] = {
-        "n": lambda one: one.n,
-        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
-        "gain in reward": lambda one: one.gain,
-        "length": lambda one: one.words,
-    }
     lead = (
         f"The best of {last.n} by {rater} has a reward {last.gain.mean:.2f} above the mean of its "
         f"prompt and {last.words.mean:.2f} times the mean length"
     )
     if last.beats_random is not None:
-        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
-        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
         lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f}% of the others"
     about_gain = (
         "Rewards are comparable only within a prompt, so a gain is relative to the mean of the "
@@ -396,7 +394,7 @@ def _write_page(
             remarks=[about_gain],
             name="plots",
         ),
-        Section("Figures", about_figures, table_of(choices, columns)),
+        Section("Figures", about_figures, _table(choices)),
     ]
     fewest, most = counts["fewest_of_a_prompt"], counts["most_of_a_prompt"]
     facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"

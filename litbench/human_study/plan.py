@@ -27,20 +27,8 @@ READER_ID = r"^[A-Za-z0-9_-]{1,64}$"
 # What to do with a study that this version cannot read.
 OTHER_VERSION = "make the study again in another folder, or end it with the version that made it"
 
-# Titles, instructions and statements of the other kinds.
+# Defaults of each kind: titles, instructions, statements.
 _TEXTS = Path(__file__).with_name("texts.yaml")
-_INSTRUCTIONS = """\
-You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
-each pair, choose the story that you think is better written.
-
-Weigh whatever makes a story good to read: whether its idea is fresh, whether its people and places
-come alive, whether its language is precise and has a voice of its own, whether what happens makes
-sense and matters, and whether the ending is earned. Length alone is not a merit, and neither is a
-subject that you happen to like.
-
-Read both stories to the end before you choose. Some pairs are close; choose the one you would
-rather have written. There are no right answers, only careful ones, but one page checks that you
-read: one of its stories has its words in a random order."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +37,6 @@ class Statement:
 
     text: str
     is_true: bool
-
-
-def _statements() -> list[Statement]:
-    return [
-        Statement("Both stories of a pair answer the same writing prompt.", True),
-        Statement("The longer story is always the better one.", False),
-        Statement("I should read both stories to the end before I choose.", True),
-        Statement("I should choose the story whose subject I like, however it is written.", False),
-        Statement("One of the pages checks that I read the stories.", True),
-    ]
 
 
 Kind = Literal["pairs", "ratings", "session"]
@@ -144,9 +122,9 @@ class Plan:
     completion_code: Text
     kind: Kind = "pairs"
     completion_url: str | None = None
-    title: str = "Which story is better?"
-    instructions: str = _INSTRUCTIONS
-    statements: list[Statement] = field(default_factory=_statements)
+    title: str = ""
+    instructions: str = ""
+    statements: list[Statement] | None = None
     comprehension_attempts: Count = 2
     question: str = "Which story is better written?"
     readers_per_pair: Count = 10
@@ -193,8 +171,6 @@ class Plan:
             given = [name for name in names if getattr(self, name) != defaults[name]]
             if given and kind != self.kind:
                 raise ConfigError(f"{given[0]} is a key of the kind {kind}: leave it out")
-        if self.kind == "pairs":
-            return
         if self.kind == "ratings" and self.rubric is None:
             raise ConfigError("rubric is missing: name a packaged rubric or a file")
         if self.kind == "session" and not self.writers:

@@ -394,7 +394,7 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         check_key(store, reader, "statements", form)
         are_right = all(
             form.get(f"statement{at}") == ("true" if one.is_true else "false")
-            for at, one in enumerate(plan.statements)
+            for at, one in enumerate(plan.statements or [])
         )
         store.try_statements(reader, number_in(form, "attempt"), are_right=are_right)
         return go_on()

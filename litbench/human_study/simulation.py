@@ -165,7 +165,7 @@ class Visitor:
 
     def visit(self) -> str:
         """Go from consent to the end; returns how it ended."""
-        statements = enumerate(self._study.plan.statements)
+        statements = enumerate(self._study.plan.statements or [])
         right = {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
         _, page = self.send(f"/?{ID_PARAMETER}={self.reader.name}")
         while form := _NEXT.search(page):

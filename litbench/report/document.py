@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from litbench.errors import MissingExtraError
@@ -111,8 +111,8 @@ class Table:
         """All cells by row."""
         return [[as_cell(value) for value in row] for row in self.rows]
 
-    def as_text(self) -> str:
-        """The table for a terminal, without pictures, links and the small print of texts."""
+    def as_text(self, form: Literal["text", "latex"] = "text") -> str:
+        """The table for a terminal or LaTeX, without pictures, links and small print of texts."""
         named = zip(self.heading, zip(*self.cells, strict=True), strict=False)
         shown = [(name, of) for name, of in named if any(cell.text for cell in of)]
         if not shown:
@@ -121,7 +121,7 @@ class Table:
             [clean_name(name), *(clean_name(cell.as_text()) for cell in of)] for name, of in shown
         )
         align = "l" + "".join("l" if of[0].is_text else "r" for _, of in shown[1:])
-        return show(list(zip(*texts, strict=True)), align=align)
+        return show(list(zip(*texts, strict=True)), form, align)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The page of a study with human readers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -12,7 +13,6 @@ from litbench.report.document import (
     Figure,
     Page,
     Section,
-    Table,
     few_prompts,
     label_text,
     percent,
@@ -70,7 +70,6 @@ def write_human_study(
     *,
     label_sources: Sequence[str],
     from_choices: bool,
-    made_labels: bool,
     versions: int,
 ) -> None:
     """Write human_study.html, its plot, and its figures as human_study.txt.
@@ -83,10 +82,11 @@ def write_human_study(
         pairs: rows of `pair_results`.
         label_sources: who labelled the pairs.
         from_choices: whether readers chose, rather than rated stories.
-        made_labels: whether the readers' answers made the labels.
         versions: number of versions of the pages that readers saw.
     """
     found, published = kept or everyone, None
+    # Whether the readers' answers made the labels.
+    made_labels = "agreement" not in everyone.shares
     if from_choices and "model" in label_sources:
         published = {row["name"]: row for row in load_published()["other_test_sets"]}[_PUBLISHED]
     panels = draw_study(found, published)
@@ -99,28 +99,14 @@ def write_human_study(
             " Choices and majorities are different figures: a pair on which six of ten readers "
             "agree with the label counts 0.6 in the first and 1 in the second. A tie counts ½."
         )
-    columns = {"all readers [95 %]": everyone}
+    columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
     if kept is not None:
-        columns = {"without readers\nleft out [95 %]": kept, **columns}
+        columns["without readers\nleft out [95 %]"] = partial(_share, kept)
+    columns["all readers [95 %]"] = partial(_share, everyone)
     shares = Section(
         "Figures",
         [note, _MADE_LABELS] if made_labels else note,
-        Table(
-            ["share of", *(cell for name in columns for cell in (name, ""))],
-            [
-                [
-                    about,
-                    *(
-                        cell
-                        for one in columns.values()
-                        for at in [one.shares.get(name)]
-                        for cell in (at, f"{at.n:,} {unit}" if at else "")
-                    ),
-                ]
-                for name, (about, unit) in SHARES.items()
-                if name in everyone.shares
-            ],
-        ),
+        table_of(list(everyone.shares), columns, is_narrow=True),
         warnings=_warnings(found, made_labels, versions),
         remarks=[_times(found)],
     )
@@ -152,6 +138,11 @@ def write_human_study(
         label_sources,
     )
     write_page(artifact, "human_study", page, panels)
+
+
+def _share(found: StudyFigures, name: str) -> Cell:
+    share = found.shares.get(name)
+    return Cell(write_interval(share), [f"{share.n:,} {SHARES[name][1]}"] if share else [])
 
 
 def _lead(found: StudyFigures, made_labels: bool) -> str:

@@ -282,8 +282,8 @@ def write_writers(
         f"{min(one.low for one in found.ranges):.2f} and "
         f"{max(one.high for one in found.ranges):.2f}. Grades are the ratings of models unless a "
         "table says people. A writer's grade is the mean over prompts, without the judges' "
-        "offsets. Beaten: the share of other writers' texts for the same prompt and step that have "
-        "a lower reward."
+        "offsets. Win rate: the share of other writers' texts for the same prompt and step with a "
+        "lower reward."
     )
     warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
     normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
