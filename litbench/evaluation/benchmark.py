@@ -39,10 +39,11 @@ from litbench.evaluation.selection import (
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
-from litbench.metrics.sets import linked_sets, over_sets, set_rows, sets_markdown
+from litbench.metrics.sets import linked_sets, over_sets, set_rows
 from litbench.records import connected_prompts, prompt_keys
+from litbench.report.csv_table import write_csv
+from litbench.report.sets import sets_markdown
 from litbench.sources.columns import GUESS, PairColumns
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
 from litbench.store import Artifact, Cache, write_json

@@ -30,7 +30,6 @@ from litbench.judges.units import Fidelity, describe_units
 from litbench.locations import locate
 from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg, compare_all
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.surface import Surface, distinct_words, surface_label, surface_of
@@ -41,6 +40,7 @@ from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.progress import ProgressBar
 from litbench.records import connected_prompts, pair_weights
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     ENDS,
     Card,
