@@ -110,10 +110,10 @@ def test_tags_of_a_letter():
 def test_strict_tags_ignore_words_within_words():
     drawing = Element("tape", "An old tape", "Listen.", "<path d=M0/> e.keyCode orange keynote")
     assert {"click", "puzzle", "document"} <= element_tags(drawing)
-    strict = element_tags(drawing, strict_tags=True)
-    assert not {"click", "puzzle", "document"} & strict
     assert "tuning" in interaction_pattern(drawing)
-    assert interaction_pattern(drawing, strict_tags=True) == "tap/click interaction"
+    strict = replace(drawing, is_strict=True)
+    assert not {"click", "puzzle", "document"} & element_tags(strict)
+    assert interaction_pattern(strict) == "tap/click interaction"
 
 
 def test_similarities():

@@ -24,12 +24,14 @@ class Element:
         description: what it is.
         purpose: what the player does and finds; None if the plan names none.
         html: the page, untrusted.
+        is_strict: see `Novelty.strict_tags`.
     """
 
     type: str
     description: str
     purpose: str | None
     html: str
+    is_strict: bool = False
 
 
 @dataclass
@@ -76,44 +78,44 @@ def _has(text: str, words: Collection[str], strict: bool) -> bool:
     return any(word in text for word in words)
 
 
-def visual_style(element: Element, *, strict_tags: bool = False) -> str:
+def visual_style(element: Element) -> str:
     """The look of an element: the first of six that its words show, or its type."""
     text = f"{element.type} {element.description} {element.html}".lower()
     for style, words in WORDS["styles"].items():
-        if _has(text, words, strict_tags):
+        if _has(text, words, element.is_strict):
             return f"{style} aesthetic"
     return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
 
 
-def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
+def interaction_pattern(element: Element) -> str:
     """How the player handles an element: the first of seven that its HTML shows."""
     html = element.html.lower()
     for pattern, words in WORDS["interactions"].items():
-        if _has(html, words, strict_tags):
+        if _has(html, words, element.is_strict):
             return f"{pattern} interaction"
     return "tap/click interaction"
 
 
-def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
-    """Type, look, pattern, content and handling of an element; see `Novelty.strict_tags`."""
+def element_tags(element: Element) -> set[str]:
+    """Type, look, pattern, content and handling of an element."""
     text = f"{element.type} {element.description} {element.html}".lower()
     named = {**WORDS["content_tags"], **WORDS["interaction_tags"]}
-    tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
+    tags = {tag for tag, words in named.items() if _has(text, words, element.is_strict)}
     labels = (
         element.type.lower().replace("_", "-"),
-        visual_style(element, strict_tags=strict_tags).lower(),
-        interaction_pattern(element, strict_tags=strict_tags).lower(),
+        visual_style(element).lower(),
+        interaction_pattern(element).lower(),
     )
     return tags | {label.replace(" ", "-") for label in labels if label}
 
 
-def element_summary(element: Element, *, strict_tags: bool = False) -> str:
+def element_summary(element: Element) -> str:
     """One sentence: look, type, handling and purpose."""
     purpose = (element.purpose or element.description or "advance the story").strip().rstrip(".")
     return (
-        f"A {visual_style(element, strict_tags=strict_tags)} built as a "
+        f"A {visual_style(element)} built as a "
         f"{element.type.replace('_', ' ')}; the player engages through "
-        f"{interaction_pattern(element, strict_tags=strict_tags)} to {purpose.lower()}."
+        f"{interaction_pattern(element)} to {purpose.lower()}."
     )
 
 
@@ -151,8 +153,8 @@ def needs_retry(
     element: Element, records: Sequence[Record], rule: Novelty
 ) -> tuple[bool, float, Record | None]:
     """Whether an element is to be made once more, its score, and the first record that gives it."""
-    summary = element_summary(element, strict_tags=rule.strict_tags)
-    tags = element_tags(element, strict_tags=rule.strict_tags)
+    summary = element_summary(element)
+    tags = element_tags(element)
     score, nearest = 0.0, None
     for record in records[-rule.window :]:
         found = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
@@ -182,8 +184,8 @@ def accept(
         if again[1] < score:
             kept, (violates, score, nearest) = retry, again
     record = Record(
-        element_summary(kept, strict_tags=rule.strict_tags),
-        tuple(sorted(element_tags(kept, strict_tags=rule.strict_tags))),
+        element_summary(kept),
+        tuple(sorted(element_tags(kept))),
         round(score, 3),
         violates,
         nearest.summary if nearest else None,

@@ -675,7 +675,9 @@ class Episode:
             prompt = self.prompts["artifact"]["text"]
             text = await self._ask(f"artifact_{turn}", prompt, texts, attempt)
             html = artifacts.extract_html(text)
-            return artifacts.Element(html=html, **described) if "<" in html else None
+            if "<" not in html:
+                return None
+            return artifacts.Element(html=html, is_strict=rule.strict_tags, **described)
 
         first, second = await make("", 0), None
         if first is None:
