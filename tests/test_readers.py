@@ -1,5 +1,6 @@
 """A saved model gives the same reward in every program that reads its folder."""
 
+import csv
 import functools
 import itertools
 import json
@@ -20,8 +21,9 @@ from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.models import model_entry
 from litbench.models.backbone import load_backbone
 from litbench.models.folder import Adapter
-from litbench.models.generative import GenerativeModel, make_question
+from litbench.models.generative import GenerativeModel
 from litbench.models.input_format import prepare_tokenizer
+from litbench.models.question import Question
 from litbench.models.reward import RewardModel
 from litbench.rewards import PolicyReward, RewardShaping
 from litbench.scoring import ScoringJob, load_scorer, score_files, scorer_spec
@@ -289,7 +291,7 @@ READERS = {
     pipeline_on_pairs: "transformers' pipeline, pairs of texts",
     pipeline_on_plain_text: "transformers' pipeline, `prompt\\n\\nstory`",
 }
-# A program that is not named here may differ: the table in docs/training.md says so.
+# A program that is not named here may differ: docs/results/saved_reward_models.csv says so.
 WHOLE = {*READERS} - {pipeline_on_pairs, pipeline_on_plain_text}
 EQUAL = {
     "whole": WHOLE,
@@ -331,7 +333,7 @@ def saved(tmp_path):
     return save
 
 
-# Every cell of the table in docs/training.md --------------------------------------------------
+# Every cell of docs/results/saved_reward_models.csv ---------------------------------------
 
 FAMILIES = {
     "BERT": ("bert", {}),
@@ -439,6 +441,11 @@ def test_every_program_gives_the_same_reward(reader, family, form, cells):
             assert found[column] == "equal", column
 
 
+def table(name):
+    with (ROOT / "docs/results" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
 def row_of(found):
     """One cell of the table, from the results of all families."""
     if len(set(found.values())) == 1:
@@ -452,13 +459,12 @@ def row_of(found):
 
 
 def test_the_table_in_the_docs_is_current(cells):
-    lines = [f"| program | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    rows = [["program", *COLUMNS]]
     for reader, name in READERS.items():
         results = {one: cells(reader, *one) for one in SAVED}
         row = [row_of({one: of[column] for one, of in results.items()}) for column in COLUMNS]
-        lines.append(f"| {name} | {' | '.join(row)} |")
-    table = "\n".join(lines)
-    assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
+        rows.append([name, *row])
+    assert rows == table("saved_reward_models")
 
 
 # Generative models --------------------------------------------------------------------------------
@@ -529,7 +535,8 @@ def generative_cells(tiny_model, by_column, tmp_path_factory):
         base = tiny_model(kind, head="language", chat=chat, positions=2_000)
         model, tokenizer = load_backbone(str(base), "language")
         template = load_template("minimal", "label", shows_prompt=form == "chat")
-        question = make_question(tokenizer, model, template, 900, 150)
+        lengths = {"max_length": 900, "max_prompt_tokens": 150}
+        question = Question.make(tokenizer, model, template, **lengths)
         folder = tmp_path_factory.mktemp("generative")
         model = GenerativeModel(model, tokenizer, question, **ANY_MASS)
         model.save(folder)
@@ -560,13 +567,12 @@ def test_generative_models_give_the_same_probability(generative_cells):
     expected = {reader: dict.fromkeys(COLUMNS, "equal") for reader in GENERATIVE}
     expected[serve] = dict.fromkeys(COLUMNS, "refused")
     expected[plain_transformers]["over length"] = "differs"
-    lines = []
+    rows = [["program", *COLUMNS]]
     for reader, name in GENERATIVE.items():
         for saved_as in ASKED:
             assert generative_cells(reader, *saved_as) == expected[reader], (name, saved_as)
-        lines.append(f"| {name} | {' | '.join(expected[reader].values())} |")
-    table = "\n".join(lines)
-    assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
+        rows.append([name, *expected[reader].values()])
+    assert rows == table("saved_generative_models")
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])

@@ -247,10 +247,20 @@ def test_grpo_program_resumes_and_writes_results(
             "num_generations": 2,
             "per_device_train_batch_size": 2,
             "max_completion_length": 12,
+            "beta": 0.04,
             "save_steps": 1,
             "use_cpu": True,
         },
     )
+    load = program.load_backbone
+
+    def nameless(*place, **options):
+        """Load a model as from a GGUF file, whose name transformers cannot load."""
+        model, tokenizer = load(*place, **options)
+        model.config._name_or_path = "no/such-model"
+        return model, tokenizer
+
+    monkeypatch.setattr(program, "load_backbone", nameless)
     caplog.set_level(logging.ERROR)
     trained_to = []
     whole = program.PolicyReward.__call__
@@ -282,4 +292,5 @@ def test_grpo_program_resumes_and_writes_results(
     assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
     assert not list((config.out / "policy").glob("*.bin")), "no pickles"
+    assert "reference" not in (config.out / "policy" / "config.json").read_text()
     assert not list(config.out.glob("checkpoints-*"))

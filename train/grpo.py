@@ -208,6 +208,12 @@ def main(config: Config) -> None:
     model, tokenizer = load_backbone(config.model_name_or_path, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
     texts = {"before": write_stories(model, tokenizer, prompts, args)}
+    if args.beta:
+        # trl loads the reference model by the model's name, without a revision or a GGUF file's.
+        reference = checkpoints / "reference"
+        with quiet():
+            model.save_pretrained(reference)
+        model.config._name_or_path = str(reference)
     rows = {
         "prompt": [policy_prompt(p, tokenizer) for p in training],
         "writing_prompt": list(training),

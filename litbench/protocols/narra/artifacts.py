@@ -24,14 +24,12 @@ class Element:
         description: what it is.
         purpose: what the player does and finds; None if the plan names none.
         html: the page, untrusted.
-        is_strict: see `Novelty.strict_tags`.
     """
 
     type: str
     description: str
     purpose: str | None
     html: str
-    is_strict: bool = False
 
 
 @dataclass
@@ -41,13 +39,10 @@ class Novelty:
     Attributes:
         tau: similarity from which it is made once more, and violates the rule if it is kept.
         window: accepted elements that it is compared with, from the last on.
-        strict_tags: read tags from words of their own; by default from substrings, as published,
-            so that `path` of an SVG makes a map.
     """
 
     tau: float = 0.58
     window: PositiveInt = 6
-    strict_tags: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,10 +66,8 @@ class Record:
     retried: bool
 
 
-def _has(text: str, words: Collection[str], strict: bool) -> bool:
-    """Whether a text has one of the words, as a substring or (strict) as a word of its own."""
-    if strict:
-        return re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", text) is not None
+def _has(text: str, words: Collection[str]) -> bool:
+    """Whether a text has one of the words, also inside a word, as published: `path` makes a map."""
     return any(word in text for word in words)
 
 
@@ -82,7 +75,7 @@ def visual_style(element: Element) -> str:
     """The look of an element: the first of six that its words show, or its type."""
     text = f"{element.type} {element.description} {element.html}".lower()
     for style, words in WORDS["styles"].items():
-        if _has(text, words, element.is_strict):
+        if _has(text, words):
             return f"{style} aesthetic"
     return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
 
@@ -91,7 +84,7 @@ def interaction_pattern(element: Element) -> str:
     """How the player handles an element: the first of seven that its HTML shows."""
     html = element.html.lower()
     for pattern, words in WORDS["interactions"].items():
-        if _has(html, words, element.is_strict):
+        if _has(html, words):
             return f"{pattern} interaction"
     return "tap/click interaction"
 
@@ -100,7 +93,7 @@ def element_tags(element: Element) -> set[str]:
     """Type, look, pattern, content and handling of an element."""
     text = f"{element.type} {element.description} {element.html}".lower()
     named = {**WORDS["content_tags"], **WORDS["interaction_tags"]}
-    tags = {tag for tag, words in named.items() if _has(text, words, element.is_strict)}
+    tags = {tag for tag, words in named.items() if _has(text, words)}
     labels = (
         element.type.lower().replace("_", "-"),
         visual_style(element).lower(),

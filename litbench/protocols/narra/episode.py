@@ -675,9 +675,7 @@ class Episode:
             prompt = self.prompts["artifact"]["text"]
             text = await self._ask(f"artifact_{turn}", prompt, texts, attempt)
             html = artifacts.extract_html(text)
-            if "<" not in html:
-                return None
-            return artifacts.Element(html=html, is_strict=rule.strict_tags, **described)
+            return artifacts.Element(html=html, **described) if "<" in html else None
 
         first, second = await make("", 0), None
         if first is None:
