@@ -28,9 +28,9 @@ from litbench.evaluation.report import render_report
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.records import connected_prompts
+from litbench.report.csv_table import write_csv
 from litbench.report.tables import (
     Entry,
     draw_figure_4,

@@ -29,7 +29,6 @@ from litbench.evaluation.results import Evaluation
 from litbench.human_study.pairs import PairStudy
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.human_study import (
     CHOICES,
     Exclusions,
@@ -45,6 +44,7 @@ from litbench.metrics.human_study import (
 )
 from litbench.metrics.leaderboard import plain
 from litbench.records import VERDICTS, empty_columns
+from litbench.report.csv_table import write_csv
 from litbench.report.human_study import write_human_study
 from litbench.sources.evaluation_pairs import input_files, read_pairs
 from litbench.sources.ratings import RATINGS, ROUNDING

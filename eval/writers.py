@@ -33,7 +33,6 @@ from pydantic import NonNegativeFloat
 from litbench.config import Input, Runtime, nearest, run_program
 from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
     Graded,
     agreements_with_people,
@@ -59,6 +58,7 @@ from litbench.metrics.writers import (
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
+from litbench.report.csv_table import write_csv
 from litbench.report.writers import Comparison, comparison_notes, write_writers
 from litbench.scoring import score_stories
 from litbench.sources.ratings import grades_of, overall_ratings

@@ -28,8 +28,8 @@ from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.report import render_report
 from litbench.evaluation.results import Evaluation
 from litbench.experiments.audit import audit_files
-from litbench.metrics.csv_table import flat_rows
 from litbench.metrics.leaderboard import leaderboard_csv
+from litbench.report.csv_table import flat_rows
 from litbench.report.data_sections import PairsFolder
 from litbench.store import write_atomically
 

@@ -171,7 +171,7 @@ def serving(study: PairStudy, now=time.time):
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
 
     port, store = free_port(), KINDS[study.plan.kind][1](study, now=now)
-    app = make_app(study, store, ["127.0.0.1"])
+    app = make_app(store, ["127.0.0.1"])
     server = make_server(app, ServerLimits(), "127.0.0.1", port)
     thread = threading.Thread(target=server.run)
     thread.start()

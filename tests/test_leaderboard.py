@@ -11,7 +11,6 @@ import pytest
 
 from litbench.errors import ConfigError
 from litbench.metrics.comparisons import paired_difference
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import (
     CHANCE,
     leaderboard,
@@ -19,6 +18,7 @@ from litbench.metrics.leaderboard import (
     plain,
 )
 from litbench.records import OUTCOMES
+from litbench.report.csv_table import write_csv
 from litbench.report.leaderboard import leaderboard_text, significance_note, strata_note
 from litbench.show import csv_cell, write_dollars
 

@@ -202,7 +202,7 @@ def checks_and_pairs(store):
     found = {}
     for row in store._all("select number, kind, pair_id from choices where kind <> 'repeat'"):
         own = found.setdefault(row["number"], {"attention": set(), "pair": set()})
-        own[row["kind"]] |= store._study.stories_of([row["pair_id"]])
+        own[row["kind"]] |= store.study.stories_of([row["pair_id"]])
     return found.values()
 
 
@@ -451,7 +451,7 @@ def client(make):
     def build(count, study=None, **plan):
         study = study or make(count, pairs_per_reader=min(count, 3), **plan)
         store = PairStore(study)
-        app = make_app(study, store, ["testserver"])
+        app = make_app(store, ["testserver"])
 
         def again():
             client = TestClient(app, raise_server_exceptions=False)

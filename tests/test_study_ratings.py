@@ -36,7 +36,7 @@ def make(tmp_path, load_program):
 def rate(store, reader, page, number=4, *, is_careful=True):
     """Rate a page's story by the same number everywhere, and follow the attention check or not."""
     given = {}
-    for line in store._study.lines(page) if page.kind != "submit" else []:
+    for line in store.study.lines(page) if page.kind != "submit" else []:
         given[line.field] = float(number)
         if line.field == CHECK:
             wrong = next(n for n, _ in line.options if n != right_number(line))
@@ -110,7 +110,7 @@ def test_ratings_change_until_the_group_is_submitted(make):
 def test_answers_that_are_none(make):
     store = RatingStore(make())
     page = begin(store, "r")
-    lines = store._study.lines(page)
+    lines = store.study.lines(page)
     whole = {line.field: 3.0 for line in lines}
     for given in ({}, whole | {"rating0": 99.0}, whole | {"other": 1.0}):
         with pytest.raises(ValueError, match=r"no such answer|not rated"):
@@ -136,7 +136,7 @@ def browser(make):
 
     def build(**plan):
         study = make(**plan)
-        client = TestClient(make_app(study, RatingStore(study), ["testserver"]))
+        client = TestClient(make_app(RatingStore(study), ["testserver"]))
         client.study, client.store = study, RatingStore(study)
         return client
 

@@ -39,10 +39,11 @@ from litbench.evaluation.selection import (
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
-from litbench.metrics.sets import linked_sets, over_sets, set_rows, sets_markdown
+from litbench.metrics.sets import linked_sets, over_sets, set_rows
 from litbench.records import connected_prompts, prompt_keys
+from litbench.report.csv_table import write_csv
+from litbench.report.sets import sets_markdown
 from litbench.sources.columns import GUESS, PairColumns
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
 from litbench.store import Artifact, Cache, write_json
@@ -193,10 +194,10 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
     sets = list_sets(config)
     notes = [(name, source.about) for name, source in sets.items() if source.about]
     evaluations: list[OpenedSet] = []
-    broken = []
+    broken, absent = [], []
     for name, source in sets.items():
         if name and not source.pairs.is_file():
-            notes.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
+            absent.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
             continue
         try:
             evaluations.append(open_set(config, name, source, notes))
@@ -208,10 +209,14 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
             notes.append((name, f"not used: {str(error).replace(f'{source.pairs.parent}/', '')}"))
     for name, note in notes:
         print(f"{name}: {note}" if name else note)
+    if absent:
+        names = ", ".join(name for name, _ in absent)
+        print(f"absent: {names} (no file {sets[absent[0][0]].pairs})")
+        notes += absent
     if not evaluations:
         raise DataError(
-            f"none of the {len(sets)} sets can be used: make them with `litbench data import` or "
-            "the other programs in data_prep, or name other files in pairs"
+            f"none of the {len(sets)} sets can be used: make them with `litbench data import`, or "
+            "name other files"
         )
     return evaluations, notes, broken
 

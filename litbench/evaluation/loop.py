@@ -28,7 +28,6 @@ from litbench.entries import RaterSpec
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
 from litbench.progress import ProgressBar
 from litbench.raters import (
@@ -40,6 +39,7 @@ from litbench.raters import (
     judge_pairs,
 )
 from litbench.records import RATINGS, connected_prompts, prompt_keys
+from litbench.report.csv_table import write_csv
 from litbench.report.leaderboard import annotators_section, leaderboard_text
 from litbench.sources.evaluation_pairs import EvaluationPairs
 from litbench.sources.ratings import overall_ratings

@@ -28,10 +28,10 @@ from litbench.curation.rules import PairRules
 from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import Job, evaluate
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, leaderboard_csv, plain
 from litbench.records import PAIRS, prompt_keys
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Cell,
     Figure,

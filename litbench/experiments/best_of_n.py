@@ -22,10 +22,10 @@ import pyarrow as pa
 from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Figure,
     Page,

@@ -23,11 +23,11 @@ import pyarrow as pa
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_words import FEATURES, excerpt, features_of
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.records import connected_prompts
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Card,
     Cell,

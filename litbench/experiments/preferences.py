@@ -30,7 +30,6 @@ from litbench.judges.units import Fidelity, describe_units
 from litbench.locations import locate
 from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg, compare_all
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.surface import Surface, distinct_words, surface_label, surface_of
@@ -41,6 +40,7 @@ from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.progress import ProgressBar
 from litbench.records import connected_prompts, pair_weights
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     ENDS,
     Card,
@@ -60,6 +60,7 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.text import clean_name, digest
@@ -70,7 +71,7 @@ _VALIDATION_SHARE = 0.1
 
 
 @dataclass
-class PreferencesConfig:
+class PreferencesConfig(PairColumns):
     """Pairs, embedding, autoencoder and the model that describes the units.
 
     Attributes:
@@ -306,7 +307,7 @@ def check(config: PreferencesConfig) -> None:
 
 def read_table(config: PreferencesConfig) -> pa.Table:
     """Read the pairs."""
-    table = read_pairs(config.pairs, None, config.split).headline
+    table = read_pairs(config.pairs, None, config.split, columns=config.columns()).headline
     prompts = len(set(connected_prompts(table)))
     if prompts < max(4, config.folds):
         raise DataError(

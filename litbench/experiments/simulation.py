@@ -36,12 +36,12 @@ from litbench.curation.pair_making import CuratedPairs
 from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import paired_difference
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
 from litbench.models.linear_preference import logistic
 from litbench.progress import ProgressBar
 from litbench.records import STORIES
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Figure,
     Page,

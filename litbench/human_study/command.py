@@ -113,9 +113,9 @@ def serve(config: Serve) -> None:
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     hosts = server.accepted_hosts(config.host, config.allowed_host)
-    with open_store(open_study(config.folder)) as (study, store):
+    with open_store(open_study(config.folder)) as store:
         store.note_restart()
-        app = make_app(study, store, hosts)
+        app = make_app(store, hosts)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(0))
         server.make_server(app, server.ServerLimits(), config.host, config.port).run()
@@ -135,19 +135,19 @@ def open_study(folder: Path) -> Study:
 
 
 @contextmanager
-def open_store(study: Study) -> Iterator[tuple[Study, Store]]:
+def open_store(study: Study) -> Iterator[Store]:
     """Open a study's store; DataError if another program does not let it be used."""
     try:
         with closing(KINDS[study.plan.kind][1](study)) as store:
-            yield study, store
+            yield store
     except sqlite3.Error as error:
         raise DataError(
             f"{study.database}: {error}: end other programs that use it, or restore it"
         ) from error
 
 
-def started_study(folder: Path) -> AbstractContextManager[tuple[Study, Store]]:
-    """Open a study that readers have started."""
+def started_store(folder: Path) -> AbstractContextManager[Store]:
+    """Open the store of a study that readers have started."""
     study = open_study(folder)
     if not study.database.exists():
         raise DataError(f"{study.database} does not exist: run litbench study serve {folder} first")
@@ -156,15 +156,15 @@ def started_study(folder: Path) -> AbstractContextManager[tuple[Study, Store]]:
 
 def status(config: Status) -> None:
     """Print the progress of readers and pairs."""
-    with started_study(config.folder) as (study, store):
-        print_status(study, store, with_pairs=config.pairs)
+    with started_store(config.folder) as store:
+        print_status(store, with_pairs=config.pairs)
 
 
-def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
+def print_status(store: Store, *, with_pairs: bool) -> None:
     """Print the progress of an open study."""
     progress, states, left = store.progress(), store.states(), store.left_out()
     what, item = store.nouns
-    each = getattr(study.plan, f"readers_per_{item}")
+    each = getattr(store.study.plan, f"readers_per_{item}")
     done = [answered for answered, _ in progress.values()]
     print("closed" if store.is_closed else "open")
     print(
@@ -189,10 +189,10 @@ def print_status(study: Study, store: Store, *, with_pairs: bool) -> None:
 
 def export(config: Export) -> None:
     """Write the answers, also as ratings of stories with readers as annotators."""
-    with started_study(config.folder) as (study, store):
+    with started_store(config.folder) as store:
         if not has_answers(store):
-            raise DataError(f"{study.database} has no answer yet: wait for readers")
-        write_export(study, store)
+            raise DataError(f"{store.study.database} has no answer yet: wait for readers")
+        write_export(store)
 
 
 def has_answers(store: Store) -> bool:
@@ -200,8 +200,9 @@ def has_answers(store: Store) -> bool:
     return store.answers_since(0) > 0
 
 
-def write_export(study: Study, store: Store) -> None:
+def write_export(store: Store) -> None:
     """Write the export, which only its owner can read: it holds what readers wrote."""
+    study = store.study
     out = study.folder / "export"
     names = ["plan.json", *(p.name for p in study.folder.glob("*.parquet"))]
     inputs = {name: study.folder / name for name in names}
@@ -219,22 +220,22 @@ def write_export(study: Study, store: Store) -> None:
 
 def close(config: Close) -> None:
     """Accept no more readers and answers."""
-    with started_study(config.folder) as (_, store):
+    with started_store(config.folder) as store:
         store.close_study()
     print("closed: readers who finished still see their code")
 
 
 def remove(config: Remove) -> None:
     """Remove a reader with all answers, from the export too."""
-    with started_study(config.folder) as (study, store):
+    with started_store(config.folder) as store:
         store.remove(config.reader)
         print("removed: analyse again what you computed from an earlier export")
-        if not (study.folder / "export").exists():
+        if not (store.study.folder / "export").exists():
             return
         if has_answers(store):
-            write_export(study, store)
+            write_export(store)
         else:
-            shutil.rmtree(study.folder / "export")
+            shutil.rmtree(store.study.folder / "export")
 
 
 def simulate(config: Simulate) -> None:

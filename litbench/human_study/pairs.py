@@ -169,7 +169,7 @@ class PairStore(Store):
 
     counted = ("pair",)
     nouns = ("choices", "pair")
-    _study: PairStudy
+    study: PairStudy
 
     def _assign(self, number: int) -> None:
         """Give a reader the pairs with the fewest readers, each with the side shown less often.
@@ -183,7 +183,7 @@ class PairStore(Store):
         )
         own = self._all("select kind, pair_id from choices where number = ?", number)
         read = {row["pair_id"] for row in own if row["kind"] == "pair"}
-        checked = self._study.stories_of(r["pair_id"] for r in own if r["kind"] == "attention")
+        checked = self.study.stories_of(r["pair_id"] for r in own if r["kind"] == "attention")
         kinds = {row["kind"] for row in own}
         draw = random.Random(digest("assign", self._plan.seed, number, len(own)))
 
@@ -192,10 +192,10 @@ class PairStore(Store):
 
         free = [
             name
-            for name in sorted(self._study.by_id)
+            for name in sorted(self.study.by_id)
             if name not in read
             and readers_of(name) < self._plan.readers_per_pair
-            and checked.isdisjoint(self._study.stories_of([name]))
+            and checked.isdisjoint(self.study.stories_of([name]))
         ]
         draw.shuffle(free)
         free.sort(key=readers_of)
@@ -209,11 +209,11 @@ class PairStore(Store):
             draw.shuffle(sides)
             rows.append(("pair", name, min(sides, key=lambda side: load[name, side])))
         _, first, side = rows[0]
-        seen = self._study.stories_of([*picked, *read])
+        seen = self.study.stories_of([*picked, *read])
         unread = [
             name
-            for name in sorted(self._study.by_id)
-            if seen.isdisjoint(self._study.stories_of([name]))
+            for name in sorted(self.study.by_id)
+            if seen.isdisjoint(self.study.stories_of([name]))
         ]
         if self._plan.checks_attention and "attention" not in kinds and unread:
             check = ("attention", draw.choice(unread), draw.choice(sides))
@@ -225,11 +225,11 @@ class PairStore(Store):
     def view(self, reader: str, page: Page) -> Shown:
         """A pair, or an attention check, which looks the same."""
         del reader
-        first, second = self._study.sides(page.pair_id, page.kind, str(page.order))
+        first, second = self.study.sides(page.pair_id, page.kind, str(page.order))
         values = {
-            "prompt": self._study.by_id[page.pair_id]["prompt"],
+            "prompt": self.study.by_id[page.pair_id]["prompt"],
             "stories": [("first", "Story A", first), ("second", "Story B", second)],
-            "least": math.ceil(self._study.least_seconds(page.pair_id)),
+            "least": math.ceil(self.study.least_seconds(page.pair_id)),
             "choice": "",
         }
         return "pair", values
@@ -244,12 +244,12 @@ class PairStore(Store):
             raise ValueError("no such answer")
         side = page["order"] if answer == "first" else _OTHER[page["order"]]
         is_check = page["kind"] == "attention"
-        return side, side != self._study.garbled_side(page["pair_id"]) if is_check else None
+        return side, side != self.study.garbled_side(page["pair_id"]) if is_check else None
 
     def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """The choices, also as ratings of stories in the form that import_ratings.py reads."""
         choices = self.choices()
-        stories, ratings = stories_and_ratings(choices, self._study.pairs)
+        stories, ratings = stories_and_ratings(choices, self.study.pairs)
         return {"choices": choices, "stories": stories, "ratings": ratings}, {}
 
 

@@ -27,6 +27,7 @@ from scipy.optimize import linear_sum_assignment
 from litbench.errors import DataError
 from litbench.human_study.plan import Study, read_plan, reading_text, reading_time
 from litbench.human_study.store import Page, Shown, Store, page_of
+from litbench.metrics.human_study import ANSWERED
 from litbench.records import RATINGS, STORIES, Column, Schema
 from litbench.sources.ratings import grades_of, story_digest
 from litbench.store import read_manifest, read_manifest_of
@@ -47,23 +48,11 @@ ANSWERS = Schema(
         Column("position", "integer", "place of the story in its group"),
         Column("ratings", "text", "JSON object: criterion to number", required=True),
         Column("is_right", "integer", "1 if the named number was chosen, else 0; null: not asked"),
-        Column("seconds", "number", "time from the first look at the page to the first answer"),
-        Column("hurried", "integer", "answers sent back because they came too early"),
-        Column("reason", "text", "what the reader wrote"),
-        Column("version", "text", "version of the page"),
-        Column("answered_utc", "time", "when the first answer came"),
-        Column("finished", "integer", "1 if the reader finished, else 0"),
+        *ANSWERED,
         Column("excluded", "text", "rules of the plan that leave the reader out; null: none"),
     ),
     key=("reader", "place"),
 )
-_ANSWERS = """
-select hashed(reader) as reader, place, pair_id as story_id, cast("order" as integer) as position,
-    answer as ratings, is_right, seconds, hurried, reason, version,
-    cast(answered as integer) as answered_utc, state = 'finished' as finished
-from choices join readers using (number)
-where answered is not null and kind in ('rating', 'checked') order by answered
-"""
 # The pages of one group of a reader.
 _GROUP = """
 select choices.* from choices join readers using (number)
@@ -174,7 +163,7 @@ class RatingStore(Store):
 
     counted = ("rating", "checked")
     nouns = ("answers", "story")
-    _study: RatingStudy
+    study: RatingStudy
 
     def _assign(self, number: int) -> None:
         """Give a reader groups of the stories with the fewest readers, in balanced positions.
@@ -189,13 +178,13 @@ class RatingStore(Store):
         readers, positions = Counter(row["pair_id"] for row in shown), Counter(map(tuple, shown))
         own = self._all("select kind, pair_id from choices where number = ?", number)
         seen = {
-            self._study.by_id[row["pair_id"]]["prompt_id"]
+            self.study.by_id[row["pair_id"]]["prompt_id"]
             for row in own
             if row["kind"] in self.counted
         }
         draw = random.Random(digest("assign", plan.seed, number, len(own)))
         groups: list[tuple[float, str, list[str]]] = []
-        for prompt, names in self._study.groups.items():
+        for prompt, names in self.study.groups.items():
             free = [name for name in names if readers[name] < plan.readers_per_story]
             draw.shuffle(free)
             free.sort(key=readers.__getitem__)
@@ -227,8 +216,8 @@ class RatingStore(Store):
         """
         prompt = page.pair_id
         if page.kind in self.counted:
-            prompt = self._study.by_id[page.pair_id]["prompt_id"]
-        stories = json.dumps(self._study.groups[prompt])
+            prompt = self.study.by_id[page.pair_id]["prompt_id"]
+        stories = json.dumps(self.study.groups[prompt])
         rows = self._all(_GROUP, reader, prompt, stories)
         if not rows or rows[-1]["kind"] != "submit" or rows[-1]["answered"] is not None:
             return []
@@ -248,14 +237,14 @@ class RatingStore(Store):
                 "select 1 from choices where number = ? and kind = 'submit' and pair_id = ? "
                 "and answered is null",
                 page["number"],
-                self._study.by_id[page["pair_id"]]["prompt_id"],
+                self.study.by_id[page["pair_id"]]["prompt_id"],
             )
         )
 
     def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
         given: dict[str, float] = json.loads(answer)
         is_story = page["kind"] in self.counted
-        lines = self._study.lines(page_of(page)) if is_story else []
+        lines = self.study.lines(page_of(page)) if is_story else []
         if missing := {line.field for line in lines} - given.keys():
             raise IncompleteError(f"{len(missing)} criteria are not rated")
         if len(given) > len(lines):
@@ -279,9 +268,9 @@ class RatingStore(Store):
         if page.kind == "submit":
             return "submit", values
         earlier = dict(zip(places, (of for _, of in group), strict=True))[page.place]
-        least = 0 if earlier else math.ceil(self._study.least_seconds(page.pair_id))
-        story = self._study.by_id[page.pair_id]
-        lines = self._study.lines(page)
+        least = 0 if earlier else math.ceil(self.study.least_seconds(page.pair_id))
+        story = self.study.by_id[page.pair_id]
+        lines = self.study.lines(page)
         asked = {"story": story, "lines": lines, "least": least, "missing": False, "given": {}}
         return "rating", values | asked | earlier
 
@@ -296,15 +285,20 @@ class RatingStore(Store):
 
     def answers(self) -> pa.Table:
         """All answers; table with the schema ANSWERS, whose readers are salted hashes."""
-        rows = [dict(row) for row in self._all(_ANSWERS)]
-        names = [criterion.name for criterion in self._study.rubric.criteria]
-        for row in rows:
-            given = json.loads(row["ratings"])
-            ratings = {name: given[f"rating{at}"] for at, name in enumerate(names)}
-            row["ratings"] = json.dumps(ratings, ensure_ascii=False)
+        names = [criterion.name for criterion in self.study.rubric.criteria]
         excluded = {row["reader"]: "; ".join(row["excluded"]) for row in self.readers()}
-        for row in rows:
-            row["excluded"] = excluded[row["reader"]] or None
+        rows = []
+        for row in self._answered():
+            if row["kind"] in self.counted:
+                given = json.loads(row["answer"])
+                ratings = {name: given[f"rating{at}"] for at, name in enumerate(names)}
+                about = {
+                    "story_id": row["pair_id"],
+                    "position": row["order"] and int(row["order"]),
+                    "ratings": json.dumps(ratings, ensure_ascii=False),
+                    "excluded": excluded[row["reader"]] or None,
+                }
+                rows.append(row | about)
         return pa.Table.from_pylist(rows, ANSWERS.arrow())
 
     def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
@@ -312,7 +306,7 @@ class RatingStore(Store):
 
         Ratings and grades are without the readers whom the rules leave out.
         """
-        study, answers = self._study, self.answers()
+        study, answers = self.study, self.answers()
         ratings = [
             rating
             for row in answers.filter(pc.is_null(answers["excluded"])).to_pylist()

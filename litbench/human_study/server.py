@@ -15,7 +15,8 @@ nothing. A form is signed for its reader and page, so that a tab of another read
 browser answers for nobody. Logs contain no story, no choice and no id.
 
 Handlers run in a thread, one at a time, because the store waits for the disk and for other
-programs; requests wait for their turn, and are told after a while that the study is busy.
+programs; requests wait for their turn, and are told after a while that the study is busy. Sessions
+run in the event loop.
 """
 
 import asyncio
@@ -26,11 +27,11 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 import jinja2
+from anyio import from_thread
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -39,8 +40,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
 from litbench.errors import LitBenchError
-from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, Study
-from litbench.human_study.ratings import IncompleteError, RatingStore
+from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID
+from litbench.human_study.ratings import IncompleteError
 from litbench.human_study.sessions import Play, SessionStore, SessionStudy, action_of
 from litbench.human_study.store import Page, Store
 from litbench.server import ServerLimits, log_error, read_body
@@ -115,11 +116,6 @@ def number_in(form: Form, name: str) -> int:
     return int(text)
 
 
-async def called(function: Callable[[], Any]) -> Any:
-    """Call a function in the event loop."""
-    return function()
-
-
 def form_key(store: Store, reader: str, page: str | int) -> str:
     """What a form must bring back: it was made for this reader and this page."""
     return store.sign("form", f"{reader} {page}")
@@ -137,9 +133,9 @@ def go_on() -> RedirectResponse:
     return RedirectResponse("/read", 303)
 
 
-def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
+def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
     """Create the ASGI application; `allowed_hosts` are accepted values of the Host header."""
-    plan = study.plan
+    study, plan = store.study, store.study.plan
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
@@ -158,7 +154,6 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
     # Sessions under way by reader's number and place, and the place of each reader's.
     plays: dict[tuple[int, int], Play] = {}
     playing: dict[str, tuple[int, int]] = {}
-    loops: list[asyncio.AbstractEventLoop] = []
 
     def route(method: str, path: str) -> Callable[[Handler], Handler]:
         """Register a handler that uses the store."""
@@ -167,7 +162,6 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
             @app.api_route(path, methods=[method])
             async def respond(request: Request) -> Response:
                 form = await read_form(request) if method == "POST" else {}
-                loops[:] = [asyncio.get_running_loop()]
                 play = plays.get(playing.get(reader_of(request, store) or "", (0, 0)))
                 if path == "/read" and play is not None:
                     await play.settle(_WRITER_S)
@@ -298,7 +292,7 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
     def earlier(request: Request, reader: str, shown: Page) -> Page | None:
         """The story that the address names, if its ratings may still be changed."""
         asked = request.query_params.get("page", "")
-        group = store.group(reader, shown) if isinstance(store, RatingStore) else []
+        group = store.group(reader, shown)
         return next((one for one, given in group if given and str(one.place) == asked), None)
 
     def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: Any) -> Response:
@@ -316,9 +310,8 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         place = (shown.number, shown.place)
         if place not in plays:
             for old in plays.keys() - store.open_sessions():
-                loops[0].call_soon_threadsafe(plays.pop(old).cancel)
-            start = partial(Play, study, shown, store.turns(shown))
-            plays[place] = asyncio.run_coroutine_threadsafe(called(start), loops[0]).result()
+                from_thread.run_sync(plays.pop(old).cancel)
+            plays[place] = from_thread.run_sync(Play, study, shown, store.turns(shown))
             playing[reader] = place
         return plays[place]
 
@@ -371,8 +364,7 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> FastAP
         seconds = time.monotonic() - play.since if step == play.step else 0.0
         store.add_turn(shown, step, text, seconds)
         # If two tabs sent different texts, use the stored one.
-        deliver = partial(play.deliver, step, store.turns(shown)[step])
-        asyncio.run_coroutine_threadsafe(called(deliver), loops[0]).result()
+        from_thread.run_sync(play.deliver, step, store.turns(shown)[step])
         # To the newest part of the story.
         return RedirectResponse("/read#now", 303)
 

@@ -165,7 +165,7 @@ class SessionStore(RatingStore):
     """The store of a study of sessions."""
 
     nouns = ("rated sessions", "card")
-    _study: SessionStudy  # type: ignore[assignment]
+    study: SessionStudy  # type: ignore[assignment]
 
     def _has_room(self) -> bool:
         return len(self.open_sessions()) < self._plan.sessions_at_once
@@ -182,7 +182,7 @@ class SessionStore(RatingStore):
             self._add_pages(number, [(kind, played[-1], None)] * (len(own) == len(played)))
             return
         load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
-        free = [name for name in sorted(self._study.by_id) if load[name] < plan.readers_per_card]
+        free = [name for name in sorted(self.study.by_id) if load[name] < plan.readers_per_card]
         random.Random(digest("assign", plan.seed, number)).shuffle(free)
         if free and self._has_money():
             cell = min(free, key=load.__getitem__)
@@ -192,9 +192,9 @@ class SessionStore(RatingStore):
         """Whether the dollars of one more session are left, if those under way take all theirs."""
         if self._plan.dollars is None or self._plan.dollars_per_reader is None:
             return True
-        under_way = [self._study.answers_of(*place) for place in self.open_sessions()]
+        under_way = [self.study.answers_of(*place) for place in self.open_sessions()]
         reserved = (len(under_way) + 1) * self._plan.dollars_per_reader
-        return self._study.dollars(under_way) + reserved <= self._plan.dollars
+        return self.study.dollars(under_way) + reserved <= self._plan.dollars
 
     def turns(self, page: Page) -> dict[str, str]:
         """What the reader did in a session, by step."""
@@ -215,7 +215,7 @@ class SessionStore(RatingStore):
             self._database.execute(
                 "update choices set answered = ?, answer = '{}', seconds = ? - shown, version = ? "
                 "where number = ? and place = ? and answered is null",
-                (self._now(), self._now(), self._study.version, *key),
+                (self._now(), self._now(), self.study.version, *key),
             )
             if not has_story:
                 self._database.execute(
@@ -250,7 +250,7 @@ class SessionStore(RatingStore):
         """Remove a reader with all answers, and those of the writer to them."""
         found = self._all("select number from readers where reader = ?", reader)
         super().remove(reader)
-        for folder in self._study.folder.glob(f"answers/{found[0][0]}-*"):
+        for folder in self.study.folder.glob(f"answers/{found[0][0]}-*"):
             shutil.rmtree(folder)
 
     def sessions(self) -> list[tuple[Page, str, dict[str, str], dict[str, float]]]:
@@ -269,7 +269,7 @@ class SessionStore(RatingStore):
         Sessions are run again from the stored answers. Ratings and grades of people are without
         the readers whom the rules leave out.
         """
-        study, answers = self._study, self.answers()
+        study, answers = self.study, self.answers()
         rated = {row["reader"]: row for row in answers.to_pylist() if row["excluded"] is None}
         tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         for page, reader, turns, seconds in self.sessions():
@@ -315,7 +315,7 @@ class Play:
     """
 
     def __init__(self, study: SessionStudy, page: Page, turns: dict[str, str]) -> None:
-        self._study, self._page, self._turns = study, page, turns
+        self.study, self._page, self._turns = study, page, turns
         self._loop = asyncio.get_running_loop()
         self.step: str | None = None
         self.shown: Mapping[str, Any] = {}
@@ -348,16 +348,16 @@ class Play:
             return
 
     async def _run(self) -> None:
-        session, item = self._study.session(self._page)
-        folder = self._study.answers_of(self._page.number, self._page.place)
+        session, item = self.study.session(self._page)
+        folder = self.study.answers_of(self._page.number, self._page.place)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
-        models = self._study.fresh_models()
+        models = self.study.fresh_models()
         try:
             with AnswerStore(folder) as answers:
                 async with models.clients(answers)[WRITER, session.writer] as client:
 
                     async def write(request: Request) -> Answer:
-                        key = self._study.key_of(request)
+                        key = self.study.key_of(request)
                         found = await client.answer(request.messages, key)
                         if found is None:
                             self.is_spent = True
@@ -368,7 +368,7 @@ class Play:
                         return Answer("answered", await self._ask(request))
 
                     session.models = {WRITER: write, READER: read}
-                    written = await self._study.protocol.write(session, item)
+                    written = await self.study.protocol.write(session, item)
             self.has_story = bool(written.texts)
         except LitBenchError as error:
             self.reason = str(error)

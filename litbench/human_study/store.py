@@ -62,9 +62,10 @@ select coalesce(max(at), 0.0) from (
     select seen as at from readers union all select max(shown, coalesce(answered, 0)) from choices
 )
 """
-_CHOICES = """
-select hashed(reader) as reader, place, kind, pair_id, "order", outcome, is_right, seconds, hurried,
-    reason, version, cast(answered as integer) as answered_utc, state = 'finished' as finished
+_ANSWERED = """
+select hashed(reader) as reader, place, kind, pair_id, "order", outcome, answer, is_right, seconds,
+    hurried, reason, version, cast(answered as integer) as answered_utc,
+    state = 'finished' as finished
 from choices join readers using (number) where answered is not null order by answered
 """
 
@@ -126,7 +127,7 @@ class Store:
         path: str | Path | None = None,
         now: Callable[[], float] | None = None,
     ) -> None:
-        self._study, self._plan = study, study.plan
+        self.study, self._plan = study, study.plan
         path = path or study.database
         if path != _MEMORY:
             # Readable by its owner only: it holds the readers' ids.
@@ -312,7 +313,7 @@ class Store:
         if len(starting) < self._plan.most_starting:
             return True
         for row in starting:
-            slow = max(_SLOW_START * self._study.usual_seconds(row["pair_id"]), _START_S)
+            slow = max(_SLOW_START * self.study.usual_seconds(row["pair_id"]), _START_S)
             if self._now() - row["shown"] > slow:
                 self._release("number = ?", row["number"])
                 return True
@@ -389,7 +390,7 @@ class Store:
                 )
                 return 0.0
             seconds: float = max(0.0, now - page["shown"])
-            least = 0.0 if page["kind"] == "submit" else self._study.least_seconds(page["pair_id"])
+            least = 0.0 if page["kind"] == "submit" else self.study.least_seconds(page["pair_id"])
             if seconds < least:
                 self._database.execute(
                     "update choices set hurried = hurried + 1 where number = ? and place = ?", key
@@ -398,13 +399,18 @@ class Store:
             self._database.execute(
                 "update choices set answer = ?, outcome = ?, is_right = ?, seconds = ?, reason = ?,"
                 " version = ?, answered = ? where number = ? and place = ?",
-                (answer, outcome, is_right, seconds, reason, self._study.version, now, *key),
+                (answer, outcome, is_right, seconds, reason, self.study.version, now, *key),
             )
         return 0.0
 
     def view(self, reader: str, page: Page) -> Shown:
         """What a page shows; values that `read_form` reads may be overridden."""
         raise NotImplementedError
+
+    def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
+        """The pages that are answered together with this one, with the values that show answers."""
+        del reader
+        return [(page, {})]
 
     def read_form(self, form: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         """The answer of a form, and the values that show it again; ValueError if it is none."""
@@ -426,7 +432,10 @@ class Store:
 
     def choices(self) -> pa.Table:
         """All answered pages; table with the schema CHOICES, whose readers are salted hashes."""
-        return pa.Table.from_pylist([dict(row) for row in self._all(_CHOICES)], CHOICES.arrow())
+        return pa.Table.from_pylist(self._answered(), CHOICES.arrow())
+
+    def _answered(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._all(_ANSWERED)]
 
     def readers(self) -> list[dict[str, Any]]:
         """The results of every reader, see `reader_results`."""
@@ -452,7 +461,7 @@ class Store:
             json.dumps(self.counted),
         )
         counted = {pair_id: (answered, waiting) for pair_id, answered, waiting in rows}
-        return {name: counted.get(name, (0, 0)) for name in sorted(self._study.by_id)}
+        return {name: counted.get(name, (0, 0)) for name in sorted(self.study.by_id)}
 
     def minutes(self) -> list[float]:
         """Minutes from start to the last answer, of all readers who finished; sorted."""
