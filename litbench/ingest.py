@@ -35,7 +35,7 @@ from litbench.config import nearest
 from litbench.errors import DataError
 from litbench.hub import is_name, open_stream
 from litbench.progress import ProgressBar
-from litbench.records import STORIES, Schema
+from litbench.records import STORIES, Schema, is_text
 from litbench.text import count_words, digest
 
 # Column with the number of each row in the source, counted from 1.
@@ -235,14 +235,10 @@ def _decoded_size(column: pa.Array) -> int:
     if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         return _decoded_size(column.flatten())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else None
-    if kind is not None and (_is_text(kind) or pa.types.is_binary(kind)):
+    if kind is not None and (is_text(kind) or pa.types.is_binary(kind)):
         lengths = pc.binary_length(column.dictionary).take(column.indices)
         return pc.sum(lengths).as_py() or 0
     return int(column.nbytes)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
@@ -327,8 +323,10 @@ def _json_columns(chunks: Iterable[pa.Table], problem: Problem) -> tuple[dict[st
             )
             keys, valid = connection.register("raw", chunk).sql(sql).to_arrow_table().columns
             for row in chunk.append_column("valid", valid).filter(valid.is_valid()).to_pylist():
-                left_out.append(row[ROW])
-                if (line := row["line"].strip()) not in ("", "{}"):
+                line = row["line"].strip()
+                if line != "{}":
+                    left_out.append(row[ROW])
+                if line not in ("", "{}"):
                     reason = "not a JSON object" if row["valid"] else "not JSON"
                     problem(row[ROW], "(line)", reason, line[:60])
             names = pc.unique(pc.list_flatten(keys)).to_pylist()
@@ -528,26 +526,13 @@ CREATE MACRO as_time(t) AS CASE
   WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
 END;
 """
-_MACRO = {
-    "integer": "as_whole",
-    "number": "as_number",
-    "time": "as_time",
-    "text": "",
-    "score": "as_score",
-}
-_NOT_A = {
-    "text": "not text",
-    "integer": "not a whole number",
-    "number": "not a finite number",
-    "time": "not a time (Unix seconds or ISO 8601)",
-    "score": "not a number",
-}
-_SQL_TYPES = {
-    "text": "VARCHAR",
-    "integer": "BIGINT",
-    "number": "DOUBLE",
-    "time": "BIGINT",
-    "score": "DOUBLE",
+# By kind of column: the macro that converts a text, the SQL type, and the reason if it fails.
+_KINDS = {
+    "text": ("", "VARCHAR", "not text"),
+    "integer": ("as_whole", "BIGINT", "not a whole number"),
+    "number": ("as_number", "DOUBLE", "not a finite number"),
+    "time": ("as_time", "BIGINT", "not a time (Unix seconds or ISO 8601)"),
+    "score": ("as_score", "DOUBLE", "not a number"),
 }
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
@@ -590,7 +575,7 @@ def _converted(value: str, given: str, kind: str) -> str:
         text = f"CASE WHEN {is_whole} THEN {value}::BIGINT::VARCHAR END"
     elif given.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not given.endswith("]"):
         text = f"{value}::VARCHAR"
-    return f"{_MACRO[kind]}({text})"
+    return f"{_KINDS[kind][0]}({text})"
 
 
 def _extra(value: str, given: str) -> str:
@@ -686,7 +671,7 @@ def _query(
             flag(name, f"cannot be computed: {origin}", f"x{k}")
     fitted = {}
     for column in schema.columns:
-        name, sql_type = column.name, _SQL_TYPES[column.kind]
+        name, (_, sql_type, reason) = column.name, _KINDS[column.kind]
         value, kind = given.pop(name, ("NULL", ""))
         if name == "n_words" and schema is STORIES and columns is not None:
             # Counted later by our rule.
@@ -703,7 +688,7 @@ def _query(
         fitted[name] = f"({own})::{sql_type}"
         if kind not in ("", sql_type) or kind == "DOUBLE":
             failed = f"{value} IS NOT NULL AND {converted} IS NULL"
-            flag(name, _NOT_A[column.kind], failed, shown)
+            flag(name, reason, failed, shown)
         if column.kind == "score":
             whole = _converted(value, kind, "integer") if kind else value
             fitted[_WHOLE_SCORE + name] = f"({whole})::BIGINT"
