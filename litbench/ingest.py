@@ -89,6 +89,14 @@ class RejectedRows:
                 "TMPDIR to another one"
             ) from error
 
+    def reject(
+        self, table: pa.Table, broken: pa.ChunkedArray, file: str, column: str, reason: str
+    ) -> pa.Table:
+        """Add the rows of a numbered table where `broken` is true, and return the other rows."""
+        for row in table[ROW].filter(broken).to_pylist():
+            self.add(file, row, column, reason)
+        return table.filter(pc.invert(broken))
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """All rows, sorted by file and row: file, row, column, reason, start of the value."""
@@ -271,7 +279,7 @@ def _lines(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
             blocks.append(_split_lines(text, number))
             number += blocks[-1].num_rows
             bar.update(file.buffer.tell() - bar.n)
-            if sum(block.nbytes for block in blocks) >= CHUNK_BYTES:
+            if sum(block.nbytes for block in blocks) >= CHUNK_BYTES // 4:
                 yield joined()
                 blocks = []
         if blocks:
