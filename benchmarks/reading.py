@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 
 import duckdb
-from figures import Figure, in_turn, quotients, report
-from scoring import WORDS
+from figures import WORDS, Figure, in_turn, quotients, report
 
 from litbench.ingest import CHUNK_ROWS, RejectedRows, read_foreign
 from litbench.records import STORIES
@@ -33,7 +32,7 @@ QUALIFY row_number() OVER (PARTITION BY story_id) = 1
 
 def write_rows(rows: int, path: Path) -> int:
     """Write the file; return the number of rows that are not broken."""
-    source, vocabulary, good = random.Random(0), WORDS.split(), 0
+    source, good = random.Random(0), 0
     with path.open("w", encoding="utf-8") as file:
         for number in range(rows):
             size = source.randint(60, 900)
@@ -41,7 +40,7 @@ def write_rows(rows: int, path: Path) -> int:
                 "story_id": f"s{number}",
                 "prompt_id": f"p{number // 20}",
                 "prompt": f"[WP] Prompt {number // 20}",
-                "text": " ".join(source.choices(vocabulary, k=size)),
+                "text": " ".join(source.choices(WORDS.split(), k=size)),
                 "n_words": size,
                 "source": "benchmark",
                 "score": source.randint(1, 500),

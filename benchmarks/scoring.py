@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from figures import Figure, in_turn, quotients, report
-from training import SIZES
-from transformers import LlamaConfig, LlamaForSequenceClassification, pipeline
+from figures import WORDS, Figure, in_turn, quotients, report
+from training import random_decoder
+from transformers import pipeline
 from transformers.utils import logging
 
 from litbench.models.backbone import load_backbone
@@ -41,12 +41,6 @@ from litbench.models.reward import RewardModel
 BATCH_SIZES = (1, 8, 32, 128)
 # Deciles of the number of words, from 0 to 100 %.
 DECILES = (196, 257, 298, 357, 418, 479, 531, 596, 646, 705, 781)
-# Common English words, so that the number of tokens per word is realistic.
-WORDS = """
-    the a of and to in was her his she he it that with for on as had at but they from this river
-    lantern winter window silence mountain brother letter kitchen shadow doorway evening
-    remembered whispered carried opened turned looked waited forgot trembling quietly slowly
-"""
 
 
 def generate_stories(n: int, seed: int, factor: float = 1.0) -> list[str]:
@@ -69,15 +63,8 @@ def load_model(given: argparse.Namespace) -> tuple[Any, Any]:
     torch.nn.init.normal_(backbone.classifier.weight)
     if given.model != "minilm":
         tokenizer.eos_token = tokenizer.sep_token
-        shape = SIZES[given.model] | {"vocab_size": len(tokenizer)}
-        shape |= {"hidden_size": given.width or shape["hidden_size"]}
-        shape |= {"num_hidden_layers": given.layers or shape["num_hidden_layers"]}
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-        torch.manual_seed(0)
-        with torch.device(given.device):
-            backbone = LlamaForSequenceClassification(
-                LlamaConfig(**shape, **ids, bos_token_id=None, num_labels=1)
-            )
+        backbone = random_decoder(given, given.device, vocab_size=len(tokenizer), **ids)
         torch.nn.init.normal_(backbone.score.weight)
         if given.device != "cpu":
             backbone = backbone.to(torch.bfloat16)

@@ -48,34 +48,18 @@ _REJECTED = (289, 374, 438, 493, 562, 645, 706, 772, 874, 983, 1278)
 _PAD, _EOS = 0, 1
 # Peak dense bf16 FLOP/s from the vendors' data sheets.
 _PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "vocab_size": 8_192,
-        "hidden_size": 256,
-        "intermediate_size": 704,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2_048,
-    },
-    "llama-1b": {
-        "vocab_size": 128_256,
-        "hidden_size": 2_048,
-        "intermediate_size": 8_192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-    },
-    "llama-8b": {
-        "vocab_size": 128_256,
-        "hidden_size": 4_096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-    },
+_SHAPE = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+SIZES = {
+    "tiny": (8_192, 256, 704, 2, 4, 2),
+    "llama-1b": (128_256, 2_048, 8_192, 16, 32, 8),
+    "llama-8b": (128_256, 4_096, 14_336, 32, 32, 8),
 }
 WAYS = ("trl", "packed", "bare")
 # Linear layers of a decoder block.
@@ -110,25 +94,35 @@ def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
     return TokenisedPairs.make(rows, [], 0)
 
 
-def save_random_model(shape: dict[str, Any], dtype: str, folder: Path) -> None:
-    """Write a decoder with random weights, and a tokenizer with only the special tokens."""
+def random_decoder(given: argparse.Namespace, device: str, **changes: Any) -> Any:
+    """A reward model with random weights in the shape of `--model`, `--width` and `--layers`."""
+    shape = dict(zip(_SHAPE, SIZES[given.model], strict=True))
+    shape["hidden_size"] = given.width or shape["hidden_size"]
+    shape["num_hidden_layers"] = given.layers or shape["num_hidden_layers"]
+    config = LlamaConfig(
+        **shape | changes, max_position_embeddings=131_072, bos_token_id=None, num_labels=1
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        return LlamaForSequenceClassification(config)
+
+
+def save_random_model(given: argparse.Namespace, folder: Path) -> int:
+    """Write the model, with a tokenizer of special tokens only; return the vocabulary's size."""
     from tokenizers import Tokenizer, models  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        **shape, pad_token_id=_PAD, eos_token_id=_EOS, bos_token_id=None, num_labels=1
-    )
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForSequenceClassification(config).to(getattr(torch, dtype))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = random_decoder(given, device, pad_token_id=_PAD, eos_token_id=_EOS)
     with quiet():
-        model.save_pretrained(folder)
+        model.to(getattr(torch, given.dtype)).save_pretrained(folder)
     words = {"<pad>": _PAD, "<eos>": _EOS}
     PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),  # noqa: S106
         pad_token="<pad>",  # noqa: S106
         eos_token="<eos>",  # noqa: S106
     ).save_pretrained(folder)
+    return int(model.config.vocab_size)
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
@@ -214,7 +208,8 @@ def run_trainer(
         trainer.add_callback(clock)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        given.parameters = trainer.model.num_parameters()
+        # Embeddings are looked up, not multiplied.
+        given.parameters = trainer.model.num_parameters(exclude_embeddings=True)
     return clock.seconds, trainer.state.log_history[0]["loss"]
 
 
@@ -273,18 +268,15 @@ def compare(given: argparse.Namespace, folder: Path, vocabulary: int) -> dict[st
     return speeds
 
 
-def gpu_facts(
-    given: argparse.Namespace, shape: dict[str, Any], speeds: dict[str, list[float]]
-) -> dict[str, Any]:
+def gpu_facts(given: argparse.Namespace, speeds: dict[str, list[float]]) -> dict[str, Any]:
     """Absolute speeds, which mean something on a GPU."""
     device, speed = torch.cuda.get_device_name(), median(speeds["packed"])
     peak = next((peak for name, peak in _PEAKS.items() if name in device), None)
     names = ("litbench", "torch", "transformers", "accelerate", "trl")
-    matrix = given.parameters - shape["vocab_size"] * shape["hidden_size"]
     facts = {
         "device": device,
         "tokens_per_second": {side: round(median(tps)) for side, tps in speeds.items()},
-        "mfu": round(6 * matrix * speed / peak, 4) if peak and not given.fp32 else None,
+        "mfu": round(6 * given.parameters * speed / peak, 4) if peak and not given.fp32 else None,
         "peak_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
         "versions": {name: version(name) for name in names},
     }
@@ -326,16 +318,13 @@ def main() -> None:
     given.pairs_per_micro_batch = min(given.pairs_per_micro_batch, given.pairs)
     if given.threads:
         torch.set_num_threads(given.threads)
-    shape = dict(SIZES[given.model])
-    shape["hidden_size"] = given.width or shape["hidden_size"]
-    shape["num_hidden_layers"] = given.layers or shape["num_hidden_layers"]
     with tempfile.TemporaryDirectory() as scratch:
-        save_random_model(shape, given.dtype, Path(scratch))
-        speeds = compare(given, Path(scratch), shape["vocab_size"])
+        vocabulary = save_random_model(given, Path(scratch))
+        speeds = compare(given, Path(scratch), vocabulary)
     modes = [given.model, *(["lora"] if given.lora else [])]
     modes += ["checkpointing"] if given.checkpointing else []
     name = ", ".join(modes)
-    facts = {"model": name} | (gpu_facts(given, shape, speeds) if has_gpu else {})
+    facts = {"model": name} | (gpu_facts(given, speeds) if has_gpu else {})
     report(
         "training",
         [

@@ -23,7 +23,7 @@ import pyarrow as pa
 from litbench.config import Input, Runtime, run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.ingest import ROW, RejectedRows, read_foreign
-from litbench.judges.client import Traffic, is_error
+from litbench.judges.client import Traffic
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.prices import dollars_of
 from litbench.judges.store import Answer, Sampling, local_folder
@@ -72,7 +72,7 @@ def read(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
 
     Returns:
         The result (agrees, disagrees, unparsed, refused, cut or error), the letter that the judge
-        preferred or None, and its explanation or None.
+        preferred or None, and the rationale or None.
     """
     if answer.outcome != "answered":
         return answer.outcome, None, None
@@ -80,22 +80,20 @@ def read(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
     # Unparsed: no text before the verdict, or a second verdict within that text.
     if label is None or not explanation or has_verdict_line(explanation):
         return "unparsed", label, None
-    return "agrees" if label == correct else "disagrees", label, explanation
+    return ("agrees", label, explanation) if label == correct else ("disagrees", label, None)
 
 
 def main(config: Config) -> None:
     """Ask the judge about all pairs and write the rationales."""
-    judge = Judge(
-        "rationales",
-        JudgeOptions(
-            model=config.model,
-            sampling=config.sampling,
-            traffic=config.traffic,
-            prices=config.prices,
-            answers=config.out / "answers",
-            template=config.template,
-        ),
+    options = JudgeOptions(
+        config.model,
+        config.sampling,
+        config.traffic,
+        config.prices,
+        config.out / "answers",
+        config.template,
     )
+    judge = Judge("rationales", options)
     template = judge.template
     if template.answer != "explanation":
         raise ConfigError(
@@ -127,49 +125,45 @@ def main(config: Config) -> None:
         for first, prompt, chosen, rejected in zip(chosen_first, *texts, strict=True)
     ]
     if config.dry_run:
-        print(
-            f"dry run: no request is sent\n{estimates_text([judge.estimate_questions(questions)])}"
-        )
+        print(f"dry run: no request is sent\n{estimates_text(judge.estimate_questions(questions))}")
         return
     answers = judge.ask(questions)
-    errors = [answer.detail for answer in answers if is_error(answer)]
+    errors = [answer.detail for answer in answers if answer.outcome == "error"]
     if errors and not config.accept_errors:
         raise ModelError(
             f"{len(errors)} of {len(answers)} questions got no answer, for example: {errors[0]}: "
             "run the same command again to retry them, or set accept_errors"
         )
-    results, letters, kept = Counter(), Counter(), Counter()
-    rationales, firsts = [], []
-    for number, answer, first in zip(numbers, answers, chosen_first, strict=True):
-        correct = "A" if first else "B"
-        result, letter, explanation = read(answer, correct)
-        results[result] += 1
-        letters[letter] += 1
-        agrees = result == "agrees"
-        kept[correct] += agrees
-        rationales.append(explanation if agrees else None)
-        firsts.append(("chosen" if first else "rejected") if agrees else None)
-        if not agrees:
-            rejected_rows.add(
-                config.pairs, number, "rationale", result, answer.text or answer.detail
-            )
+    correct = ["A" if first else "B" for first in chosen_first]
+    results, letters, rationales = zip(*map(read, answers, correct), strict=True)
+    for number, answer, result in zip(numbers, answers, results, strict=True):
+        if result != "agrees":
+            said = answer.text or answer.detail
+            rejected_rows.add(config.pairs, number, "rationale", result, said)
+    sides = {"A": "chosen", "B": "rejected"}
+    firsts = [
+        None if rationale is None else sides[letter]
+        for rationale, letter in zip(rationales, correct, strict=True)
+    ]
     for name, values in zip(COLUMNS, (rationales, firsts), strict=True):
         pairs = pairs.append_column(name, pa.array(values, pa.large_string()))
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
-    agrees, decided = results["agrees"], results["agrees"] + results["disagrees"]
+    counts, preferred = Counter(results), Counter(letters)
+    kept = Counter(letter for letter, first in zip(correct, firsts, strict=True) if first)
+    agrees, decided = counts["agrees"], counts["agrees"] + counts["disagrees"]
     names = ("input_tokens", "cached_tokens", "output_tokens")
-    cost = dollars_of(answers, judge.options.price())
+    cost = dollars_of(answers, options.price())
     artifact.counts = {
         "pairs": pairs.num_rows,
         "rationales": agrees,
-        "answers": dict(sorted(results.items())),
+        "answers": dict(sorted(counts.items())),
         "agreement": {
             "n": decided,
             "agrees": agrees,
             "share": round(agrees / decided, 4) if decided else None,
         },
-        "preferred": {letter: letters[letter] for letter in "AB"},
+        "preferred": {letter: preferred[letter] for letter in "AB"},
         "kept_where_right": {letter: kept[letter] for letter in "AB"},
         "tokens": {name: sum(getattr(answer, name) or 0 for answer in answers) for name in names},
         "cost_usd": cost,
@@ -179,7 +173,8 @@ def main(config: Config) -> None:
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs, {agrees:,} with a rationale")
     print(f"  the judge agrees with the labels on {agrees:,} of {decided:,} pairs")
-    if max(kept.values()) > 2 * min(kept["A"], kept["B"]):
+    few, many = sorted((kept["A"], kept["B"]))
+    if many > 2 * few:
         print(
             f"  warning: {kept['A']:,} rationales prefer A and {kept['B']:,} prefer B: a model "
             "trained on them may learn the letter"

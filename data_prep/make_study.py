@@ -25,19 +25,10 @@ import pyarrow.compute as pc
 
 from litbench.config import Input, as_plain, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.human_study.plan import Plan, Study, check_plan, estimate, estimate_text
-from litbench.human_study.ratings import (
-    RatingStudy,
-    estimate_ratings,
-    estimate_ratings_text,
-    run_of,
-)
-from litbench.human_study.sessions import (
-    PROTOCOL,
-    SessionStudy,
-    estimate_sessions,
-    estimate_sessions_text,
-)
+from litbench.human_study.pairs import PairStudy
+from litbench.human_study.plan import Plan, Study
+from litbench.human_study.ratings import RatingStudy, run_of
+from litbench.human_study.sessions import PROTOCOL, SessionStudy
 from litbench.metrics.agreement import has_texts
 from litbench.protocols.protocol import load_protocol
 from litbench.records import STORIES
@@ -64,8 +55,8 @@ class Config(Plan):
     stories: Annotated[Path | None, Input] = None
 
 
-def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> str:
-    """Write the pairs of a study; returns the estimate."""
+def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> Study:
+    """Write the pairs of a study."""
     assert config.pairs is not None
     pairs = read_pairs(config.pairs, None, config.split).headline.sort_by("pair_id")
     without = int((~has_texts(pairs)).sum())
@@ -75,11 +66,9 @@ def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> str:
             f"{config.pairs}: {without} pairs have no texts and {copies} twice the same: leave "
             "them out"
         )
-    check_plan(plan, pairs)
-    found = estimate(Study(config.out, plan, pairs))
+    study = PairStudy(config.out, plan, pairs)
     artifact.write("pairs.parquet", partial(write_table, pairs))
-    artifact.counts = found
-    return estimate_text(plan, found)
+    return study
 
 
 def with_samples(stories: pa.Table) -> pa.Table:
@@ -99,8 +88,8 @@ def with_samples(stories: pa.Table) -> pa.Table:
     return stories
 
 
-def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> str:
-    """Write the stories and the rubric of a study; returns the estimate."""
+def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> Study:
+    """Write the stories and the rubric of a study."""
     assert config.stories is not None
     stories = read_table(config.stories, STORIES).sort_by("story_id")
     without = pc.sum(pc.equal(pc.utf8_trim_whitespace(stories["text"]), "")).as_py()
@@ -110,18 +99,10 @@ def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> str:
             "out, and give at least one"
         )
     stories, rubric = with_samples(stories), load_rubric(str(plan.rubric))
-    found = estimate_ratings(RatingStudy(config.out, plan, rubric, stories))
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("rubric.yaml", partial(shutil.copyfile, rubric.path or ""))
-    artifact.counts = found | run_of(config.stories)
-    return estimate_ratings_text(plan, found)
-
-
-def write_sessions(config: Config, plan: Plan, artifact: Artifact) -> str:
-    """Check the writers of a study; returns the estimate."""
-    found = estimate_sessions(SessionStudy.of(config.out, plan))
-    artifact.counts = found
-    return estimate_sessions_text(plan, found)
+    artifact.counts = run_of(config.stories)
+    return RatingStudy(config.out, plan, rubric, stories)
 
 
 def main(config: Config) -> None:
@@ -141,8 +122,15 @@ def main(config: Config) -> None:
             )
     if (config.out / "study.sqlite").exists():
         raise DataError(f"{config.out} has readers of an earlier plan: write to another folder")
-    write = {"pairs": write_pairs, "ratings": write_ratings, "session": write_sessions}
-    text = write[plan.kind](config, plan, artifact)
+    if plan.kind == "session":
+        # Checks the writers.
+        study: Study = SessionStudy.of(config.out, plan)
+    else:
+        write = write_pairs if plan.kind == "pairs" else write_ratings
+        study = write(config, plan, artifact)
+    found = study.estimate()
+    artifact.counts |= found
+    text = study.estimate_text(found)
     artifact.write("plan.json", partial(write_json, as_plain(plan)))
     artifact.write_text("estimate.txt", text)
     artifact.finish()

@@ -24,12 +24,13 @@ from typing import Any
 
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation.report import render_report
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.records import connected_prompts
+from litbench.report.csv_table import write_csv
 from litbench.report.tables import (
     Entry,
     draw_figure_4,
@@ -166,7 +167,7 @@ def main(config: Config) -> None:
         )
     if config.tables:
         write_tables(artifact, table_entries(evaluations, config))
-    page = first.report(config.title, page_path, changes)
+    page = render_report(first, config.title, page_path, changes=changes)
     artifact.write_text("report.html", page)
     artifact.counts = {"pairs": first.pairs.headline.num_rows, "raters": len(known)}
     artifact.finish()

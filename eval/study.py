@@ -26,17 +26,15 @@ from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import compare_annotators
 from litbench.evaluation.results import Evaluation
-from litbench.human_study.plan import Study
+from litbench.human_study.pairs import PairStudy
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.human_study import (
     CHOICES,
     Exclusions,
     StudyFigures,
     choices_of_ratings,
     exclusion_counts,
-    figures_text,
     leave_out,
     one_reader,
     pair_results,
@@ -46,7 +44,8 @@ from litbench.metrics.human_study import (
 )
 from litbench.metrics.leaderboard import plain
 from litbench.records import VERDICTS, empty_columns
-from litbench.report.human_study_page import write_human_study
+from litbench.report.csv_table import write_csv
+from litbench.report.human_study import write_human_study
 from litbench.sources.evaluation_pairs import input_files, read_pairs
 from litbench.sources.ratings import RATINGS, ROUNDING
 from litbench.store import Artifact, write_json
@@ -116,7 +115,7 @@ def input_paths(config: Config) -> dict[str, Path]:
 
 def read_study(folder: Path, verifier: str, raters: pa.Table) -> Collected:
     """Read a study of our own, whose readers are compared with raters on its pairs."""
-    study, choices = Study.open(folder), read_table(export_of(folder), CHOICES)
+    study, choices = PairStudy.open(folder), read_table(export_of(folder), CHOICES)
     pairs = study.pairs
     longer = (1 + np.sign(np.nan_to_num(length_differences(pairs)))) / 2
     credits = {verifier: np.ones(pairs.num_rows), "longer": longer}
@@ -164,14 +163,9 @@ def main(config: Config) -> None:
     excluded = [row["reader"] for row in readers if row["excluded"]]
     if len(excluded) == len(readers):
         raise DataError("the rules of the plan leave out every reader: there is nothing to analyse")
+    rest = leave_out(found.choices, excluded)
     everyone = found.figures(found.choices)
-    text, kept, rest = figures_text(everyone), None, found.choices
-    if excluded:
-        rest = leave_out(found.choices, excluded)
-        kept = found.figures(rest)
-        rules = ", ".join(f"{n} {rule}" for rule, n in exclusion_counts(readers).items())
-        text += f"\nwithout {len(excluded)} readers ({rules}):\n\n{figures_text(kept)}"
-
+    kept = found.figures(rest) if excluded else None
     pairs = pair_results(rest, found.pairs)
     if found.made_labels:
         readers = [row | {"agreement": None} for row in readers]
@@ -180,7 +174,6 @@ def main(config: Config) -> None:
     rows = [row | {"excluded": "; ".join(row["excluded"])} for row in readers]
     verdicts = pa.concat_tables([verdicts_of(found.choices), raters])
     artifact.write("human_study.json", partial(write_json, results))
-    artifact.write_text("human_study.txt", text)
     artifact.write("readers.csv", partial(write_csv, rows))
     artifact.write("pairs.csv", partial(write_csv, pairs))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
@@ -196,7 +189,6 @@ def main(config: Config) -> None:
         pairs,
         label_sources=found.pairs["label_source"].unique().to_pylist(),
         from_choices=config.study is not None,
-        made_labels=found.made_labels,
         versions=len(found.choices["version"].drop_null().unique()),
     )
     artifact.finish()

@@ -18,9 +18,9 @@ A killed run resumes.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +33,6 @@ from pydantic import NonNegativeFloat
 from litbench.config import Input, Runtime, nearest, run_program
 from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.grades import (
     Graded,
     agreements_with_people,
@@ -59,10 +58,9 @@ from litbench.metrics.writers import (
     writer_rows,
 )
 from litbench.records import GRADES, RATINGS, STORIES
-from litbench.report.pages import write_writers
-from litbench.report.writers import Comparison, comparison_notes, comparison_tables
+from litbench.report.csv_table import write_csv
+from litbench.report.writers import Comparison, comparison_notes, write_writers
 from litbench.scoring import score_stories
-from litbench.show import show
 from litbench.sources.ratings import grades_of, overall_ratings
 from litbench.store import Artifact, Cache, read_manifest_of, write_json
 from litbench.tables import read_table
@@ -101,58 +99,51 @@ class Config:
     collapse: float | None = None
 
 
-def known_ids(stories: Iterable[pa.Table]) -> pa.Array:
-    """The `story_id`s of some tables."""
-    ids = [name for table in stories for name in table["story_id"].to_pylist()]
-    return pa.array(ids, pa.large_string())
-
-
 def read_runs(folders: Sequence[Path]) -> Graded:
     """Read the tables of all runs."""
-    tables, stories, people, texts, notes, protocols = [], {}, set(), {}, [], set()
+    grades, stories, people, texts, notes, protocols = [], [], set(), {}, [], set()
     criteria: list[dict[str, Any]] = []
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
         protocols.add((counts.get("protocol"), counts["headline"]))
         notes += counts.get("not_comparable", [])
-        tables.append(read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names))
+        grades.append(read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names))
+        own = None
+        if (folder / "stories.parquet").is_file():
+            own = read_table(folder / "stories.parquet", STORIES)
+            # People may have rated the stories of another run.
+            known = [pc.is_in(own["story_id"], table["story_id"]) for table in stories]
+            stories.append(own.filter(pc.invert(reduce(pc.or_, known))) if known else own)
         path = folder / "ratings.parquet"
-        # A run without judges has no ratings.
-        rated = pq.read_metadata(path).num_rows > 0
-        ratings = read_table(path, RATINGS) if rated else None
-        for row in overall_ratings(ratings).to_pylist() if ratings is not None else ():
+        if not pq.read_metadata(path).num_rows:
+            # A run without judges.
+            continue
+        ratings = read_table(path, RATINGS)
+        for row in overall_ratings(ratings).to_pylist():
             if row["rater_kind"] == "person":
                 people.add(row["rater"])
             elif row["rating"] is not None:
                 texts[row["rater"], row["story_id"]] = row["rating"]
-        if (folder / "stories.parquet").is_file():
-            own = read_table(folder / "stories.parquet", STORIES)
-            # People may have rated the stories of another run.
-            stories[folder] = own.filter(
-                pc.invert(pc.is_in(own["story_id"], known_ids(stories.values())))
-            )
-            if ratings is not None:
-                named = set(tables[-1]["quantity"].to_pylist())
-                found = grades_of(ratings, own, "source").to_pylist()
-                criteria += [
-                    row
-                    for row in found
-                    if row["quantity"] not in named | {"overall"} and row["grade"] is not None
-                ]
+        if own is not None:
+            named = {"overall", *grades[-1]["quantity"].to_pylist()}
+            found = grades_of(ratings, own, "source").to_pylist()
+            criteria += [
+                row for row in found if row["quantity"] not in named and row["grade"] is not None
+            ]
     if len(protocols) > 1:
         names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
         raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
-    rows = pa.concat_tables(tables).to_pylist()
+    rows = pa.concat_tables(grades).to_pylist()
     keys = Counter(tuple(row[name] for name in GRADES.key) for row in rows)
     twice, times = keys.most_common(1)[0] if keys else ((), 1)
     if times > 1:
         raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
-    known = [row for row in rows if row["grade"] is not None]
+    graded = [row for row in rows if row["grade"] is not None]
     return Graded(
-        known,
-        len(rows) - len(known),
+        graded,
+        len(rows) - len(graded),
         people,
-        pa.concat_tables(stories.values(), promote_options="default") if stories else None,
+        pa.concat_tables(stories, promote_options="default") if stories else None,
         texts,
         next(iter(protocols))[1],
         list(dict.fromkeys(notes)),
@@ -255,32 +246,22 @@ def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
     return found if len(found) > 1 else {}
 
 
-def main(config: Config) -> None:
-    """Read the runs, compare the writers, and write the results."""
-    folders = config.runs if isinstance(config.runs, list) else [config.runs]
-    specs = parse_raters(config.raters) if config.raters else []
-    inputs = {f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)}
-    artifact = Artifact(
-        config.out,
-        program=__file__,
-        config=config,
-        inputs=inputs,
-        models=files_of(specs),
-    )
-    if artifact.is_current():
-        artifact.show("writers.txt", "writers.html")
-        return
-    graded, parts = read_runs(folders), Cache(config.out / "parts")
+def compare(config: Config, graded: Graded, parts: Cache) -> Comparison:
+    """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
     quantity = config.quantity or graded.headline
-    quantities = list(dict.fromkeys(row["quantity"] for row in graded.rows))
-    if not quantities:
+    by_quantity = {
+        name: cells_of(graded, name)
+        for name in dict.fromkeys(row["quantity"] for row in graded.rows)
+    }
+    if not by_quantity:
         raise DataError(
             f"none of {graded.missing:,} grades is known, since no rating could be read: see the "
             "outcomes in ratings.parquet and the replies in turns.parquet"
         )
-    if quantity not in quantities:
-        raise ConfigError(f"no grades of quantity '{quantity}': {nearest(quantity, quantities)}")
-    cells = cells_of(graded, quantity)
+    if quantity not in by_quantity:
+        known = nearest(quantity, list(by_quantity))
+        raise ConfigError(f"no grades of quantity '{quantity}': {known}")
+    cells = by_quantity[quantity]
     judged = without_people(cells)
     writers = sorted({cell.writer for cell in judged})
     if config.reference is not None and config.reference not in writers:
@@ -288,18 +269,14 @@ def main(config: Config) -> None:
             f"reference: no writer '{config.reference}': {nearest(config.reference, writers)}"
         )
     rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
-    rows = writer_rows(judged, config.reference, rates)
     fit = fit_offsets(judged)
-    utilities = {
-        name: plackett_luce(rankings, prior=config.utility_prior)
-        for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()
-        if any(len(list(itertools.chain(*one.blocks))) > 1 for one in rankings)
+    columns = {
+        f"{quantity} by {judge}" if judge else quantity: {
+            row.writer: row.plain
+            for row in writer_rows([cell for cell in cells if cell.judge == judge])
+        }
+        for judge in dict.fromkeys(cell.judge for cell in cells)
     }
-    columns = {}
-    for judge in dict.fromkeys(cell.judge for cell in cells):
-        of_judge = [cell for cell in cells if cell.judge == judge]
-        name = f"{quantity} by {judge}" if judge else quantity
-        columns[name] = {row.writer: row.plain for row in writer_rows(of_judge)}
     columns |= {
         f"win rate by {rater}": {writer: share.mean for writer, share in of_rater.items()}
         for rater, of_rater in rates.items()
@@ -307,21 +284,23 @@ def main(config: Config) -> None:
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
     columns |= {f"published {name}": values for name, values in config.published.items()}
-    means = {
-        name: {row.writer: row.grade.mean for row in writer_rows(without_people(of_quantity))}
-        for name, of_quantity in ((name, cells_of(graded, name)) for name in quantities)
-    }
-    correlations = [correlate(*pair, columns) for pair in itertools.combinations(columns, 2)]
-    comparison = Comparison(
+    return Comparison(
         quantity=quantity,
         reference=config.reference,
-        rows=rows,
+        rows=writer_rows(judged, config.reference, rates),
         judges=fit.judges,
         is_connected=fit.is_connected,
-        utilities=utilities,
+        utilities={
+            name: plackett_luce(rankings, prior=config.utility_prior)
+            for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()
+            if any(len(list(itertools.chain(*one.blocks))) > 1 for one in rankings)
+        },
         columns=columns,
-        quantities=means,
-        correlations=correlations,
+        quantities={
+            name: {row.writer: row.grade.mean for row in writer_rows(without_people(of_quantity))}
+            for name, of_quantity in by_quantity.items()
+        },
+        correlations=[correlate(*pair, columns) for pair in itertools.combinations(columns, 2)],
         text_agreement=agreements,
         people_agreement=agreements_with_people(graded),
         length_correlation=length_correlations(graded, quantity),
@@ -331,12 +310,29 @@ def main(config: Config) -> None:
         not_comparable=graded.notes,
         trained_on=trained_on,
     )
-    tables, notes = comparison_tables(comparison), comparison_notes(comparison)
-    if config.utility_prior and utilities:
+
+
+def main(config: Config) -> None:
+    """Read the runs, compare the writers, and write the results."""
+    folders = config.runs if isinstance(config.runs, list) else [config.runs]
+    artifact = Artifact(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={
+            f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)
+        },
+        models=files_of(parse_raters(config.raters)) if config.raters else {},
+    )
+    if artifact.is_current():
+        artifact.show("writers.txt", "writers.html")
+        return
+    graded, parts = read_runs(folders), Cache(config.out / "parts")
+    comparison = compare(config, graded, parts)
+    notes = comparison_notes(comparison)
+    if config.utility_prior and comparison.utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    parts_of_text = [f"{title}\n{show(table)}" for title, table in tables.items()]
-    text = "\n\n".join([*parts_of_text, *notes]) + "\n"
-    table = [
+    rows = [
         {
             "writer": row.writer,
             "grade": row.grade.mean,
@@ -345,33 +341,24 @@ def main(config: Config) -> None:
             "prompts": row.grade.clusters,
             "grades": row.grades,
             "plain_mean": row.plain,
-            **{name: of_column.get(row.writer) for name, of_column in columns.items()},
+            **{name: of.get(row.writer) for name, of in comparison.columns.items()},
         }
-        for row in rows
+        for row in comparison.rows
     ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
-    artifact.write("writers.csv", partial(write_csv, table))
-    artifact.write_text("writers.txt", text)
+    artifact.write("writers.csv", partial(write_csv, rows))
     artifact.counts = {
         "writers": len(rows),
         "grades": len(graded.rows),
         "missing_grades": graded.missing,
     }
-    lowest, highest = (
-        pick(getattr(one, end) for one in comparison.ranges)
-        for pick, end in ((min, "low"), (max, "high"))
-    )
     write_writers(
         artifact,
-        quantity,
-        rows,
-        tables,
+        comparison,
         notes,
         config.published,
-        scale=f"Higher is better; means of single prompts are between {lowest:.2f} and "
-        f"{highest:.2f}.",
-        excerpts=read_excerpts(graded, [row.writer for row in rows]),
-        distributions=criterion_grades(graded),
+        read_excerpts(graded, [row.writer for row in comparison.rows]),
+        criterion_grades(graded),
     )
     artifact.finish()
     parts.discard_unused()

@@ -25,10 +25,11 @@ from litbench import fitting
 from litbench.config import as_plain, build
 from litbench.errors import DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.report import render_report
 from litbench.evaluation.results import Evaluation
 from litbench.experiments.audit import audit_files
-from litbench.metrics.csv_table import flat_rows
 from litbench.metrics.leaderboard import leaderboard_csv
+from litbench.report.csv_table import flat_rows
 from litbench.report.data_sections import PairsFolder
 from litbench.store import write_atomically
 
@@ -77,7 +78,8 @@ class EvaluationResult:
 
     def report(self, path: str | Path) -> Path:
         """Write the report to `path`; needs the extra `report`."""
-        return _write(self._evaluation.report("LitBench report", Path(path)), Path(path))
+        page = render_report(self._evaluation, "LitBench report", Path(path))
+        return _write(page, Path(path))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from litbench.config import Positional, nearest, report_errors, run_program
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.report import render_report
 from litbench.judges.store import Sampling
 from litbench.models import model_entry, trained_columns
 from litbench.scoring import (
@@ -40,7 +41,7 @@ from litbench.scoring import (
     score_files,
     scorer_spec,
 )
-from litbench.sources.columns import GUESS, find_columns, first_rows
+from litbench.sources.columns import GUESS, PairColumns, find_columns, first_rows
 from litbench.store import write_atomically
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
@@ -77,7 +78,7 @@ _GROUPS = {
 
 
 @dataclass
-class Judge:
+class Judge(PairColumns):
     """Measure how far language models agree with people, beside the longer story.
 
         litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
@@ -87,9 +88,6 @@ class Judge:
 
     Attributes:
         pairs: pairs file: Parquet, JSONL or CSV. It can be the first argument, without --pairs.
-        prompt: column of the prompt.
-        chosen: column of the preferred story.
-        rejected: column of the other story.
         model: inspect-ai's name of a model, such as openai/gpt-4.1-mini; repeatable.
         out: output folder.
         template: question: a family such as writerly, or a file.
@@ -105,9 +103,6 @@ class Judge:
     pairs: Annotated[Path, Positional]
     model: list[str]
     out: Path = Path("runs/judge")
-    prompt: str = GUESS
-    chosen: str = GUESS
-    rejected: str = GUESS
     template: str = "alternative"
     max_tokens: int | None = Sampling.max_tokens
     max_cost_usd: float | None = None
@@ -127,7 +122,6 @@ def judge(config: Judge) -> None:
         "sampling": {"max_tokens": config.max_tokens},
         "traffic": {"max_cost_usd": config.max_cost_usd},
     }
-    named = {name: getattr(config, name) for name in ("prompt", "chosen", "rejected")}
     # A bag of words would have to be trained on other prompts than those of these pairs.
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     benchmark = Benchmark(
@@ -135,7 +129,9 @@ def judge(config: Judge) -> None:
         out=config.out,
         raters=raters | {model: options | {"model": model} for model in config.model},
         split=config.split,
-        columns={name: column for name, column in named.items() if column != GUESS},
+        prompt=config.prompt,
+        chosen=config.chosen,
+        rejected=config.rejected,
         most_pairs=config.most_pairs,
         errors_again=config.errors_again,
         dry_run=config.dry_run,
@@ -143,7 +139,7 @@ def judge(config: Judge) -> None:
     for evaluation in run_benchmark(benchmark, "litbench judge").values():
         page = (config.out / "report.html").resolve()
         try:
-            text = evaluation.report(f"LitBench: {config.pairs.name}", page)
+            text = render_report(evaluation, f"LitBench: {config.pairs.name}", page)
         except MissingExtraError as error:
             print(f"no report: {error}")
         else:

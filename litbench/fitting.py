@@ -22,6 +22,7 @@ from litbench.curation.story_making import StoryMaking, make_stories
 from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
+from litbench.evaluation.report import render_report
 from litbench.evaluation.results import Evaluation
 from litbench.experiments.audit import audit_files
 from litbench.locations import resolve
@@ -452,7 +453,8 @@ def _report(
             "--out scored.jsonl"
         )
         for file, evaluation in zip(files, evaluations, strict=True):
-            page = evaluation.report(
+            page = render_report(
+                evaluation,
                 f"LitBench: {name}",
                 out / file,
                 beside=beside,

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.printing import write_dollars
 from litbench.progress import ProgressBar
 from litbench.records import VERDICTS, empty_columns, prompt_keys
-from litbench.show import show
+from litbench.show import show, write_dollars
 from litbench.text import digest, prompt_key
 
 _SIDES = ("chosen", "rejected")

@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,15 +33,9 @@ from pydantic import Field
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.models import model_entry
+from litbench.raters import ScoreRater
 from litbench.scoring import load_scorer, scorer_spec
 from litbench.text import count_words, prompt_key
-
-
-class GivesRewards(Protocol):
-    """Any object with `score`, such as a `ScoreRater`."""
-
-    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Return rewards, float64, shape (n,)."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +61,10 @@ class PolicyReward:
     """A rater as a reward function of trl's GRPOTrainer; see the module.
 
     Completions and prompts are texts or lists of messages: the last assistant message is the story,
-    the last user message is the prompt. `last` holds the metrics of the last call.
+    the last user message is the prompt.
 
     Args:
-        rater: gives the rewards.
+        rater: gives the rewards; any object with the method `score` of a ScoreRater.
         shaping: how the rewards are shaped.
         references: prompts and human stories, of the same length.
         prompt_column: column of the data set with the writing prompt alone, if the policy's prompt
@@ -81,7 +75,7 @@ class PolicyReward:
 
     def __init__(
         self,
-        rater: GivesRewards,
+        rater: ScoreRater,
         shaping: RewardShaping | None = None,
         *,
         references: tuple[Sequence[str], Sequence[str]] = ((), ()),
@@ -89,15 +83,11 @@ class PolicyReward:
         story_of: Callable[[str], str] = str,
         name: str = "litbench_reward",
     ) -> None:
-        self.rater = rater
-        self.shaping = shaping or RewardShaping()
-        self.last: dict[str, float] = {}
-        self.prompt_column = prompt_column
+        self.rater, self.prompt_column, self._story_of = rater, prompt_column, story_of
         # trl logs a reward function under its __name__.
         self.__name__ = name
-        self._story_of = story_of
         prompts, stories = references
-        shaping = self.shaping
+        shaping = self.shaping = shaping or RewardShaping()
         needs_range = shaping.penalty and (shaping.shortest is None or shaping.longest is None)
         if not len(stories) and (needs_range or shaping.clip is not None):
             raise ConfigError(
@@ -185,10 +175,9 @@ class PolicyReward:
             "words": np.mean(words),
             "distinct_trigrams": distinct_trigrams(texts),
         }
-        self.last = {key: float(number) for key, number in metrics.items() if math.isfinite(number)}
-        if log_metric is not None:
-            for metric, number in self.last.items():
-                log_metric(f"{self.__name__}/{metric}", number)
+        for metric, number in metrics.items():
+            if log_metric is not None and math.isfinite(number):
+                log_metric(f"{self.__name__}/{metric}", float(number))
         return [reward if math.isfinite(reward) else None for reward in value.tolist()]
 
     def _score(

@@ -299,18 +299,15 @@ class Middleware:
 
 
 def error_response(_request: Any, error: Any) -> JSONResponse:
-    """Return an HTTPException in the error format of vLLM and OpenAI."""
+    """Return an HTTPException, or the first error of a body, in the format of vLLM and OpenAI."""
+    if isinstance(error, RequestValidationError):
+        # Without its value, which FastAPI would include.
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))[:80]
+        error = HTTPException(422, f"{where}: {first['msg']}: see /openapi.json")
     kind = HTTPStatus(error.status_code).phrase.title().replace(" ", "")
     content = {"message": error.detail, "type": kind, "code": error.status_code}
     return JSONResponse({"error": content}, error.status_code, error.headers)
-
-
-def validation_response(request: Any, error: Any) -> JSONResponse:
-    """Return the first error of a body without its values, which FastAPI would include."""
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))[:80]
-    message = f"{where}: {first['msg']}: see /openapi.json"
-    return error_response(request, HTTPException(422, message))
 
 
 # Stop at the first invalid entry: a body can contain a million of them.
@@ -324,17 +321,24 @@ class ScoreRequest(BaseModel):
     stories: _Texts
 
 
-class Turn(BaseModel):
-    """One message: the prompt from the user, or the story from the assistant."""
+class UserTurn(BaseModel):
+    """The prompt."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user"]
+    content: str
+
+
+class AssistantTurn(BaseModel):
+    """The story."""
+
+    role: Literal["assistant"]
     content: str
 
 
 class ClassifyRequest(BaseModel):
     """A conversation in the format of vLLM's /classify."""
 
-    messages: tuple[Turn, Turn]
+    messages: tuple[UserTurn, AssistantTurn]
     use_activation: bool | None = None
 
 
@@ -362,8 +366,8 @@ def make_app(
         rater.shows_progress = False
     # The documentation pages load scripts from other sites.
     app = FastAPI(title="LitBench", version=__version__, docs_url=None, redoc_url=None)
-    app.add_exception_handler(HTTPException, error_response)
-    app.add_exception_handler(RequestValidationError, validation_response)
+    for kind in (HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, error_response)
 
     @app.post("/score")
     async def score(body: ScoreRequest) -> dict[str, Any]:
@@ -388,10 +392,6 @@ def make_app(
     async def classify(body: ClassifyRequest) -> dict[str, Any]:
         """The reward, or its sigmoid where vLLM gives that by the model's config."""
         prompt, story = body.messages
-        if (prompt.role, story.role) != ("user", "assistant"):
-            raise HTTPException(
-                422, "body.messages: send a user message, then an assistant message"
-            )
         (reward,) = await batcher.score([prompt.content], [story.content])
         if rater.applies_sigmoid and body.use_activation is not False:
             # 1 / (1 + exp(-reward)), in a form that does not overflow.

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -89,3 +90,10 @@ def show(
         for row in table
     ]
     return "\n".join(lines)
+
+
+def write_dollars(value: float | None) -> str:
+    """Format dollars to the cent, or to two significant digits below ten cents."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"

@@ -74,7 +74,7 @@ class Suite:
     Attributes:
         model: inspect-ai's name of a language model, a model folder, or a reward model's name on
             the Hub; repeatable.
-        rater: further raters, named entries as in litbench.entries.
+        raters: further raters, named entries as in litbench.entries.
         sets: only these sets; repeatable.
         data: folder of the sets, one folder each.
         registry: YAML file with entries of your own.
@@ -91,7 +91,7 @@ class Suite:
     """
 
     model: _Names = field(default_factory=_Names)
-    rater: dict[str, Any] = field(default_factory=dict)
+    raters: dict[str, Any] = field(default_factory=dict)
     sets: _Names = field(default_factory=_Names)
     data: Path = Path("runs")
     registry: Path | None = None
@@ -116,7 +116,7 @@ def raters_of(config: Suite) -> dict[str, Any]:
         "sampling": {"max_tokens": config.max_tokens},
         "traffic": {"max_cost_usd": config.max_cost_usd},
     }
-    raters = dict(config.rater)
+    raters = dict(config.raters)
     for model in config.model:
         is_judge = not Path(model).exists() and model.partition("/")[0] in providers()
         raters[model] = judge | {"model": model} if is_judge else model_entry(model)

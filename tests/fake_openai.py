@@ -72,7 +72,8 @@ class FakeOpenAI(Loopback):
         asked: requests by question, the faulty ones too.
         answered: good answers by question, refusals and the like too.
         sent: when the last good answer of each question was asked for, and had been sent, by
-            `time.monotonic`.
+            `clock`.
+        clock: `time.monotonic`, unless it is replaced.
         faults: faulty answers by their kind.
         bodies: what the last request of each question said.
         files: the questions of each batch.
@@ -124,6 +125,7 @@ class FakeOpenAI(Loopback):
         self.asked = Counter()
         self.answered = Counter()
         self.sent = {}
+        self.clock = time.monotonic
         self.faults = Counter()
         self.bodies = {}
         self.files = {}
@@ -186,7 +188,7 @@ class _Handler(Handler):
         if self.path != "/v1/chat/completions" or body["model"] not in fake.answers:
             self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
             return
-        question, received = fake.question_of(body["messages"]), time.monotonic()
+        question, received = fake.question_of(body["messages"]), fake.clock()
         with fake.lock:
             fake.requests += 1
             number = fake.requests
@@ -210,7 +212,7 @@ class _Handler(Handler):
                 fake.answered[question] += 1
             self._answer(question, body)
             with fake.lock:
-                fake.sent[question] = (received, time.monotonic())
+                fake.sent[question] = (received, fake.clock())
             fake.on_request(number, "after")
         finally:
             with fake.lock:

@@ -173,7 +173,8 @@ class Killer:
     Attributes:
         process: the one to kill next.
         killed: how many were.
-        last: when the last one was, by `time.monotonic`.
+        last: when the last one was, by `clock`.
+        clock: `time.monotonic`, unless it is replaced.
     """
 
     def __init__(self, seed, kills, requests):
@@ -186,6 +187,7 @@ class Killer:
         self._lock = threading.Lock()
         self._dead = set()
         self.last = -math.inf
+        self.clock = time.monotonic
         self.process = None
 
     @property
@@ -204,7 +206,7 @@ class Killer:
             if number >= self._due[0][0] and moment == self._due[0][1]:
                 self._due.pop(0)
                 self._dead.add(process.pid)
-                self.last = time.monotonic()
+                self.last = self.clock()
                 process.kill()
 
 

@@ -59,6 +59,8 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one client; `self.server.fake` is the fake it answers for."""
 
     protocol_version = "HTTP/1.1"
+    # Else the body waits for the acknowledgement of the head, for 40 ms.
+    disable_nagle_algorithm = True
     server: Any
 
     def log_message(self, *_):

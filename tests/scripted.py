@@ -48,4 +48,6 @@ def results_of(protocol, item, models, judges, writer="w"):
             [event for part in every for event in part.events],
         )
 
-    return asyncio.run(script(Session(writer, item.prompt_id, 0, script, models=models)))
+    # inspect-ai may replace `asyncio.run` by one that leaves its loop open.
+    with asyncio.Runner() as runner:
+        return runner.run(script(Session(writer, item.prompt_id, 0, script, models=models)))

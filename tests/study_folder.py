@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,12 +18,10 @@ import pyarrow as pa
 
 from litbench.cli import main
 from litbench.config import as_plain, build
-from litbench.human_study.command import open_study
-from litbench.human_study.plan import Plan, Study
-from litbench.human_study.ratings import RatingStore
-from litbench.human_study.sessions import SessionStore
+from litbench.human_study.command import KINDS, open_study
+from litbench.human_study.pairs import PairStore, PairStudy
+from litbench.human_study.plan import Plan
 from litbench.human_study.simulation import Reader, SimulatedReaders
-from litbench.human_study.store import Store
 from litbench.records import STORIES, empty_columns
 from litbench.store import Artifact, write_json
 from litbench.tables import write_table
@@ -46,14 +45,14 @@ def study_pairs(pair_table, count):
     return pair_table(rows).sort_by("pair_id")
 
 
-def write_study(folder: Path, pairs: pa.Table, **plan) -> Study:
+def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
     """Write a study's folder as data_prep/make_study.py does."""
     given = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
     artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
     artifact.write("pairs.parquet", partial(write_table, pairs))
     artifact.write("plan.json", partial(write_json, as_plain(given)))
     artifact.finish()
-    return Study.open(folder)
+    return PairStudy.open(folder)
 
 
 def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
@@ -93,15 +92,37 @@ def session_folder(folder: Path, make_study, **plan):
     return open_study(folder)
 
 
-def simulate_choices(study: Study, crowd: SimulatedReaders) -> pa.Table:
+def begin(store, reader):
+    """Take a reader to the first page."""
+    store.start(reader)
+    store.try_statements(reader, 0, are_right=True)
+    return store.next_page(reader)
+
+
+def hidden(page):
+    """What the form of a page sends by itself."""
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
+
+
+def right(study):
+    """The right answers to the statements of a study."""
+    statements = enumerate(study.plan.statements)
+    return {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
+
+
+def join(client, reader="reader1"):
+    """Take a browser at a study to the first page."""
+    page = client.post("/start", data={"reader": reader, "agree": "yes"})
+    return client.post("/statements", data=right(client.study) | hidden(page))
+
+
+def simulate_choices(study: PairStudy, crowd: SimulatedReaders) -> pa.Table:
     """The choices of a study that has all its readers, who answer the store without a server."""
     # Every look at the clock is a minute later, so that nobody reads too fast.
-    store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
+    store = PairStore(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
     for number in itertools.count(1):
         reader = Reader(crowd, number, study.plan.pairs_per_reader)
-        store.start(reader.name)
-        store.try_statements(reader.name, 0, are_right=True)
-        page = store.next_page(reader.name)
+        page = begin(store, reader.name)
         if page is None:
             break
         while page is not None:
@@ -113,7 +134,7 @@ def simulate_choices(study: Study, crowd: SimulatedReaders) -> pa.Table:
     return choices
 
 
-def check_balance(store: Store) -> None:
+def check_balance(store: PairStore) -> None:
     """Two pairs differ by one reader at most, and the two sides of a pair by one."""
     (total,) = store._all(
         """select max(total) - min(total) <= 1, max(abs(first - (total - first))) <= 1 from (
@@ -144,14 +165,13 @@ def wait_for(url: str) -> None:
 
 
 @contextlib.contextmanager
-def serving(study: Study, now=time.time):
+def serving(study: PairStudy, now=time.time):
     """Serve a study from a thread; yields its address and its store."""
     from litbench.human_study.server import make_app  # noqa: PLC0415
     from litbench.server import ServerLimits, make_server  # noqa: PLC0415
 
-    kinds = {"pairs": Store, "ratings": RatingStore, "session": SessionStore}
-    port, store = free_port(), kinds[study.plan.kind](study, now=now)
-    app = make_app(study, store, ["127.0.0.1"])
+    port, store = free_port(), KINDS[study.plan.kind][1](study, now=now)
+    app = make_app(store, ["127.0.0.1"])
     server = make_server(app, ServerLimits(), "127.0.0.1", port)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -13,7 +13,7 @@ from litbench.metrics.annotators import (
     annotators_json,
     krippendorff_alpha,
 )
-from litbench.metrics.printing import annotators_text
+from litbench.report.leaderboard import annotators_section
 
 ANNOTATORS = ("ada", "bo", "cy", "di")
 
@@ -131,9 +131,8 @@ def test_names_move_no_cursor():
     ratings = {f"{name}\x1b[2J": of for name, of in panel(3).items()}
     first, second, clusters = pairs_of(12, 4)
     judge = credit_of(next(iter(ratings.values())), first, second)
-    text = annotators_text(
-        annotator_agreement(ratings, first, second, clusters, {"a\x1b[2J": judge})
-    )
+    found = annotator_agreement(ratings, first, second, clusters, {"a\x1b[2J": judge})
+    text = annotators_section(annotators_json(found)).as_text()
     assert "a[2J  " in text
     assert "\x1b" not in text
 

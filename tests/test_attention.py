@@ -234,54 +234,35 @@ def test_which_models_can_be_packed(tiny_model):
     assert not can_pack(capped)
 
 
+SMALL = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+}
+EXPERTS = {"head_dim": 16, "num_local_experts": 2}
+
+
 def gpt_oss():
-    config = transformers.GptOssConfig(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        num_local_experts=2,
-        num_experts_per_tok=1,
-        pad_token_id=0,
-        num_labels=1,
-        initializer_range=0.2,
-    )
+    options = {"num_experts_per_tok": 1, "num_labels": 1, "initializer_range": 0.2}
+    config = transformers.GptOssConfig(**SMALL, **EXPERTS, **options)
     return transformers.GptOssForSequenceClassification(config)
 
 
 def lfm2():
-    config = transformers.Lfm2Config(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        layer_types=["conv", "full_attention"],
-        pad_token_id=0,
-    )
+    config = transformers.Lfm2Config(**SMALL, layer_types=["conv", "full_attention"])
     return transformers.Lfm2ForCausalLM(config)
 
 
 def llama4():
-    config = transformers.Llama4TextConfig(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=32,
-        intermediate_size_mlp=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        num_local_experts=2,
-        pad_token_id=0,
-        attention_chunk_size=8,
-        layer_types=["chunked_attention", "full_attention"],
+    kinds = ["chunked_attention", "full_attention"]
+    options = {"intermediate_size_mlp": 32, "attention_chunk_size": 8, "layer_types": kinds}
+    return transformers.Llama4ForCausalLM(
+        transformers.Llama4TextConfig(**SMALL, **EXPERTS, **options)
     )
-    return transformers.Llama4ForCausalLM(config)
 
 
 @pytest.mark.parametrize("make", [gpt_oss, lfm2, llama4])

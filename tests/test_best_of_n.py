@@ -106,6 +106,7 @@ def choose(load_program, story_table, tmp_path):
 
 
 LONGER = {"longer": {"kind": "longer"}}
+BOTH = {**LONGER, "shorter": {"kind": "shorter"}}
 
 
 def choices_in(folder):
@@ -121,7 +122,7 @@ def test_prompts_are_grouped_by_text(load_program, story_table, tmp_path):
         )
     ]
     write_table(story_table(rows), tmp_path / "in.parquet")
-    keys = {"stories": str(tmp_path / "in.parquet"), "out": str(tmp_path / "out"), "rater": LONGER}
+    keys = {"stories": str(tmp_path / "in.parquet"), "out": str(tmp_path / "out"), "raters": LONGER}
     program.main(build(program.Config, keys))
     ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
     assert {row["story_id"]: row["rank"] for row in ranked} == {"s0": 2, "s2": 1, "s1": 2, "s3": 1}
@@ -135,7 +136,7 @@ def test_prompts_are_grouped_by_text(load_program, story_table, tmp_path):
 
 
 def test_the_program_keeps_best_and_worst(choose, tmp_path):
-    counts = choose(rater=LONGER, second={"shorter": {"kind": "shorter"}})
+    counts = choose(raters=BOTH)
     assert (counts["prompts"], counts["prompts_with_too_few"], counts["pairs"]) == (6, 1, 6)
     pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
     ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
@@ -157,6 +158,9 @@ def test_the_program_keeps_best_and_worst(choose, tmp_path):
     assert "only within a prompt" in page
     assert (tmp_path / "out/best_of_n_gain.svg").read_text().startswith("<?xml")
     assert (tmp_path / "out/best_of_n_gain.png").read_bytes().startswith(b"\x89PNG")
+    choose(raters=dict(reversed(BOTH.items())))
+    ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
+    assert all(row["reward"] == -row["n_words"] for row in ranked), "the first one ranks"
 
 
 def outputs(folder):
@@ -184,7 +188,7 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
         return score(self, prompts, texts)
 
     monkeypatch.setattr(LengthRater, "score", mortal)
-    keys = {"rater": LONGER, "second": {"shorter": {"kind": "shorter"}}}
+    keys = {"raters": BOTH}
     choose(**keys)
     undisturbed, all_given = outputs(tmp_path / "out"), list(given)
     assert max(all_given) == 7
@@ -206,12 +210,12 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("keys", "error", "says"),
     [
-        ({"rater": {}}, ConfigError, "names 0 raters"),
-        ({"rater": {**LONGER, "b": {"kind": "notes"}}}, ConfigError, "give exactly one"),
-        ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
-        ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
-        ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
-        ({"rater": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
+        ({"raters": {}}, ConfigError, "raters is empty"),
+        ({"raters": {**BOTH, "c": {"kind": "notes"}}}, ConfigError, "3 entries: give one or two"),
+        ({"raters": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
+        ({"raters": {**LONGER, "coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
+        ({"raters": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
+        ({"raters": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
     ],
 )
 def test_invalid_configs_raise(choose, keys, error, says):
@@ -228,7 +232,7 @@ def test_stories_of_several_generators_are_pooled(load_program, story_table, tmp
         ]
         paths.append(str(tmp_path / f"{source}.parquet"))
         write_table(story_table(rows), Path(paths[-1]))
-    keys = {"out": str(tmp_path / "out"), "rater": LONGER}
+    keys = {"out": str(tmp_path / "out"), "raters": LONGER}
     program.main(build(program.Config, {**keys, "stories": paths}))
     (pair,) = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
     assert {pair["chosen_source"], pair["rejected_source"]} <= {"small", "large"}

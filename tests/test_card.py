@@ -14,8 +14,9 @@ from tolerance import assert_same
 from litbench.models.backbone import load_backbone
 from litbench.models.card import model_card, run_text
 from litbench.models.folder import Adapter
-from litbench.models.generative import GenerativeModel, make_question
+from litbench.models.generative import GenerativeModel
 from litbench.models.input_format import prepare_tokenizer
+from litbench.models.question import Question
 from litbench.models.reward import RewardModel
 from litbench.passport import Estimate, Passport, SetFigures
 from litbench.raters import BlindPair
@@ -254,7 +255,8 @@ def short_question(tokenizer, model, folder, answer):
     path = folder / "template.yaml"
     text = "On {prompt}:\n{story_a}\n\nOr\n{story_b}\n\nPreferred:"
     path.write_text(yaml.safe_dump({"answer": answer, "text": text}))
-    return make_question(tokenizer, model, load_template(path), 500, 40, 8)
+    lengths = {"max_length": 500, "max_prompt_tokens": 40, "max_answer_tokens": 8}
+    return Question.make(tokenizer, model, load_template(path), **lengths)
 
 
 def examples(card):

@@ -1,18 +1,26 @@
 """The litbench command: score, its messages and its exit codes."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+import typing
+from contextlib import nullcontext
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from litbench import cli
 from litbench.cli import main
+from litbench.config import load_config
+from litbench.errors import ConfigError
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
 from litbench.store import file_digest
 
@@ -222,3 +230,48 @@ def test_closed_pipe_ends_quietly():
         process.stdout.close()
         error = process.stderr.read()
     assert (process.returncode, error) == (141, b"")
+
+
+COMMANDS = [
+    *cli._COMMANDS,
+    *(f"{group} {name}" for group in cli._GROUPS for name in cli.commands_of(group)),
+]
+
+
+@pytest.fixture
+def config_of(load_program):
+    def config(command):
+        group, _, name = command.partition(" ")
+        if group in ("data", "train", "eval"):
+            folder = "data_prep" if group == "data" else group
+            return load_program(f"{folder}/{name}.py").Config
+        place = f"litbench.human_study.command:{name}" if name else cli._COMMANDS[group][0]
+        (cls, *_) = typing.get_type_hints(resolve_name(place)).values()
+        return cls
+
+    return config
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_the_same_grammar(config_of, command):
+    cls = config_of(command)
+    hints = typing.get_type_hints(cls)
+    required = [
+        one.name
+        for one in dataclasses.fields(cls)
+        if one.default is one.default_factory is dataclasses.MISSING
+    ]
+    if required:
+        with pytest.raises(ConfigError) as missing:
+            load_config(cls, [])
+        assert set(re.findall(r"'(\w+)'", str(missing.value))) == set(required)
+    for key, hint in hints.items():
+        if hint in (bool, bool | None) and key not in required:
+            # A value that is missing would be named first.
+            expected = pytest.raises(ConfigError, match="missing") if required else nullcontext()
+            with expected:
+                assert getattr(load_config(cls, [f"--{key}"]), key) is True
+    key = max(hints, key=len, default=None)
+    if key is not None:
+        with pytest.raises(ConfigError, match=f"unknown key '{key[:-1]}': did you mean"):
+            load_config(cls, [f"--{key[:-1]}", "1"])

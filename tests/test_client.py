@@ -15,8 +15,9 @@ import pytest
 from fake_openai import FAULTS, KEY, FakeOpenAI
 
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
-from litbench.judges.client import WITHHELD, Budget, Traffic, ask, estimate_tokens, without_secrets
+from litbench.judges.client import WITHHELD, Traffic, estimate_tokens, without_secrets
 from litbench.judges.prices import Price
+from litbench.judges.session import JUDGE, Models, Role, ask
 from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_of, local_folder
 from litbench.store import fingerprint
 from litbench.templates.parser import LONGEST_REPLY
@@ -59,10 +60,19 @@ def server(serve):
         yield server
 
 
-def run(server, folder, questions=None, traffic=QUICK, sampling=None, **more):
+def models_of(model, traffic=QUICK, sampling=None, price=None):
+    role = Role(model, sampling or Sampling(), traffic)
+    return Models({}, {JUDGE: role}, {} if price is None else {model: price})
+
+
+def run(server, folder, questions=None, traffic=QUICK, sampling=None, models=None):
     with AnswerStore(folder) as store:
         asked = QUESTIONS if questions is None else questions
-        return ask(server.model, asked, store, sampling or Sampling(), traffic, **more)
+        return ask(models or models_of(server.model, traffic, sampling), asked, store, "answers")
+
+
+def dollars_of(models):
+    return models.budgets["role", JUDGE].dollars
 
 
 def test_answers_keep_order_and_are_stored(server, tmp_path):
@@ -93,10 +103,8 @@ def test_answers_depend_on_model_question_and_sampling(server, tmp_path):
     run(server, tmp_path, question, sampling=sampling)
     body = server.bodies[question[0]]
     assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.9, 4)
-    run(server, tmp_path, question, sample=1)
-    assert server.requests == 3
     run(server, tmp_path, question)
-    assert server.requests == 3, "restoring the options finds the stored answers"
+    assert server.requests == 2, "restoring the options finds the stored answers"
 
 
 def test_conversation_as_question(server, tmp_path):
@@ -270,7 +278,7 @@ def test_missing_key_provider_or_extra(server, monkeypatch, tmp_path):
         monkeypatch.delenv("FAKE_API_KEY", raising=False)
         for model, said in ((server.model, "FAKE_API_KEY"), ("nobody/model", "nobody")):
             with pytest.raises(ConfigError, match=said):
-                ask(model, ["q"], store, Sampling(), QUICK)
+                ask(models_of(model), ["q"], store, "answers")
     monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
     assert run(server, tmp_path, QUESTIONS[:1])[0].text == echo(QUESTIONS[0]), "stored"
     with pytest.raises(MissingExtraError, match=r"litbench\[judge\]"):
@@ -337,12 +345,12 @@ def test_cost_limit_bounds_billed_dollars(serve, tmp_path):
     billed = []
     with serve(faults=lambda number, _: "empty" if number % 4 else None) as server:
         for _ in range(3):
-            budget = Budget(traffic, price)
-            with AnswerStore(tmp_path) as store, pytest.raises(ConfigError, match="max_cost_usd"):
-                ask(server.model, questions, store, sampling, traffic, budget=budget)
+            models = models_of(server.model, traffic, sampling, price)
+            with pytest.raises(ConfigError, match="max_cost_usd"):
+                run(server, tmp_path, questions, models=models)
             billed.append(server.dollars(price))
             assert billed[-1] <= 1.0
-            assert budget.dollars == pytest.approx(billed[-1])
+            assert dollars_of(models) == pytest.approx(billed[-1])
     assert billed[0] > 0.8
     assert server.faults["empty"] > 10
 
@@ -351,10 +359,11 @@ def test_cost_limit_bounds_billed_dollars(serve, tmp_path):
 def test_possible_cost_stays_reserved(fault, attempts, serve, tmp_path):
     """Failed attempts report no tokens; a rejected request costs nothing."""
     traffic = replace(QUICK, max_retries=0)
-    budget = Budget(traffic, Price(input=0.0, output=1_000.0))
+    price = Price(input=0.0, output=1_000.0)
     with serve(faults=lambda *_: fault, retry_after="0.01") as server:
-        run(server, tmp_path, ["q"], traffic, Sampling(max_tokens=100), budget=budget)
-    assert budget.dollars == pytest.approx(attempts * 0.1)
+        models = models_of(server.model, traffic, Sampling(max_tokens=100), price)
+        run(server, tmp_path, ["q"], models=models)
+    assert dollars_of(models) == pytest.approx(attempts * 0.1)
 
 
 def test_call_limit_stops_and_next_run_resumes(server, tmp_path):
@@ -364,11 +373,11 @@ def test_call_limit_stops_and_next_run_resumes(server, tmp_path):
             run(server, tmp_path, traffic=limited)
     assert len(run(server, tmp_path, traffic=limited)) == 30
     assert server.asked == Counter(QUESTIONS)
-    budget = Budget(limited)
-    run(server, tmp_path / "again", QUESTIONS[:10], budget=budget)
+    models = models_of(server.model, limited)
+    run(server, tmp_path / "again", QUESTIONS[:10], models=models)
     with pytest.raises(ConfigError, match="max_calls of 12 is reached: 2 of 5 questions"):
-        run(server, tmp_path / "again", QUESTIONS[10:15], budget=budget)
-    assert len(run(server, tmp_path / "again", QUESTIONS[:12], budget=budget)) == 12, (
+        run(server, tmp_path / "again", QUESTIONS[10:15], models=models)
+    assert len(run(server, tmp_path / "again", QUESTIONS[:12], models=models)) == 12, (
         "stored answers are free"
     )
 
@@ -398,7 +407,8 @@ def test_local_model_answers(tiny_model, tmp_path, monkeypatch):
     found = []
     for name in ("one", "two"):
         with AnswerStore(tmp_path / name) as store:
-            found.append(ask(f"hf/{folder}", ["Which?"], store, Sampling(max_tokens=5), traffic)[0])
+            models = models_of(f"hf/{folder}", traffic, Sampling(max_tokens=5))
+            found += ask(models, ["Which?"], store, "answers")
     assert [(one.outcome, one.output_tokens) for one in found] == [("cut", 5)] * 2
     assert found[0].text == found[1].text, "at temperature 0"
 
@@ -476,7 +486,7 @@ def test_full_disk(server, tmp_path):
         store.close()
         store._file = full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
         with full, pytest.raises(DataError, match=r"No space left.*run the same command again"):
-            ask(server.model, QUESTIONS, store, Sampling(), QUICK)
+            ask(models_of(server.model), QUESTIONS, store, "answers")
 
 
 def test_estimate_tokens():

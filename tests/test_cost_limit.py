@@ -19,8 +19,9 @@ import pytest
 from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic, ask
+from litbench.judges.client import Traffic
 from litbench.judges.prices import Price
+from litbench.judges.session import JUDGE, Models, Role, ask
 from litbench.judges.store import AnswerStore, Sampling
 
 pytest.importorskip("inspect_ai")
@@ -123,8 +124,8 @@ def attack(case, folder, set_variable=os.environ.__setitem__):
 def ask_all(folder, model, questions, traffic, price, *, max_tokens=100, name="answers"):
     """Ask until the limit is reached, or all is answered."""
     with AnswerStore(folder, name) as store, contextlib.suppress(ConfigError):
-        sampling, budget = Sampling(max_tokens=max_tokens), Budget(traffic, price)
-        ask(model, questions, store, sampling, traffic, budget=budget)
+        role = Role(model, Sampling(max_tokens=max_tokens), traffic)
+        ask(Models({}, {JUDGE: role}, {model: price}), questions, store, "answers")
 
 
 QUICK = {"honest", "max_tokens null", "reasoning beyond max_tokens", "no usage", "status 500"}

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -348,3 +349,17 @@ def test_python_of_the_readme_runs(posts, capsys, monkeypatch, tmp_path):
     exec(program, {})  # noqa: S102
     assert re.search(r"\n\[-?[\d.]+\] \[[\d.]+\]\n$", capsys.readouterr().out)
     assert Path("report.html").is_file()
+
+
+def test_without_the_report_extra_the_model_and_one_line_remain(posts, tmp_path):
+    posts(tmp_path / "posts.jsonl")
+    code = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['jinja2'] = None; "
+        "from litbench.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "fit", "posts.jsonl", "--out", "run", *QUICK]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^no report: .* pip install 'litbench\[report\]'$", done.stdout, re.M)
+    assert re.search(r"^next: litbench score --model run/model", done.stdout, re.M)
+    assert (tmp_path / "run/model/features.json").exists()

@@ -8,8 +8,8 @@ from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import load_backbone
-from litbench.models.generative import ANSWER_TOKENS, GenerativeModel, require_packing
-from litbench.models.question import Question
+from litbench.models.generative import GenerativeModel, require_packing
+from litbench.models.question import ANSWER_TOKENS, Question
 from litbench.raters import BlindPair, judge_pairs
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
@@ -71,12 +71,10 @@ def prepared(tiny_model, template):
         model, tokenizer = load_backbone(
             str(tiny_model(kind, head="language", chat=chat)), "language"
         )
-        loaded = load_template(template(text))
         question = Question.make(
             tokenizer,
             model,
-            loaded.pieces,
-            answer=loaded.answer,
+            load_template(template(text)),
             max_length=400,
             max_prompt_tokens=40,
             max_answer_tokens=answer,

@@ -74,12 +74,10 @@ def prepared(tiny_model, template):
     def build(text=LABEL, kind="llama", *, chat=False):
         folder = str(tiny_model(kind, head="language", chat=chat))
         model, tokenizer = load_backbone(folder, "language")
-        loaded = load_template(template(text))
         question = Question.make(
             tokenizer,
             model,
-            loaded.pieces,
-            answer=loaded.answer,
+            load_template(template(text)),
             max_length=400,
             max_prompt_tokens=40,
             max_answer_tokens=60,

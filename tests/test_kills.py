@@ -302,7 +302,7 @@ FORKS.set_forkserver_preload(
         "litbench.judges.judge",
         "litbench.models.generative_training",
         "litbench.models.reward_training",
-        "litbench.report.pages",
+        "litbench.evaluation.report",
     ]
 )
 

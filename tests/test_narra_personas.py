@@ -52,8 +52,8 @@ def test_published_form(tmp_path):
         (("max_user_turns: 9", ""), "key 'end_condition.max_user_turns' is missing"),
         (("max_user_turns: 9", "max_user_turns: 0"), "end_condition.max_user_turns"),
         (("goals:", "goal:"), "unknown key 'goal': did you mean 'goals'"),
-        (("I carry things.", ""), "key 'emotional_need' is empty: write a text"),
-        (("id: porter", "id: ' '"), "key 'id' is empty"),
+        (("I carry things.", ""), "key 'emotional_need' is '': "),
+        (("id: porter", "id: ' '"), "key 'id' is ' ': "),
         (("type: turns_or_satisfaction, ", "kind: x, "), "unknown key 'end_condition.kind'"),
     ],
 )

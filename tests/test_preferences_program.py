@@ -270,7 +270,7 @@ def test_embeddings_of_other_options_and_models_are_told_apart(tiny_model, tmp_p
 
 
 def test_configs_that_cannot_work_are_refused(preferences, make):
-    with pytest.raises(ConfigError, match="one c, all above 0"):
+    with pytest.raises(ConfigError, match=r"key 'c.1' is 0"):
         preferences.main(make(c=[0.1, 0]))
     with pytest.raises(ConfigError, match="repeats"):
         preferences.main(make(repeats=0))

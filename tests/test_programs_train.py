@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pyarrow import csv
 from tolerance import assert_same
 
 import litbench
-from litbench.errors import ConfigError
+from litbench.cli import Score, score
+from litbench.errors import ConfigError, DataError
+from litbench.models import trained_columns
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
 from litbench.raters import judge_pairs
@@ -334,3 +337,34 @@ def test_the_authors_recipes_train_without_prompts(
     assert (run["training"]["steps"], run["training"]["counts"]["pairs"]) == (2, 8)
     assert run["reads_prompt"] is False
     assert not litbench.load(tmp_path / "run" / "model").reads_prompt
+
+
+@pytest.mark.parametrize("kind", ["reward", "features"])
+def test_columns_of_own_pairs_are_remembered(train, load_program, tmp_path, pairs_file, kind):
+    names = {"prompt": "heading", "chosen": "a", "rejected": "b"}
+    rows = read_table(pairs_file, PAIRS).select(list(names)).slice(4)
+    table = rows.rename_columns(list(names.values()))
+    source, new = tmp_path / "own.csv", tmp_path / "new.csv"
+    csv.write_csv(table.slice(4), source)
+    csv.write_csv(table.slice(0, 4), new)
+    if kind == "reward":
+        folder = train(pairs=str(source), split=None, **names)
+    else:
+        folder = tmp_path / "features"
+        program = load_program("train/features.py")
+        program.main(program.Config(pairs=source, out=folder, **names))
+    assert trained_columns(folder / "model") == names
+    score(Score(model=str(folder / "model"), input=str(new), out=tmp_path / "scored.jsonl"))
+    model = litbench.load(folder / "model")
+    for line in (tmp_path / "scored.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        (expected,) = model.score([row["prompt"]], [row["rejected"]])
+        assert row["reward_rejected"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_unknown_columns_of_own_pairs_are_an_error(train, tmp_path):
+    source = tmp_path / "own.csv"
+    source.write_text("heading,a,b\nA door.,It opened.,No.\n")
+    message = "which column is the rejected; the columns are heading, a, b: give --rejected COLUMN"
+    with pytest.raises(DataError, match=message):
+        train(pairs=str(source), split=None, chosen="a")

@@ -20,8 +20,9 @@ from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.models import model_entry
 from litbench.models.backbone import load_backbone
 from litbench.models.folder import Adapter
-from litbench.models.generative import GenerativeModel, make_question
+from litbench.models.generative import GenerativeModel
 from litbench.models.input_format import prepare_tokenizer
+from litbench.models.question import Question
 from litbench.models.reward import RewardModel
 from litbench.rewards import PolicyReward, RewardShaping
 from litbench.scoring import ScoringJob, load_scorer, score_files, scorer_spec
@@ -529,7 +530,8 @@ def generative_cells(tiny_model, by_column, tmp_path_factory):
         base = tiny_model(kind, head="language", chat=chat, positions=2_000)
         model, tokenizer = load_backbone(str(base), "language")
         template = load_template("minimal", "label", shows_prompt=form == "chat")
-        question = make_question(tokenizer, model, template, 900, 150)
+        lengths = {"max_length": 900, "max_prompt_tokens": 150}
+        question = Question.make(tokenizer, model, template, **lengths)
         folder = tmp_path_factory.mktemp("generative")
         model = GenerativeModel(model, tokenizer, question, **ANY_MASS)
         model.save(folder)

@@ -7,14 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.evaluation.results import reader_notes
+from litbench.evaluation import report
+from litbench.evaluation.report import reader_notes, render_report
+from litbench.evaluation.results import Evaluation
 from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import leaderboard
 from litbench.models.baselines import LengthRater, RandomRater
 from litbench.raters import ScoreRater, judge_pairs
 from litbench.report.document import page_links
-from litbench.report.pages import ReportData, render_report
+from litbench.sources.evaluation_pairs import EvaluationPairs
 
 ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
 
@@ -64,7 +66,7 @@ RATERS = (CommaRater(), LengthRater("longer", "longer", 1), RandomRater())
 
 
 @pytest.fixture
-def render(pair_table):
+def render(pair_table, tmp_path):
     def build(
         story="One, two, three.",
         pairs_manifest=None,
@@ -94,17 +96,17 @@ def render(pair_table):
             names = dict(zip(dict.fromkeys(ids), pairs["pair_id"].to_pylist(), strict=True))
             column = pa.array([names[name] for name in ids], pa.large_string())
             verdicts = pa.concat_tables([verdicts, judges.set_column(0, "pair_id", column)])
-        data = ReportData(
-            rows=leaderboard(verdicts, pairs, "longer", before_symmetry=pairs),
-            verdicts=verdicts,
-            pairs=pairs,
-            before_symmetry=pairs,
-            reference="longer",
-            evaluation_manifest={"counts": {"raters": records or {}}, "note": ATTACK},
-            pairs_manifest=pairs_manifest,
-            **more,
-        )
-        return render_report("A title", data)
+        manifest = {
+            "counts": {"raters": records or {}},
+            "config": {"reference": "longer"},
+            "note": ATTACK,
+        }
+        evaluation = Evaluation(tmp_path, manifest, tmp_path / "pairs.parquet", None)
+        evaluation.verdicts, evaluation.pairs = verdicts, EvaluationPairs(pairs, pairs)
+        evaluation.rows = leaderboard(verdicts, pairs, "longer", before_symmetry=pairs)
+        evaluation.annotators = lambda: None
+        evaluation.manifest_of_pairs = lambda: pairs_manifest
+        return render_report(evaluation, "A title", tmp_path / "report.html", **more)
 
     return build
 
@@ -277,12 +279,15 @@ def test_a_kind_is_not_said_twice(render):
     assert "<td>longer</td>" in page
 
 
-def test_notes_to_readers_that_carry_the_result_are_warned_of(render):
-    notes = Interval(0.68, 0.61, 0.74, 60, 9, 9.0)
-    warned = Page(render(more={"reader_notes": notes})).text
-    assert "alone agree with the labels in 0.680 [0.610, 0.740] of the pairs" in warned
-    for harmless in (None, Interval(0.5, 0.42, 0.58, 60, 9, 9.0)):
-        assert "Notes to readers" not in Page(render(more={"reader_notes": harmless})).text
+def test_notes_to_readers_that_carry_the_result_are_warned_of(render, monkeypatch):
+    warning = "alone agree with the labels in 0.680 [0.610, 0.740] of the pairs"
+    for notes, is_warned in (
+        (Interval(0.68, 0.61, 0.74, 60, 9, 9.0), True),
+        (Interval(0.5, 0.42, 0.58, 60, 9, 9.0), False),
+        (None, False),
+    ):
+        monkeypatch.setattr(report, "reader_notes", lambda _, notes=notes: notes)
+        assert (warning in Page(render()).text) is is_warned
 
 
 def test_reader_notes_are_found_in_the_pairs(pair_table):

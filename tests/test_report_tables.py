@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import leaderboard
+from litbench.report.csv_table import write_csv
 from litbench.report.tables import (
     GROUPS,
     Entry,

@@ -43,6 +43,13 @@ def human_stories(stars, prompt="p", count=10):
     return [prompt] * len(stars), [words(count, n) for n in stars]
 
 
+def with_metrics(reward, prompts, stories):
+    """The rewards, and the logged metrics without the reward's name."""
+    metrics = {}
+    found = reward(prompts, stories, log_metric=metrics.__setitem__, trainer_state=None)
+    return found, {name.removeprefix(f"{reward.__name__}/"): metrics[name] for name in metrics}
+
+
 def test_messages_and_texts_get_the_same_reward():
     reward = PolicyReward(Stars(), PLAIN, story_of=lambda text: text.removeprefix("* thought "))
     message = {"role": "assistant", "content": "* thought a *"}
@@ -78,9 +85,10 @@ def test_the_prompt_is_read_from_its_column():
 def test_clipping_at_human_quantile():
     references = human_stories([0, 1, 2, 3])
     reward = PolicyReward(Stars(), RewardShaping(penalty=0, clip=1.0), references=references)
-    assert reward(["p", "p", "q"], [words(5, 2), words(5, 3), words(5, 20)]) == [2.0, 3.0, 3.0]
-    assert reward.last["clipped_share"] == pytest.approx(1 / 3)
-    assert reward.last["raw"] == pytest.approx(np.mean([2, 3, 20]))
+    found, metrics = with_metrics(reward, ["p", "p", "q"], [words(5, n) for n in (2, 3, 20)])
+    assert found == [2.0, 3.0, 3.0]
+    assert metrics["clipped_share"] == pytest.approx(1 / 3)
+    assert metrics["raw"] == pytest.approx(np.mean([2, 3, 20]))
     half = RewardShaping(penalty=0, clip=0.5)
     assert PolicyReward(Stars(), half, references=references)(["p"], [words(5, 20)]) == [1.5]
 
@@ -92,9 +100,9 @@ def test_too_long_story_gets_less_than_its_prefix(per_word):
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
     beginning, whole = words(20), words(21, 500)
     longer = words(200)
-    found = reward(["p"] * 3, [beginning, whole, longer])
+    found, metrics = with_metrics(reward, ["p"] * 3, [beginning, whole, longer])
     assert found[0] > found[1] > found[2]
-    assert reward.last["guarded_share"] == pytest.approx(2 / 3)
+    assert metrics["guarded_share"] == pytest.approx(2 / 3)
 
 
 def test_penalty_formula():
@@ -108,16 +116,17 @@ def test_empty_completion_gets_the_lowest_reward():
     texts = ["", " *** ", words(3, 2), words(3, 4)]
     shaping = RewardShaping(shortest=1, longest=9, penalty=0.5)
     reward = PolicyReward(Stars(), shaping)
-    found = reward(["p"] * 4, texts)
+    found, metrics = with_metrics(reward, ["p"] * 4, texts)
     assert found[:2] == [2.0 - 0.5] * 2
-    assert reward.last["empty_share"] == 0.5
+    assert metrics["empty_share"] == 0.5
     assert reward(["p"], [""]) == [-0.5]
 
 
 def test_non_finite_rewards():
     reward = PolicyReward(Stars(), RewardShaping(penalty=0))
-    assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [1.0, None, 2.0]
-    assert reward.last["unscored_share"] == pytest.approx(1 / 3)
+    found, metrics = with_metrics(reward, ["p"] * 3, ["a *", "nan", "b * *"])
+    assert found == [1.0, None, 2.0]
+    assert metrics["unscored_share"] == pytest.approx(1 / 3)
     with pytest.raises(ModelError, match="none of the 2 completions"):
         reward(["p"] * 2, ["nan", "nan"])
 
@@ -136,14 +145,11 @@ def test_missing_references():
 
 
 def test_metrics_are_logged_to_trl():
-    metrics = {}
-    reward = PolicyReward(Stars(), RewardShaping(shortest=2, longest=4), name="verifier")
-    reward(["p"] * 2, ["", words(9, 2)], log_metric=metrics.__setitem__, trainer_state=None)
-    assert metrics["verifier/raw"] == 2.0
-    assert metrics["verifier/words"] == 4.5
-    assert {f"verifier/{n}_share" for n in ("clipped", "guarded", "empty", "unscored")} < set(
-        metrics
-    )
+    reward = PolicyReward(Stars(), RewardShaping(shortest=2, longest=4))
+    _, metrics = with_metrics(reward, ["p"] * 2, ["", words(9, 2)])
+    assert (metrics["raw"], metrics["words"]) == (2.0, 4.5)
+    shares = {f"{name}_share" for name in ("clipped", "guarded", "empty", "unscored")}
+    assert shares < set(metrics)
 
 
 def test_load_from_folder(tmp_path, pair_table):
@@ -241,10 +247,20 @@ def test_grpo_program_resumes_and_writes_results(
             "num_generations": 2,
             "per_device_train_batch_size": 2,
             "max_completion_length": 12,
+            "beta": 0.04,
             "save_steps": 1,
             "use_cpu": True,
         },
     )
+    load = program.load_backbone
+
+    def nameless(*place, **options):
+        """Load a model as from a GGUF file, whose name transformers cannot load."""
+        model, tokenizer = load(*place, **options)
+        model.config._name_or_path = "no/such-model"
+        return model, tokenizer
+
+    monkeypatch.setattr(program, "load_backbone", nameless)
     caplog.set_level(logging.ERROR)
     trained_to = []
     whole = program.PolicyReward.__call__
@@ -276,4 +292,5 @@ def test_grpo_program_resumes_and_writes_results(
     assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
     assert not list((config.out / "policy").glob("*.bin")), "no pickles"
+    assert "reference" not in (config.out / "policy" / "config.json").read_text()
     assert not list(config.out.glob("checkpoints-*"))

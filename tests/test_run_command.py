@@ -272,8 +272,10 @@ def test_caps_stop_one_model_and_raising_them_continues(serve, run, tmp_path):
 
 def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
     judges = json.dumps({"j": {"model": JUDGE, "traffic": {**TRAFFIC, "max_retries": 0}}})
-    with serve(faults=lambda number, _: "400" if number > 14 and number % 2 else None) as server:
-        run(*SMALL, "--judges", judges, judge=None)
+    # The judge is asked after the seven steps of the only item.
+    one = (*SMALL[:2], "--items", "[choir]", "--judges", judges)
+    with serve(faults=lambda number, _: "400" if number > 7 and number % 2 else None) as server:
+        run(*one, judge=None)
         ratings = rows_of(tmp_path / "out", "ratings")
         failed = {row["story_id"] for row in ratings if row["outcome"] == "error"}
         assert failed
@@ -281,7 +283,7 @@ def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
         assert {row["flags"] for row in rows_of(tmp_path / "out", "grades")} > {None}
         server.draw = lambda *_: None
         before = server.requests
-        run(*SMALL, "--judges", judges, judge=None)
+        run(*one, judge=None)
         assert server.requests == before + len(failed)
         assert {row["outcome"] for row in rows_of(tmp_path / "out", "ratings")} == {"rated"}
 

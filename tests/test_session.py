@@ -107,7 +107,6 @@ def run_in(folder, planned, models=None):
             transcript={},
             result=None,
             reason=None,
-            recorded=models.recorded(one.writer, one.prompt_id, one.sample),
         )
         for one in planned
     ]

@@ -25,10 +25,10 @@ from study_folder import (
     write_study,
 )
 
+from litbench.human_study.pairs import PairStore
 from litbench.human_study.ratings import RatingStore
-from litbench.human_study.sessions import SessionStore, action_of, tables_of_sessions
+from litbench.human_study.sessions import SessionStore, action_of
 from litbench.human_study.simulation import Reader, SimulatedReaders, Visitor
-from litbench.human_study.store import Store
 from litbench.metrics.human_study import leave_out, reader_results, study_figures
 from litbench.metrics.intervals import jackknife_interval, two_way_interval
 from litbench.records import TURNS
@@ -133,7 +133,7 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
 
     def check(visitors):
         """Every acknowledged answer is in the store; the load of pairs and sides is even."""
-        with closing(Store(study)) as store:
+        with closing(PairStore(study)) as store:
             stored = answers_in(store)
             check_balance(store)
         for visitor in visitors:
@@ -198,7 +198,7 @@ def test_kills_lose_and_double_no_sessions(tmp_path, load_program, monkeypatch):
     with closing(SessionStore(study)) as store:
         asked = "select reader, step, text from turns join readers using (number)"
         stored = {(reader, step): text for reader, step, text in store._all(asked)}
-        tables = tables_of_sessions(study, store)
+        tables, _ = store.export()
     sent = {
         (one.reader.name, step): action_of(step, form)
         for one in visitors

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, command, rating_folder, serving
+from study_folder import TEXTS, begin, command, hidden, join, rating_folder, serving
 
 from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.human_study.plan import Plan
-from litbench.human_study.ratings import CHECK, RatingStore, estimate_ratings, right_number
+from litbench.human_study.ratings import CHECK, RatingStore, right_number
 from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.tables import read_table
@@ -33,16 +33,10 @@ def make(tmp_path, load_program):
     return write
 
 
-def begin(store, reader):
-    store.start(reader)
-    store.try_statements(reader, 0, are_right=True)
-    return store.next_page(reader)
-
-
 def rate(store, reader, page, number=4, *, is_careful=True):
     """Rate a page's story by the same number everywhere, and follow the attention check or not."""
     given = {}
-    for line in store._study.lines(page) if page.kind != "submit" else []:
+    for line in store.study.lines(page) if page.kind != "submit" else []:
         given[line.field] = float(number)
         if line.field == CHECK:
             wrong = next(n for n, _ in line.options if n != right_number(line))
@@ -70,7 +64,7 @@ def test_keys_of_another_kind(plan, message):
 
 def test_stories_and_positions_are_balanced(make):
     study = make(prompts=4, writers=5, readers_per_story=10, groups_per_reader=2, most_starting=21)
-    assert estimate_ratings(study)["readers"] == 20
+    assert study.estimate()["readers"] == 20
     store = RatingStore(study)
     for at in range(20):
         begin(store, f"r{at}")
@@ -116,7 +110,7 @@ def test_ratings_change_until_the_group_is_submitted(make):
 def test_answers_that_are_none(make):
     store = RatingStore(make())
     page = begin(store, "r")
-    lines = store._study.lines(page)
+    lines = store.study.lines(page)
     whole = {line.field: 3.0 for line in lines}
     for given in ({}, whole | {"rating0": 99.0}, whole | {"other": 1.0}):
         with pytest.raises(ValueError, match=r"no such answer|not rated"):
@@ -142,24 +136,11 @@ def browser(make):
 
     def build(**plan):
         study = make(**plan)
-        client = TestClient(make_app(study, RatingStore(study), ["testserver"]))
+        client = TestClient(make_app(RatingStore(study), ["testserver"]))
         client.study, client.store = study, RatingStore(study)
         return client
 
     return build
-
-
-def hidden(page):
-    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text))
-
-
-def join(client):
-    page = client.post("/start", data={"reader": "reader1", "agree": "yes"})
-    right = {
-        f"statement{at}": "true" if one.is_true else "false"
-        for at, one in enumerate(client.study.plan.statements)
-    }
-    return client.post("/statements", data=hidden(page) | right)
 
 
 def chosen(page, number):

@@ -18,6 +18,7 @@ from litbench.human_study.simulation import Reader, SimulatedReaders, Visitor, v
 from litbench.protocols.narra.personas import CARDS as PERSONAS
 from litbench.protocols.run import Run, run
 from litbench.records import GRADES, RATINGS, STORIES, TURNS
+from litbench.store import write_sealed
 from litbench.tables import read_table
 
 pytest.importorskip("fastapi")
@@ -154,6 +155,15 @@ def test_changed_personas_are_refused(make, tmp_path):
     path = tmp_path / "cards" / f"1_{CARDS[0]}.yaml"
     path.write_text(path.read_text() + "\n# changed\n")
     with pytest.raises(DataError, match=r"options\.personas: .*cards was changed"):
+        open_study(study.folder)
+    # An earlier version wrote a digest for each card.
+    manifest = study.folder / "manifest.json"
+    content = json.loads(manifest.read_text())
+    of_card = content["inputs"].pop("options.personas")
+    content["inputs"] |= {f"personas/{path.name}": of_card}
+    del content["sha256"]
+    write_sealed(content, manifest)
+    with pytest.raises(DataError, match=r"no digest of options\.personas .*make the study again"):
         open_study(study.folder)
 
 

@@ -94,7 +94,7 @@ def keys_of(home, out):
 def judged(home):
     """The output of a suite with a coin of a hostile name."""
     out = home / "out"
-    suite(Suite(**keys_of(home, out), rater={HOSTILE: {"kind": "random"}}))
+    suite(Suite(**keys_of(home, out), raters={HOSTILE: {"kind": "random"}}))
     return out
 
 
@@ -281,7 +281,7 @@ def test_the_command_draws_lists_and_refuses(home, tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit):
         run(*own, "--sets", "rate")
     with pytest.raises(ConfigError, match="is a baseline"):
-        suite(Suite(**keys_of(home, tmp_path / "x"), rater={"longer": {"kind": "shorter"}}))
+        suite(Suite(**keys_of(home, tmp_path / "x"), raters={"longer": {"kind": "shorter"}}))
 
 
 def test_sets_that_share_prompts_are_one_cluster():

@@ -151,11 +151,13 @@ def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_
         assert server.requests == 2 * (6 + 4)
         another = inspect_ai.model.get_model(FakeOpenAI.model, memoize=False)
         server.answers["judge"] = rate_text
-        rated = asyncio.run(
-            inspect_ai.score_async(
-                log, resolve_scorers(log), action="append", model_roles={"judge": another}
+        # inspect-ai replaces `asyncio.run` by one that leaves its loop open.
+        with asyncio.Runner() as runner:
+            rated = runner.run(
+                inspect_ai.score_async(
+                    log, resolve_scorers(log), action="append", model_roles={"judge": another}
+                )
             )
-        )
         assert {body["model"] for body in server.bodies.values()} == {"writer", "judge"}
         assert server.requests == 2 * (6 + 4) + 2 * 4
     names = [score.name for score in rated.results.scores]

@@ -12,12 +12,14 @@ from typing import Annotated
 
 from litbench.config import Input, run_program
 from litbench.models.features import FeatureOptions, fit_features
+from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
+from litbench.sources.pairs import find_pair_columns
 from litbench.store import Artifact
 
 
 @dataclass(kw_only=True)
-class Config(FeatureOptions):
+class Config(PairColumns, FeatureOptions):
     """Configuration of `train/features.py`.
 
     Attributes:
@@ -39,8 +41,10 @@ def main(config: Config) -> None:
     artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
-    pairs = read_pairs(config.pairs, None, config.split).headline
+    columns = config.columns()
+    pairs = read_pairs(config.pairs, None, config.split, columns=columns).headline
     model = fit_features(pairs, config)
+    model.columns = find_pair_columns(config.pairs, columns)
     folder = artifact.write_folder("model", model.save)
     artifact.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
     artifact.finish()

@@ -51,21 +51,19 @@ from litbench.text import count_words_of, digest, prompt_key
 BREAK = "\n\n"
 REQUEST = "Write a short story for this prompt. Give the story alone.\n\n"
 MIN_WORDS = 50
-# Where the defaults differ from trl's.
-DEFAULTS = {
-    "bf16": False,
-    "gradient_checkpointing": None,
-    "activation_checkpointing": False,
-    "dataloader_pin_memory": False,
-    "report_to": "none",
-}
 
 
 @dataclass(kw_only=True)
 class PolicyTraining(GRPOConfig):  # type: ignore[misc]
-    """trl's keys; the default of `gradient_checkpointing` is its old name's."""
+    """trl's keys, with other defaults."""
 
+    bf16: bool | None = False
+    # trl's default is True, under the old name of activation_checkpointing.
     gradient_checkpointing: bool | None = None
+    dataloader_pin_memory: bool = False
+    logging_steps: float = 1
+    save_steps: float = 20
+    lr_scheduler_type: str = "constant"
 
 
 @dataclass
@@ -190,8 +188,7 @@ def main(config: Config) -> None:
     if "reward" in config.other_raters:
         raise ConfigError("other_raters.reward: this name is reserved for `rater`: choose another")
     specs = parse_raters({"reward": config.rater, **config.other_raters})
-    schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
-    args = build(PolicyTraining, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
+    args = build(PolicyTraining, config.grpo, "grpo")
     artifact = Artifact(
         config.out,
         program=__file__,
@@ -211,6 +208,12 @@ def main(config: Config) -> None:
     model, tokenizer = load_backbone(config.model_name_or_path, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
     texts = {"before": write_stories(model, tokenizer, prompts, args)}
+    if args.beta:
+        # trl loads the reference model by the model's name, without a revision or a GGUF file's.
+        reference = checkpoints / "reference"
+        with quiet():
+            model.save_pretrained(reference)
+        model.config._name_or_path = str(reference)
     rows = {
         "prompt": [policy_prompt(p, tokenizer) for p in training],
         "writing_prompt": list(training),

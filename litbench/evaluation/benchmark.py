@@ -39,16 +39,21 @@ from litbench.evaluation.selection import (
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
-from litbench.metrics.sets import linked_sets, over_sets, set_rows, sets_markdown
+from litbench.metrics.sets import linked_sets, over_sets, set_rows
 from litbench.records import connected_prompts, prompt_keys
+from litbench.report.csv_table import write_csv
+from litbench.report.sets import sets_markdown
+from litbench.sources.columns import GUESS, PairColumns
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
 from litbench.store import Artifact, Cache, write_json
 
+# Keys that are those of the set if there is one, and otherwise given for each set.
+_OF_ONE_SET = ("split", "before_symmetry", "ratings", "prompt", "chosen", "rejected")
+
 
 @dataclass
-class Set:
+class Set(PairColumns):
     """A set of pairs.
 
     Attributes:
@@ -61,7 +66,6 @@ class Set:
         recorded: whether the recorded judges of `ratings` become raters. If not, only pairs whose
             texts are known are judged, since other raters need them.
         about: a short description.
-        columns: columns of the prompt, chosen and rejected, as {chosen: NAME}; others are guessed.
     """
 
     pairs: Path
@@ -70,12 +74,13 @@ class Set:
     ratings: Path | None = None
     recorded: bool = True
     about: str = ""
-    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
-class Benchmark:
+class Benchmark(PairColumns):
     """Config of a benchmark: which pairs, which raters, and where to write.
+
+    Several sets have their own columns.
 
     Attributes:
         pairs: pairs file; or several sets by name, each a file or the keys of `Set`.
@@ -84,7 +89,6 @@ class Benchmark:
         before_symmetry: see `Set`; only for a single set.
         ratings: see `Set`; only for a single set.
         split: see `Set`; only for a single set.
-        columns: see `Set`; only for a single set.
         reference: the rater that all others are compared with; choose it before seeing results.
         on_training_prompts: refuse raters that were trained on prompts of these pairs, or flag
             their rows; with several sets, always flag.
@@ -104,7 +108,6 @@ class Benchmark:
     before_symmetry: Path | None = None
     ratings: Path | None = None
     split: str | None = None
-    columns: dict[str, str] = field(default_factory=dict)
     reference: str = "longer"
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     most_pairs: int | None = None
@@ -127,10 +130,9 @@ class OpenedSet:
 def list_sets(config: Benchmark) -> dict[str, Set]:
     """Return the sets by name; a single set is named ""."""
     if not isinstance(config.pairs, Mapping):
-        keys = ("pairs", "split", "before_symmetry", "ratings", "columns")
-        return {"": Set(**{key: getattr(config, key) for key in keys})}
-    for key in ("split", "before_symmetry", "ratings", "columns"):
-        if getattr(config, key):
+        return {"": Set(**{key: getattr(config, key) for key in ("pairs", *_OF_ONE_SET)})}
+    for key in _OF_ONE_SET:
+        if getattr(config, key) not in (None, GUESS):
             raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
     sets = {}
     for name, given in config.pairs.items():
@@ -154,7 +156,7 @@ def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, s
         DataError: the set cannot be used.
     """
     read = read_pairs(
-        source.pairs, source.before_symmetry, source.split, source.ratings, source.columns
+        source.pairs, source.before_symmetry, source.split, source.ratings, source.columns()
     )
     # Other supersets are judged in full: recorded judges need no texts.
     if read.all is read.headline or not source.recorded:
@@ -235,7 +237,7 @@ def judge_sets(
             models=files_of(one.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on = [data, source.split, source.columns, config.most_pairs]
+        depends_on = [data, source.split, source.columns(), config.most_pairs]
         pairs, work = partial(getattr, one.pairs, "all"), one.pairs.all.num_rows
         for spec in one.specs:
             label = f"{spec.name}@{one.name}" if one.name else spec.name

@@ -26,12 +26,13 @@ from litbench.evaluation.results import Evaluation
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.records import connected_prompts
+from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.store import Artifact, Cache
 
 
 @dataclass
-class CrossValidation:
+class CrossValidation(PairColumns):
     """Pairs, raters and folds of a repeated cross-validation over prompts.
 
     Attributes:
@@ -103,8 +104,10 @@ def crossvalidate(
     if artifact.is_current():
         return finished_evaluation(artifact)
     if pairs is None:
-        pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
-    data = [artifact.digests[name] for name in inputs]
+        pairs = read_pairs(
+            config.pairs, config.before_symmetry, None, config.ratings, config.columns()
+        )
+    data = [artifact.digests[name] for name in inputs] + list(config.columns().items())
     prompts = np.array(connected_prompts(pairs.all))
     judged_pairs, folds = pairs, range(config.folds)
     if config.judged_folds is not None:

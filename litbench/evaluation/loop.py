@@ -28,9 +28,7 @@ from litbench.entries import RaterSpec
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
-from litbench.metrics.printing import annotators_text, leaderboard_text
 from litbench.progress import ProgressBar
 from litbench.raters import (
     Estimate,
@@ -41,6 +39,8 @@ from litbench.raters import (
     judge_pairs,
 )
 from litbench.records import RATINGS, connected_prompts, prompt_keys
+from litbench.report.csv_table import write_csv
+from litbench.report.leaderboard import annotators_section, leaderboard_text
 from litbench.sources.evaluation_pairs import EvaluationPairs
 from litbench.sources.ratings import overall_ratings
 from litbench.store import (
@@ -262,8 +262,9 @@ def finish_evaluation(
     text = leaderboard_text(rows) + "\n"
     annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
     if annotators is not None:
-        text += f"\n{annotators_text(annotators)}\n"
-        artifact.write("annotators.json", partial(write_json, annotators_json(annotators)))
+        found = annotators_json(annotators)
+        text += f"\n{annotators_section(found).as_text()}\n"
+        artifact.write("annotators.json", partial(write_json, found))
     artifact.write("verdicts.parquet", partial(write_table, table))
     artifact.write("leaderboard.json", partial(write_json, plain(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))

@@ -1,24 +1,18 @@
-"""Finished evaluations: pairs, verdicts and leaderboard, shown as a page."""
+"""Finished evaluations: pairs, verdicts and leaderboard."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from litbench.errors import DataError
-from litbench.metrics.agreement import has_texts, pair_scores
-from litbench.metrics.comparisons import Change
-from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
-from litbench.models.baselines import NotesRater
-from litbench.raters import judge_pairs
-from litbench.records import VERDICTS, connected_prompts
-from litbench.report.pages import ReportData, render_report
+from litbench.records import VERDICTS
+from litbench.sources.columns import given_columns
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import Artifact, is_output, read_manifest, source_digest
 from litbench.tables import read_table
@@ -125,8 +119,8 @@ class Evaluation:
     def pairs(self) -> EvaluationPairs:
         """The pairs that were judged."""
         config = self.manifest["config"]
-        split, columns = config.get("split"), config.get("columns")
-        pairs = read_pairs(self.pairs_path, self.wider_path, split, columns=columns)
+        columns = given_columns(config)
+        pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)
         # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         return pairs.select(self.verdicts["pair_id"].unique())
 
@@ -155,37 +149,3 @@ class Evaluation:
             return None
         manifest = read_manifest(self.pairs_path.parent)
         return manifest if is_output(manifest, self.pairs_path) else None
-
-    def report(
-        self,
-        title: str,
-        page: Path,
-        changes: Sequence[Change] = (),
-        beside: Sequence[str] = (),
-        learning: Mapping[str, Mapping[float, Interval]] = MappingProxyType({}),
-        next_command: str = "",
-    ) -> str:
-        """Render report.html, which will be written as `page`; see `ReportData`."""
-        data = ReportData(
-            rows=self.rows,
-            verdicts=self.verdicts,
-            pairs=self.pairs.headline,
-            before_symmetry=self.pairs.before_symmetry,
-            reference=self.reference,
-            evaluation_manifest=self.manifest,
-            pairs_manifest=self.manifest_of_pairs(),
-            annotators=self.annotators(),
-            changes=changes,
-            reader_notes=reader_notes(self.pairs.headline),
-            learning=learning,
-            next_command=next_command,
-        )
-        return render_report(title, data, page, beside)
-
-
-def reader_notes(pairs: pa.Table) -> Interval | None:
-    """Agreement of a rater that only looks for notes to readers; None if a text is unknown."""
-    if not has_texts(pairs).all():
-        return None
-    (scores,) = pair_scores(judge_pairs(NotesRater(), pairs), pairs)
-    return jackknife_interval(scores.credit, connected_prompts(pairs))

@@ -28,11 +28,10 @@ from litbench.curation.rules import PairRules
 from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.loop import Job, evaluate
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, leaderboard_csv, plain
-from litbench.metrics.printing import leaderboard_text
 from litbench.records import PAIRS, prompt_keys
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Cell,
     Figure,
@@ -48,7 +47,7 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
-from litbench.report.pages import agreement_columns
+from litbench.report.leaderboard import agreement_columns, leaderboard_text
 from litbench.sources.pairs import as_pairs, read_any_pairs
 from litbench.store import Artifact, Cache, fingerprint, write_json
 from litbench.tables import write_table
@@ -352,10 +351,10 @@ def run_ablation(config: Ablation, program: str) -> None:
         name: leaderboard(relabel(table, flipped[name]), pairs, first.name)
         for name, pairs in tests.items()
     }
-    text = "\n".join(
+    texts = [
         f"test pairs of {clean_name(name)}\n\n{leaderboard_text(rows)}\n"
         for name, rows in boards.items()
-    )
+    ]
     artifact.counts = {
         "training_pairs": totals,
         "test_pairs": {name: pairs.num_rows for name, pairs in tests.items()},
@@ -370,7 +369,7 @@ def run_ablation(config: Ablation, program: str) -> None:
     artifact.write("ablation.json", partial(write_json, plain(boards)))
     rows = [{"test": name, **row} for name, of in boards.items() for row in leaderboard_csv(of)]
     artifact.write("ablation.csv", partial(write_csv, rows))
-    artifact.write_text("ablation.txt", text)
+    artifact.write_text("ablation.txt", "\n".join(texts))
     _write_page(artifact, config, boards, trainings, first, set(test["label_source"].to_pylist()))
     artifact.finish()
     parts.discard_unused()
@@ -433,15 +432,10 @@ def _write_page(
     variants = []
     for name, total in artifact.counts["training_pairs"].items():
         differs = ", ".join(f"{key}: {value}" for key, value in config.variants[name].items())
+        about = Cell(differs or "the shared rules", is_text=True)
         tested = boards[name][0].agreement if name in boards else None
-        variants.append(
-            [
-                name,
-                Cell(differs or "the shared rules", is_text=True),
-                total,
-                *([tested.n, tested.clusters] if tested else ["–", "–"]),
-            ]
-        )
+        judged = [tested.n, tested.clusters] if tested else ["–", "–"]
+        variants.append([name, about, total, *judged])
     test = first.variant if first.variant in boards else next(iter(boards))
     found = next(row for row in boards[test] if row.rater == first.name)
     sections = [

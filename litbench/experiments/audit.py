@@ -26,12 +26,11 @@ from litbench.experiments.audit_findings import (
     Result,
     SetAudit,
     audit_pairs,
-    percent_of,
 )
 from litbench.experiments.audit_rater import RaterAudit, audit_rater, rater_section
 from litbench.locations import resolve
 from litbench.metrics.agreement import length_differences
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.models import model_entry
 from litbench.probes import language_of
@@ -50,7 +49,6 @@ from litbench.report.document import (
     percent,
     render,
     short_name,
-    signed,
     stacked,
 )
 from litbench.sources.pairs import read_any_pairs
@@ -234,7 +232,7 @@ def nothing_found(found: SetAudit) -> str:
         return "Nothing was found, and this set is too small to find anything but a leak."
     return (
         f"Nothing was found of the {found.tests} cues looked for. At this size, one that decides "
-        f"{percent_of(found.detectable)} of the pairs would be found with a power of 80 % (after "
+        f"{percent(found.detectable)} of the pairs would be found with a power of 80 % (after "
         "Holm)."
     )
 
@@ -304,7 +302,7 @@ def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
 def _findings_section(found: SetAudit, findings: Sequence[Finding]) -> Section:
     note = (
         "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
-        f"significant at {percent_of(ALPHA)} after Holm's correction over {found.tests} tests, "
+        f"significant at {percent(ALPHA)} after Holm's correction over {found.tests} tests, "
         "with the stated ones held fixed; a leak or a copy is counted. That a cue wins does not "
         "show that readers vote for it: longer stories may be better."
     )
@@ -329,7 +327,7 @@ def _cues_section(found: SetAudit) -> Section:
             Cell(scale=one.agreement),
             stacked(one.agreement),
             one.alone.n,
-            Cell(signed(one.held_fixed.mean), [_bounds(one.held_fixed)]),
+            stacked(one.held_fixed, is_signed=True),
             Cell(p_value(one.p_holm), ["stated"] if one.is_stated else []),
         ]
 
@@ -359,10 +357,6 @@ def _cues_section(found: SetAudit) -> Section:
         ["Not tested: " + " ".join(found.notes)] if found.notes else [],
         name="cues",
     )
-
-
-def _bounds(interval: Interval) -> str:
-    return f"[{interval.low:+.3f}, {interval.high:+.3f}]" if math.isfinite(interval.low) else ""
 
 
 def _size_section(found: SetAudit) -> Section:

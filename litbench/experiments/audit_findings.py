@@ -33,6 +33,7 @@ from litbench.metrics.intervals import (
 )
 from litbench.metrics.power import Case, detectable, intra_prompt_correlation
 from litbench.records import connected_prompts, prompt_keys
+from litbench.report.document import percent
 
 ALPHA, POWER = 0.05, 0.8
 # A cue is tested if it decides so many pairs, of so many effective prompts.
@@ -308,16 +309,9 @@ def audit_pairs(
     )
 
 
-def percent_of(value: float) -> str:
-    """A share in per cent."""
-    return f"{100 * value:.1f} %"
-
-
 def between(interval: Interval) -> str:
     """A share and its interval in per cent."""
-    return (
-        f"{percent_of(interval.mean)} [{percent_of(interval.low)} to {percent_of(interval.high)}]"
-    )
+    return f"{percent(interval.mean)} [{percent(interval.low)} to {percent(interval.high)}]"
 
 
 def _cue_finding(result: Result) -> Finding:
@@ -325,20 +319,14 @@ def _cue_finding(result: Result) -> Finding:
     is_more = agreement.mean > 0.5
     shown = agreement
     if not is_more:
-        shown = Interval(
-            1 - agreement.mean,
-            1 - agreement.high,
-            1 - agreement.low,
-            agreement.n,
-            agreement.clusters,
-            agreement.effective_clusters,
-        )
+        low, high = 1 - agreement.high, 1 - agreement.low
+        shown = replace(agreement, mean=1 - agreement.mean, low=low, high=high)
     what, advice = cue.texts[0 if is_more else 1] or cue.texts[0], cue.texts[2] or _ANY_STYLE
     decided = result.alone.n
     sentence = f"{what[0].upper()}{what[1:]} wins in {between(shown)} of the pairs"
     if decided < agreement.n:
         net = (1 + abs(result.alone.mean)) / 2
-        sentence += f", and in {percent_of(net)} of the {decided:,} pairs that differ in it"
+        sentence += f", and in {percent(net)} of the {decided:,} pairs that differ in it"
     return Finding(
         cue.name,
         abs(2 * agreement.mean - 1),
@@ -359,7 +347,7 @@ def _noise_finding(annotators: AnnotatorAgreement, ceiling: Interval, p: float) 
         two.mean,
         f"Two annotators who both prefer a story prefer the same one in {between(two)} of the "
         "pairs. If they err independently and equally often on every pair, a perfect rater agrees "
-        f"with about {percent_of(ceiling.mean)} of the labels.",
+        f"with about {percent(ceiling.mean)} of the labels.",
         "Show the agreement of one annotator beside every rater; collect more annotators per pair.",
         two.low,
         two.high,
@@ -392,7 +380,7 @@ def _leakage(pairs: pa.Table, notes: list[str]) -> tuple[dict[str, Any] | None, 
                 min(worst, 1.0),
                 max(shares.values()),
                 f"The splits {a} and {b} share {listed}: up to "
-                f"{percent_of(max(shares.values()))} of those of {b}.",
+                f"{percent(max(shares.values()))} of those of {b}.",
                 f"Leave them out of {b} (check_leakage.py lists them), or split anew by prompt.",
             )
         )
@@ -413,7 +401,7 @@ def _id_findings(pairs: pa.Table) -> list[Finding]:
         if affected:
             count = sum(len(values) > 1 for values in several.values())
             share = affected / pairs.num_rows
-            sentence = f"{what.format(count)}, in {percent_of(share)} of the pairs."
+            sentence = f"{what.format(count)}, in {percent(share)} of the pairs."
             advice = (
                 "Split and cluster by the prompt's text: by its id, copies fall into both splits."
             )
@@ -439,9 +427,7 @@ def _copy_findings(pairs: pa.Table) -> list[Finding]:
     against = sum(len(labels[key]) > 1 for key in seen)
     if against:
         share = against / pairs.num_rows
-        sentence = (
-            f"In {against:,} pairs ({percent_of(share)}) the same two texts are also preferred "
-        )
+        sentence = f"In {against:,} pairs ({percent(share)}) the same two texts are also preferred "
         advice = "Average the labels of equal pairs, or leave these pairs out."
         findings.append(
             Finding("contradictions", share, share, f"{sentence}the other way round.", advice)
@@ -449,7 +435,7 @@ def _copy_findings(pairs: pa.Table) -> list[Finding]:
     copies = sum(len(ids) > 1 for ids in ids_of.values())
     if copies:
         share = copies / len(ids_of)
-        sentence = f"{copies:,} stories ({percent_of(share)}) have several ids."
+        sentence = f"{copies:,} stories ({percent(share)}) have several ids."
         advice = "Merge the copies (drop_duplicates of make_pairs.py), before splitting."
         findings.append(Finding("copies", share, share, sentence, advice))
     return findings

@@ -16,7 +16,7 @@ from litbench.experiments.audit_cues import (
     out_of_fold,
     scaled_features,
 )
-from litbench.experiments.audit_findings import ALPHA, Finding, between, percent_of
+from litbench.experiments.audit_findings import ALPHA, Finding, between
 from litbench.experiments.probes import ProbeResult, ProbesConfig, read_probe_results, run_probes
 from litbench.metrics.agreement import has_texts, length_differences, pair_scores
 from litbench.metrics.comparisons import holm, paired_difference
@@ -225,7 +225,7 @@ def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
             longer,
             p_holm["length"],
             f"{row.rater} prefers the longer story in {between(share or longer)} of the pairs, the "
-            f"labels in {percent_of(labels.mean)}: it leans to the {side} story.",
+            f"labels in {percent(labels.mean)}: it leans to the {side} story.",
             "Compare it on pairs of similar length, or on both sides of length symmetry.",
         )
     if row.position_lean is not None and p_holm.get("position", 1.0) < ALPHA:
@@ -244,7 +244,7 @@ def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
                 "rater_coverage",
                 1 - row.coverage,
                 row.coverage,
-                f"{row.rater} gave a verdict in {percent_of(row.coverage)} of its requests.",
+                f"{row.rater} gave a verdict in {percent(row.coverage)} of its requests.",
                 "Look at the outcomes below before comparing it with others.",
             )
         )
@@ -255,7 +255,7 @@ def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
             rater.mimic,
             p_holm["chance"],
             f"A content-blind model of {row.rater}'s choices agrees with {between(rater.mimic)} of "
-            f"the labels: {percent_of(rater.reproduced)} of its agreement above chance.",
+            f"the labels: {percent(rater.reproduced)} of its agreement above chance.",
             "Its agreement on this set does not show that it reads.",
         )
     for one in rater.probes:

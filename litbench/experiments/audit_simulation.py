@@ -18,11 +18,11 @@ from litbench.errors import ConfigError
 from litbench.experiments.audit_cues import SIDES
 from litbench.experiments.audit_findings import ALPHA, NOISELESS, POWER, audit_pairs
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.power import Case, power
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, connected_prompts, empty_columns, pair_id
+from litbench.report.csv_table import write_csv
 from litbench.show import show
 from litbench.store import Artifact, Cache
 from litbench.text import count_words

@@ -11,26 +11,26 @@ Schulman and Hilton, 2023, Scaling laws for reward model overoptimization).
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import Runtime
-from litbench.entries import RaterSpec, files_of, parse_raters
+from litbench.entries import files_of, parse_raters
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import read_foreign
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Figure,
     Page,
     Section,
+    Table,
     few_prompts,
     short_name,
     table_of,
@@ -38,7 +38,6 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.scoring import score_stories
-from litbench.show import show
 from litbench.store import Artifact, Cache
 from litbench.tables import write_table
 from litbench.text import digest
@@ -50,20 +49,16 @@ class BestOfN:
 
     Attributes:
         stories: one or several stories tables, which are pooled, such as one per generator.
-        rater: the rater that ranks, one named entry that gives rewards, such as
-            {verifier: {kind: reward, path: runs/verifier/model}}.
+        raters: named entries that give rewards: the rater that ranks, and a second one, if any.
         out: output folder.
-        second: a second rater, in the same form.
         where: SQL condition on the rows of `stories`.
         least_stories: leave out prompts with fewer stories; n is at most the smallest number of
             stories of the remaining prompts.
     """
 
-    # The contents of the tables are inputs; their paths do not matter.
-    stories: Annotated[str | list[str], Runtime]
-    rater: dict[str, Any]
+    stories: str | list[str]
+    raters: dict[str, Any]
     out: Path
-    second: dict[str, Any] = field(default_factory=dict)
     where: str | None = None
     least_stories: int = 2
 
@@ -186,14 +181,6 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
     return choices
 
 
-def _read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
-    """Parse and check an entry that names one rater."""
-    if len(entry) != 1:
-        raise ConfigError(f"{key} names {len(entry)} raters: give exactly one")
-    (spec,) = parse_raters(entry)
-    return spec
-
-
 def _read_stories(paths: list[str], where: str | None) -> pa.Table:
     """Read all stories, sorted so that the order of rows and files has no effect."""
     tables = [read_foreign(path, STORIES, where=where) for path in paths]
@@ -231,16 +218,17 @@ def _best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
 
 def run_best_of_n(config: BestOfN, program: str) -> None:
     """Score and rank the stories, and write the results."""
-    specs = {"rater": _read_entry(config.rater, "rater")}
-    if config.second:
-        specs["second"] = _read_entry(config.second, "second")
+    if len(config.raters) > 2:
+        raise ConfigError(f"raters has {len(config.raters)} entries: give one or two")
+    specs = dict(zip(("rater", "second"), parse_raters(config.raters), strict=False))
     if config.least_stories < 2:
         raise ConfigError(f"least_stories is {config.least_stories}: give at least 2")
     paths = [config.stories] if isinstance(config.stories, str) else config.stories
     artifact = Artifact(
         config.out,
         program=program,
-        config=config,
+        # The contents of the tables are inputs; the order of the raters matters.
+        config=vars(config) | {"stories": None, "raters": list(config.raters.items())},
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
     )
@@ -291,16 +279,9 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
         "trained_on": trained_on,
         "pairs": pairs.num_rows,
     }
-    heading = ["n", "KL <=", "gain in reward", "length", "beats a random one"]
-    rows = [
-        [str(one.n), f"{one.kl:.2f}", str(one.gain), f"{one.words.mean:.3f}"]
-        + ([] if one.beats_random is None else [str(one.beats_random)])
-        for one in choices
-    ]
     text = (
         f"best of n: {len(groups)} prompts, 95 % intervals by prompt; gains are within a prompt\n"
-        + show([heading[: len(rows[0])], *rows], align="r" * len(rows[0]))
-        + "\n"
+        f"{_table(choices).as_text()}\n"
     )
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("pairs.parquet", partial(write_table, pairs))
@@ -349,6 +330,19 @@ _PLOTS = (
 )
 
 
+def _table(choices: Sequence[Choice]) -> Table:
+    columns: dict[str, Callable[[Choice], Any]] = {
+        "n": lambda one: one.n,
+        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
+        "gain in reward": lambda one: one.gain,
+        "length": lambda one: one.words,
+    }
+    if choices[0].beats_random is not None:
+        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
+        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
+    return table_of(choices, columns)
+
+
 def _write_page(
     artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None = None
 ) -> None:
@@ -375,19 +369,11 @@ def _write_page(
                 f"{name} was trained on {seen:,} of these prompts, so it may have seen which "
                 "stories readers preferred."
             )
-    columns: dict[str, Callable[[Choice], Any]] = {
-        "n": lambda one: one.n,
-        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
-        "gain in reward": lambda one: one.gain,
-        "length": lambda one: one.words,
-    }
     lead = (
         f"The best of {last.n} by {rater} has a reward {last.gain.mean:.2f} above the mean of its "
         f"prompt and {last.words.mean:.2f} times the mean length"
     )
     if last.beats_random is not None:
-        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
-        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
         lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f}% of the others"
     about_gain = (
         "Rewards are comparable only within a prompt, so a gain is relative to the mean of the "
@@ -408,7 +394,7 @@ def _write_page(
             remarks=[about_gain],
             name="plots",
         ),
-        Section("Figures", about_figures, table_of(choices, columns)),
+        Section("Figures", about_figures, _table(choices)),
     ]
     fewest, most = counts["fewest_of_a_prompt"], counts["most_of_a_prompt"]
     facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"

@@ -23,11 +23,11 @@ import pyarrow as pa
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_words import FEATURES, excerpt, features_of
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.records import connected_prompts
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Card,
     Cell,
@@ -264,12 +264,9 @@ def run_explanations(config: ExplanationsConfig, program: str) -> None:
         "not_judged": dict(data.not_judged),
         "without_explanation": dict(data.unexplained),
     }
-    labels = {
-        label
-        for one in sources.values()
-        for label in one.pairs.headline["label_source"].to_pylist()
-    }
-    write_explanations(artifact, study, data, title=config.title, label_sources=sorted(labels))
+    labels = [one.pairs.headline["label_source"].to_pylist() for one in sources.values()]
+    labelled_by = sorted(set().union(*labels))
+    write_explanations(artifact, study, data, title=config.title, label_sources=labelled_by)
     artifact.finish()
     artifact.show("explanations.txt", "explanations.html")
 
@@ -452,26 +449,17 @@ def _by_rater_section(study: ExplanationStudy) -> Section:
 
 def _examples_of(feature: str, data: Explanations, count: int = 3) -> list[Card]:
     """A few explanations with a feature, of different prompts, selected by a hash."""
-
-    def hash_of(row: dict[str, Any]) -> str:
-        # Independent of the outcome.
-        return digest(feature, row["rater"], row["pair_id"], row["order"])
-
     has_it = data.present[:, list(FEATURES).index(feature)]
     rows = [row for row, has in zip(data.rows, has_it, strict=True) if has]
+    # Independent of the outcome.
+    rows.sort(key=lambda row: digest(feature, row["rater"], row["pair_id"], row["order"]))
     first_of: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=hash_of):
+    for row in rows:
         first_of.setdefault(row["prompts"], row)
     said = {"chosen": "agrees with the label", "rejected": "disagrees", "tie": "tie"}
-    return [
-        Card(
-            [
-                (
-                    f"{clean_name(row['rater'])}: {said[row['outcome']]}",
-                    excerpt(feature, row["explanation"]),
-                )
-            ],
-            lost=[0] if row["outcome"] == "rejected" else [],
-        )
-        for row in list(first_of.values())[:count]
-    ]
+    cards = []
+    for row in list(first_of.values())[:count]:
+        tag = f"{clean_name(row['rater'])}: {said[row['outcome']]}"
+        lost = [0] if row["outcome"] == "rejected" else []
+        cards.append(Card([(tag, excerpt(feature, row["explanation"]))], lost=lost))
+    return cards

@@ -11,16 +11,18 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from litbench.config import Input, Runtime
 from litbench.curation.splits import assign_folds
-from litbench.errors import ConfigError, DataError
+from litbench.errors import DataError
 from litbench.judges.client import Traffic, check_limit
 from litbench.judges.prices import load_prices, price_of
 from litbench.judges.store import Sampling
@@ -28,7 +30,6 @@ from litbench.judges.units import Fidelity, describe_units
 from litbench.locations import locate
 from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg, compare_all
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.surface import Surface, distinct_words, surface_label, surface_of
@@ -39,6 +40,7 @@ from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.progress import ProgressBar
 from litbench.records import connected_prompts, pair_weights
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     ENDS,
     Card,
@@ -92,9 +94,11 @@ class PreferencesConfig:
     split: str | None = None
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
     autoencoder: AutoencoderOptions = field(default_factory=AutoencoderOptions)
-    c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
-    folds: int = 5
-    repeats: int = 1
+    c: Annotated[list[PositiveFloat], Field(min_length=1)] = field(
+        default_factory=lambda: [0.001, 0.01, 0.1, 1.0]
+    )
+    folds: Annotated[int, Field(ge=2)] = 5
+    repeats: PositiveInt = 1
     seed: int = 0
     model: str | None = None
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=256))
@@ -154,6 +158,15 @@ class UnitRow:
             return surface_label(self.surface)
         return clean_name(self.description)
 
+    def as_row(self) -> dict[str, Any]:
+        """The unit as a row of units.csv."""
+        names = ("unit", "label", "coefficient", "p_bh", "prevalence", "preferred")
+        return {name: getattr(self, name) for name in names} | {
+            "pairs": self.preferred.n,
+            "fidelity": self.fidelity and self.fidelity.agreement,
+            "surface": surface_label(self.surface),
+        }
+
 
 @dataclass(frozen=True)
 class PreferenceStudy:
@@ -187,13 +200,9 @@ def credits_of(margins: np.ndarray, first_chosen: np.ndarray) -> np.ndarray:
 def agreement_rows(
     credits: Mapping[str, np.ndarray], longer: str, clusters: np.ndarray, words: np.ndarray
 ) -> list[Agreement]:
-    """Agreement of several models on the same pairs.
+    """Agreement of several models, whose `credits` per pair are 0 to 1, beside that of `longer`.
 
-    Args:
-        credits: by model, the credit of each pair, 0 to 1 (a mean over repeats); shape (n,) each.
-        longer: key of the longer-story baseline in `credits`.
-        clusters: prompt of each pair; shape (n,).
-        words: words of the chosen story minus words of the rejected story; shape (n,).
+    `words` are those of the chosen story minus those of the rejected one. Arrays have shape (n,).
     """
     against = {one.rater: one for one in compare_all(credits, longer, clusters)}
     rows = []
@@ -238,20 +247,6 @@ def unit_rows(
             )
         )
     return sorted(rows, key=lambda row: -abs(row.coefficient.mean))
-
-
-def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
-    """The units as rows of a table."""
-    names = ("unit", "label", "coefficient", "p_bh", "prevalence", "preferred")
-    return [
-        {name: getattr(row, name) for name in names}
-        | {
-            "pairs": row.preferred.n,
-            "fidelity": row.fidelity and row.fidelity.agreement,
-            "surface": surface_label(row.surface),
-        }
-        for row in study.units
-    ]
 
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
@@ -304,11 +299,6 @@ def check(config: PreferencesConfig) -> None:
     """Raise a ConfigError for an invalid config."""
     config.embedding.check()
     config.autoencoder.check()
-    if config.repeats < 1 or config.folds < 2 or not config.c or min(config.c) <= 0:
-        raise ConfigError(
-            f"repeats is {config.repeats}, folds {config.folds} and c {config.c}: give at least 1 "
-            "repeat, 2 folds and one c, all above 0"
-        )
     if config.model is not None:
         price = price_of(config.model, load_prices(config.prices))
         check_limit(config.traffic, price, config.sampling)
@@ -419,12 +409,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         models["embedding.model"] = locate(config.embedding.model)[0]
     if config.prices is not None:
         models["prices"] = str(config.prices)
-    artifact = Artifact(
-        config.out,
-        program=program,
-        config=config,
-        models=models,
-    )
+    artifact = Artifact(config.out, program=program, config=config, models=models)
     if artifact.is_current():
         artifact.show("preferences.txt", "preferences.html")
         return
@@ -473,9 +458,9 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
     )
 
     artifact.write_folder("model", autoencoder.save)
-    artifact.write("preferences.json", lambda path: write_json(plain(study), path))
+    artifact.write("preferences.json", partial(write_json, plain(study)))
     if study.units:
-        artifact.write("units.csv", lambda path: write_csv(preference_rows(study), path))
+        artifact.write("units.csv", partial(write_csv, [row.as_row() for row in study.units]))
     # Positive means more of the unit on the chosen side.
     towards_chosen = np.where(first[:, None], units, -units).astype(np.float32)
     columns = {name: table[name] for name in ("pair_id", "prompt_id")}
@@ -570,15 +555,7 @@ def write_preferences(
     examples: Mapping[int, Sequence[Section]],
     notes: Mapping[str, Any],
 ) -> None:
-    """Write preferences.html and its plot.
-
-    Args:
-        artifact: the output folder.
-        study: the results.
-        label_sources: who labelled the pairs.
-        examples: `pairs_to_read` by unit.
-        notes: of the embeddings.
-    """
+    """Write preferences.html and its plot; `examples` has the pairs to read by unit."""
     panel, units, by = draw_units(study.units), study.units, study.described_by
     method = (
         "Both stories of a pair are embedded, and one embedding is subtracted from the other, in "

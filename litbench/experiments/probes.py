@@ -21,11 +21,11 @@ from litbench.entries import files_of, parse_raters
 from litbench.evaluation.loop import Job, evaluate, print_errors, print_estimates
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.probes import PROBES, check_strengths, draw_originals, probe_pairs, select_probes
 from litbench.records import connected_prompts
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Card,
     Cell,

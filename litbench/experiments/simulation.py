@@ -36,12 +36,12 @@ from litbench.curation.pair_making import CuratedPairs
 from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import paired_difference
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
 from litbench.models.linear_preference import logistic
 from litbench.progress import ProgressBar
 from litbench.records import STORIES
 from litbench.report import figures
+from litbench.report.csv_table import write_csv
 from litbench.report.document import (
     Figure,
     Page,
@@ -472,35 +472,23 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
 
 def _tables(summaries: Sequence[Mapping[str, Any]], reference: str) -> dict[str, list[list[str]]]:
     """A table for each world: a heading, then a row for every variant."""
-    found = {
-        (one["world"], one["variant"], one["amount"], one["measure"]): one for one in summaries
-    }
     against = f"minus {reference}"
     heading = ["variant", "agreement, equal n", against, "prefers the longer", against]
     heading += ["pairs are right", "chosen is longer", "pairs", "agreement, all pairs", against]
+    rows: dict[tuple[str, str], dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for one in summaries:
+        of = rows.setdefault((one["world"], one["variant"]), {})
+        of[one["amount"], one["measure"]] = one
     tables: dict[str, list[list[str]]] = {}
-    for world, variant in dict.fromkeys((one["world"], one["variant"]) for one in summaries):
-        of = {
-            (amount, measure): found[world, variant, amount, measure]
-            for amount in ("equal", "all")
-            for measure in MEASURES
-        }
-
+    for (world, variant), of in rows.items():
         agreement, longer, whole = (
             [str(of[key]["interval"]), signed(of[key]["difference"])]
             for key in (("equal", "agreement"), ("equal", "prefers_longer"), ("all", "agreement"))
         )
         shares = [f"{of['all', key]['interval'].mean:.3f}" for key in ("right", "chosen_longer")]
-        tables.setdefault(world, [heading]).append(
-            [
-                variant,
-                *agreement,
-                *longer,
-                *shares,
-                f"{of['all', 'pairs']['interval'].mean:,.0f}",
-                *whole,
-            ]
-        )
+        pairs = f"{of['all', 'pairs']['interval'].mean:,.0f}"
+        row = [variant, *agreement, *longer, *shares, pairs, *whole]
+        tables.setdefault(world, [heading]).append(row)
     return tables
 
 

@@ -17,18 +17,13 @@ import numpy as np
 
 from litbench.config import Positional
 from litbench.errors import DataError, MissingExtraError
-from litbench.human_study.export import stories_and_ratings
-from litbench.human_study.plan import BaseStudy, Study, read_plan
-from litbench.human_study.ratings import RatingStore, RatingStudy, tables_of
-from litbench.human_study.sessions import (
-    PROTOCOL,
-    SessionStore,
-    SessionStudy,
-    tables_of_sessions,
-)
+from litbench.human_study.pairs import PairStore, PairStudy
+from litbench.human_study.plan import Study, read_plan
+from litbench.human_study.ratings import RatingStore, RatingStudy
+from litbench.human_study.sessions import SessionStore, SessionStudy
 from litbench.human_study.simulation import SimulatedReaders, visit_study
-from litbench.human_study.store import BaseStore, Store
-from litbench.store import Artifact, read_manifest
+from litbench.human_study.store import Store
+from litbench.store import Artifact
 from litbench.tables import write_table
 
 
@@ -118,43 +113,41 @@ def serve(config: Serve) -> None:
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     hosts = server.accepted_hosts(config.host, config.allowed_host)
-    with open_store(open_study(config.folder)) as (study, store):
+    with open_store(open_study(config.folder)) as store:
         store.note_restart()
-        app = make_app(study, store, hosts)
+        app = make_app(store, hosts)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(0))
         server.make_server(app, server.ServerLimits(), config.host, config.port).run()
 
 
-def open_study(folder: Path) -> BaseStudy:
-    """Open a study of any kind."""
-    kinds = {"pairs": Study.open, "ratings": RatingStudy.open, "session": SessionStudy.open}
-    return kinds[read_plan(folder).kind](folder)
-
-
-# What is counted by which item.
-_COUNTED = {
-    "pairs": ("choices", "pair"),
-    "ratings": ("answers", "story"),
-    "session": ("rated sessions", "card"),
+# The study of each kind, and its store.
+KINDS: dict[str, tuple[type[PairStudy | RatingStudy | SessionStudy], type[Store]]] = {
+    "pairs": (PairStudy, PairStore),
+    "ratings": (RatingStudy, RatingStore),
+    "session": (SessionStudy, SessionStore),
 }
 
 
+def open_study(folder: Path) -> Study:
+    """Open a study of any kind."""
+    return KINDS[read_plan(folder).kind][0].open(folder)
+
+
 @contextmanager
-def open_store(study: BaseStudy) -> Iterator[tuple[BaseStudy, BaseStore]]:
+def open_store(study: Study) -> Iterator[Store]:
     """Open a study's store; DataError if another program does not let it be used."""
     try:
-        kinds = {"pairs": Store, "ratings": RatingStore, "session": SessionStore}
-        with closing(kinds[study.plan.kind](study)) as store:
-            yield study, store
+        with closing(KINDS[study.plan.kind][1](study)) as store:
+            yield store
     except sqlite3.Error as error:
         raise DataError(
             f"{study.database}: {error}: end other programs that use it, or restore it"
         ) from error
 
 
-def started_study(folder: Path) -> AbstractContextManager[tuple[BaseStudy, BaseStore]]:
-    """Open a study that readers have started."""
+def started_store(folder: Path) -> AbstractContextManager[Store]:
+    """Open the store of a study that readers have started."""
     study = open_study(folder)
     if not study.database.exists():
         raise DataError(f"{study.database} does not exist: run litbench study serve {folder} first")
@@ -163,15 +156,15 @@ def started_study(folder: Path) -> AbstractContextManager[tuple[BaseStudy, BaseS
 
 def status(config: Status) -> None:
     """Print the progress of readers and pairs."""
-    with started_study(config.folder) as (study, store):
-        print_status(study, store, with_pairs=config.pairs)
+    with started_store(config.folder) as store:
+        print_status(store, with_pairs=config.pairs)
 
 
-def print_status(study: BaseStudy, store: BaseStore, *, with_pairs: bool) -> None:
+def print_status(store: Store, *, with_pairs: bool) -> None:
     """Print the progress of an open study."""
     progress, states, left = store.progress(), store.states(), store.left_out()
-    what, item = _COUNTED[study.plan.kind]
-    each = getattr(study.plan, f"readers_per_{item}")
+    what, item = store.nouns
+    each = getattr(store.study.plan, f"readers_per_{item}")
     done = [answered for answered, _ in progress.values()]
     print("closed" if store.is_closed else "open")
     print(
@@ -196,40 +189,26 @@ def print_status(study: BaseStudy, store: BaseStore, *, with_pairs: bool) -> Non
 
 def export(config: Export) -> None:
     """Write the answers, also as ratings of stories with readers as annotators."""
-    with started_study(config.folder) as (study, store):
+    with started_store(config.folder) as store:
         if not has_answers(store):
-            raise DataError(f"{study.database} has no answer yet: wait for readers")
-        write_export(study, store)
+            raise DataError(f"{store.study.database} has no answer yet: wait for readers")
+        write_export(store)
 
 
-def has_answers(store: BaseStore) -> bool:
+def has_answers(store: Store) -> bool:
     """Whether somebody has answered a page."""
     return store.answers_since(0) > 0
 
 
-def write_export(study: BaseStudy, store: BaseStore) -> None:
+def write_export(store: Store) -> None:
     """Write the export, which only its owner can read: it holds what readers wrote."""
+    study = store.study
     out = study.folder / "export"
     names = ["plan.json", *(p.name for p in study.folder.glob("*.parquet"))]
     inputs = {name: study.folder / name for name in names}
     artifact = Artifact(out, program="study_export", config={"out": out}, inputs=inputs)
-    artifact.counts = {"readers": store.states()}
-    if isinstance(study, SessionStudy):
-        assert isinstance(store, SessionStore)
-        tables = tables_of_sessions(study, store)
-        headline = study.protocol.headline
-        artifact.counts |= {"protocol": PROTOCOL, "headline": headline, **study.protocol.record()}
-    elif isinstance(study, RatingStudy):
-        assert isinstance(store, RatingStore)
-        tables = tables_of(study, store.answers())
-        counts = read_manifest(study.folder)["counts"]
-        artifact.counts |= {name: counts.get(name) for name in ("protocol", "headline")}
-    else:
-        assert isinstance(study, Study)
-        assert isinstance(store, Store)
-        choices = store.choices()
-        stories, ratings = stories_and_ratings(choices, study.pairs)
-        tables = {"choices": choices, "stories": stories, "ratings": ratings}
+    tables, facts = store.export()
+    artifact.counts = {"readers": store.states(), **facts}
     for name, table in tables.items():
         artifact.write(f"{name}.parquet", partial(write_table, table))
         (out / f"{name}.parquet").chmod(0o600)
@@ -241,22 +220,22 @@ def write_export(study: BaseStudy, store: BaseStore) -> None:
 
 def close(config: Close) -> None:
     """Accept no more readers and answers."""
-    with started_study(config.folder) as (_, store):
+    with started_store(config.folder) as store:
         store.close_study()
     print("closed: readers who finished still see their code")
 
 
 def remove(config: Remove) -> None:
     """Remove a reader with all answers, from the export too."""
-    with started_study(config.folder) as (study, store):
+    with started_store(config.folder) as store:
         store.remove(config.reader)
         print("removed: analyse again what you computed from an earlier export")
-        if not (study.folder / "export").exists():
+        if not (store.study.folder / "export").exists():
             return
         if has_answers(store):
-            write_export(study, store)
+            write_export(store)
         else:
-            shutil.rmtree(study.folder / "export")
+            shutil.rmtree(store.study.folder / "export")
 
 
 def simulate(config: Simulate) -> None:

@@ -5,50 +5,30 @@ data_prep/make_study.py writes a folder with `plan.json`, `manifest.json` and wh
 """
 
 import json
-import math
-import random
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
 from litbench import __version__
 from litbench.config import build, read_yaml
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, DataError
 from litbench.metrics.human_study import Exclusions
-from litbench.metrics.intervals import effective_clusters
-from litbench.metrics.power import Case
-from litbench.metrics.power import plan as plan_power
-from litbench.records import PAIRS, connected_prompts
 from litbench.store import fingerprint, read_manifest_of
-from litbench.tables import read_table
-from litbench.text import count_words_of, digest
+from litbench.text import count_words_of
 
 PAGES = Path(__file__).with_name("pages")
 # The parameter of the address that holds the reader's id, as Prolific names it.
 ID_PARAMETER = "PROLIFIC_PID"
 READER_ID = r"^[A-Za-z0-9_-]{1,64}$"
+# What to do with a study that this version cannot read.
+OTHER_VERSION = "make the study again in another folder, or end it with the version that made it"
 
-# Titles, instructions and statements of the other kinds.
+# Defaults of each kind: titles, instructions, statements.
 _TEXTS = Path(__file__).with_name("texts.yaml")
-_INSTRUCTIONS = """\
-You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
-each pair, choose the story that you think is better written.
-
-Weigh whatever makes a story good to read: whether its idea is fresh, whether its people and places
-come alive, whether its language is precise and has a voice of its own, whether what happens makes
-sense and matters, and whether the ending is earned. Length alone is not a merit, and neither is a
-subject that you happen to like.
-
-Read both stories to the end before you choose. Some pairs are close; choose the one you would
-rather have written. There are no right answers, only careful ones, but one page checks that you
-read: one of its stories has its words in a random order."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +39,11 @@ class Statement:
     is_true: bool
 
 
-@dataclass(frozen=True)
-class ContentQuestion:
-    """A question about the stories of a pair; `right` is one of the answers."""
-
-    question: str
-    answers: list[str]
-    right: str
-
-
-def _statements() -> list[Statement]:
-    return [
-        Statement("Both stories of a pair answer the same writing prompt.", True),
-        Statement("The longer story is always the better one.", False),
-        Statement("I should read both stories to the end before I choose.", True),
-        Statement("I should choose the story whose subject I like, however it is written.", False),
-        Statement("One of the pages checks that I read the stories.", True),
-    ]
-
-
 Kind = Literal["pairs", "ratings", "session"]
 # Keys of one kind only.
 _OWN_KEYS = {
     "pairs": (
-        *("question", "readers_per_pair", "pairs_per_reader", "repeats_a_pair", "questions"),
+        *("question", "readers_per_pair", "pairs_per_reader", "repeats_a_pair"),
         *("side_by_side", "expected_agreement", "reader_agreement"),
     ),
     "session": (
@@ -135,7 +96,6 @@ class Plan:
             random order; the default instructions and statements say so. The reader does not read
             this pair otherwise, so a reader of all pairs gets no check. In ratings, ask for a named
             number in one line of one page.
-        questions: pair_id -> question about its stories, asked on a page of its own after the pair.
         shows_prompt: show the writing prompt above the stories.
         side_by_side: show the stories side by side where the screen is wide enough.
         asks_reason: ask for the reason of each choice or the ratings of a story; readers may leave
@@ -162,9 +122,9 @@ class Plan:
     completion_code: Text
     kind: Kind = "pairs"
     completion_url: str | None = None
-    title: str = "Which story is better?"
-    instructions: str = _INSTRUCTIONS
-    statements: list[Statement] = field(default_factory=_statements)
+    title: str = ""
+    instructions: str = ""
+    statements: list[Statement] | None = None
     comprehension_attempts: Count = 2
     question: str = "Which story is better written?"
     readers_per_pair: Count = 10
@@ -184,7 +144,6 @@ class Plan:
     dollars: Positive | None = None
     shows_card: bool = True
     checks_attention: bool = True
-    questions: dict[str, ContentQuestion] = field(default_factory=dict)
     shows_prompt: bool = True
     side_by_side: bool = True
     asks_reason: bool = False
@@ -212,8 +171,6 @@ class Plan:
             given = [name for name in names if getattr(self, name) != defaults[name]]
             if given and kind != self.kind:
                 raise ConfigError(f"{given[0]} is a key of the kind {kind}: leave it out")
-        if self.kind == "pairs":
-            return
         if self.kind == "ratings" and self.rubric is None:
             raise ConfigError("rubric is missing: name a packaged rubric or a file")
         if self.kind == "session" and not self.writers:
@@ -227,27 +184,8 @@ class Plan:
                 setattr(self, name, text)
 
 
-def check_plan(plan: Plan, pairs: pa.Table) -> None:
-    """Raise a ConfigError if the plan does not fit the pairs."""
-    count = pairs.num_rows
-    if plan.pairs_per_reader > count:
-        raise ConfigError(
-            f"pairs_per_reader is {plan.pairs_per_reader}, but there are {count} pairs: give at "
-            f"most {count}"
-        )
-    known = set(pairs["pair_id"].to_pylist())
-    for name, asked in plan.questions.items():
-        if name not in known:
-            raise ConfigError(f"questions: no pair '{name}': name a pair_id of the pairs file")
-        if asked.right not in asked.answers:
-            raise ConfigError(
-                f"questions: {name}: the right answer '{asked.right}' is not among its answers: "
-                "correct one of them"
-            )
-
-
 @dataclass(frozen=True, eq=False)
-class BaseStudy:
+class Study:
     """An opened study: its folder, its plan, and what readers read, by id."""
 
     folder: Path
@@ -274,6 +212,14 @@ class BaseStudy:
         """Words that a reader of the page reads."""
         raise NotImplementedError
 
+    def estimate(self) -> dict[str, Any]:
+        """The readers, hours and cost of the study, see `estimate_text`."""
+        raise NotImplementedError
+
+    def estimate_text(self, found: Mapping[str, Any]) -> str:
+        """What `estimate` found, for a terminal."""
+        raise NotImplementedError
+
     def usual_seconds(self, name: str) -> float:
         """Seconds that reading a page takes at the usual speed."""
         return 60 * self.words_of(name) / self.plan.words_per_minute
@@ -285,69 +231,16 @@ class BaseStudy:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Read the plan of a study; DataError if it was changed."""
+    """Read the plan of a study; DataError if it was changed or another version wrote it."""
     read_manifest_of(folder / "plan.json")
     content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    return build(Plan, content, str(folder / "plan.json"))
+    try:
+        return build(Plan, content, str(folder / "plan.json"))
+    except ConfigError as error:
+        raise DataError(f"{error}; {OTHER_VERSION}") from error
 
 
-@dataclass(frozen=True, eq=False)
-class Study(BaseStudy):
-    """An opened study of pairs; `pairs` has the schema PAIRS."""
-
-    pairs: pa.Table
-
-    @classmethod
-    def open(cls, folder: Path) -> "Study":
-        """Read the folder of a study; DataError if one of its files was changed."""
-        plan = read_plan(folder)
-        if plan.kind != "pairs":
-            raise ConfigError(f"{folder} is a study of the kind {plan.kind}: give one of pairs")
-        read_manifest_of(folder / "pairs.parquet")
-        return cls(folder, plan, read_table(folder / "pairs.parquet", PAIRS))
-
-    @cached_property
-    def by_id(self) -> dict[str, dict[str, Any]]:
-        """The pairs by `pair_id`."""
-        return {row["pair_id"]: row for row in self.pairs.to_pylist()}
-
-    def words_of(self, name: str) -> int:
-        """Words that a reader of the pair reads."""
-        pair = self.by_id[name]
-        words: int = pair["chosen_n_words"] + pair["rejected_n_words"]
-        return words + (count_words_of(pair["prompt"]) if self.plan.shows_prompt else 0)
-
-    def stories_of(self, pair_ids: Iterable[str]) -> set[str]:
-        """The `story_id`s of some pairs."""
-        pairs = [self.by_id[name] for name in pair_ids]
-        return {pair[f"{side}_story_id"] for pair in pairs for side in ("chosen", "rejected")}
-
-    def garbled_side(self, pair_id: str) -> str:
-        """The side that an attention check on a pair garbles; independent of the label."""
-        seed = digest("garbled side", self.plan.seed, pair_id)
-        return random.Random(seed).choice(("chosen", "rejected"))
-
-    def sides(self, pair_id: str, kind: str, first: str) -> tuple[str, str]:
-        """The first and the second text of a page; in the attention check, one is garbled."""
-        texts = {side: self.by_id[pair_id][side] for side in ("chosen", "rejected")}
-        if kind == "attention":
-            garbled = self.garbled_side(pair_id)
-            texts[garbled] = garble(texts[garbled], pair_id)
-        return texts[first], texts["rejected" if first == "chosen" else "chosen"]
-
-
-def garble(text: str, seed: str) -> str:
-    """The words of a text in a random order; its characters if it has no spaces."""
-    pieces, between = text.split(), " "
-    if len(pieces) < count_words_of(text) / 2:
-        pieces, between = list("".join(pieces)), ""
-    random.Random(digest("garble", seed)).shuffle(pieces)
-    return between.join(pieces)
-
-
-def reading_time(
-    study: BaseStudy, readers: int, pages: int, page_seconds: float = 0
-) -> dict[str, Any]:
+def reading_time(study: Study, readers: int, pages: int, page_seconds: float = 0) -> dict[str, Any]:
     """Pages, minutes, hours and cost, if each of the readers reads so many pages.
 
     `page_seconds` are what a page takes besides reading.
@@ -368,7 +261,7 @@ def reading_time(
     }
 
 
-def reading_text(plan: Plan, found: dict[str, Any]) -> str:
+def reading_text(plan: Plan, found: Mapping[str, Any]) -> str:
     """`reading_time` for a terminal."""
     text = f"""\
 a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, about \
@@ -378,57 +271,3 @@ a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, a
     if found["cost"] is not None:
         text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
     return text
-
-
-def estimate(study: Study) -> dict[str, Any]:
-    """The readers, hours, cost and power of a study, see `estimate_text`."""
-    plan, pairs = study.plan, study.pairs
-    checks = plan.checks_attention and plan.pairs_per_reader < pairs.num_rows
-    pages = plan.pairs_per_reader + plan.repeats_a_pair + checks
-    readers = math.ceil(pairs.num_rows * plan.readers_per_pair / plan.pairs_per_reader)
-    sizes = list(Counter(connected_prompts(pairs)).values())
-    found: dict[str, Any] = {
-        "pairs": pairs.num_rows,
-        "prompts": len(sizes),
-        "choices": pairs.num_rows * plan.readers_per_pair,
-        "checks_attention": checks,
-        **reading_time(study, readers, pages),
-    }
-    if len(sizes) < 2:
-        return found | dict.fromkeys(("power", "half_width", "detectable"))
-    case = Case(
-        agreement=plan.expected_agreement,
-        pairs=pairs.num_rows,
-        prompts=effective_clusters(np.array(sizes)),
-        annotators=plan.readers_per_pair,
-        annotator_agreement=plan.reader_agreement,
-    )
-    return found | plan_power(case)
-
-
-def estimate_text(plan: Plan, found: dict[str, Any]) -> str:
-    """The estimate for a terminal."""
-    text = f"""\
-{found["pairs"]:,} pairs of {found["prompts"]:,} prompts, {plan.readers_per_pair} readers a pair, \
-{plan.pairs_per_reader} pairs a reader: {found["readers"]:,} readers, {found["choices"]:,} choices
-"""
-    text += reading_text(plan, found)
-    if plan.checks_attention and not found["checks_attention"]:
-        text += (
-            "no attention check: readers read all pairs; correct instructions that announce it\n"
-        )
-    if found["power"] is None:
-        return text + "one prompt: no interval, and no statement beyond it\n"
-    reach = found["detectable"]
-    beyond = "no agreement" if reach is None else f"an agreement of {reach:.3f}"
-    return (
-        text
-        + f"""\
-if {plan.expected_agreement:.3f} of the choices agree with the labels, and two readers in \
-{plan.reader_agreement:g} of the pairs:
-  95 % interval about {plan.expected_agreement:.3f} +- {found["half_width"]:.3f}, differs from \
-chance with a power of {found["power"]:.2f}
-  {beyond} differs from chance with a power of 0.8
-  readers of different reliability widen the interval
-"""
-    )

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import random
+import re
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -24,8 +25,8 @@ import pyarrow.compute as pc
 from scipy.optimize import linear_sum_assignment
 
 from litbench.errors import DataError
-from litbench.human_study.plan import BaseStudy, Plan, read_plan, reading_text, reading_time
-from litbench.human_study.store import BaseStore, Page, page_of
+from litbench.human_study.plan import Study, read_plan, reading_text, reading_time
+from litbench.human_study.store import Page, Shown, Store, page_of
 from litbench.records import RATINGS, STORIES, Column, Schema
 from litbench.sources.ratings import grades_of, story_digest
 from litbench.store import read_manifest, read_manifest_of
@@ -86,7 +87,7 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class RubricStudy(BaseStudy):
+class RubricStudy(Study):
     """An opened study whose pages ask for ratings by a rubric."""
 
     rubric: Rubric
@@ -141,17 +142,39 @@ class RatingStudy(RubricStudy):
         words: int = self.by_id[name]["n_words"]
         return words
 
+    def estimate(self) -> dict[str, Any]:
+        """The readers, hours and cost of the study."""
+        plan, stories, criteria = self.plan, self.stories.num_rows, len(self.rubric.criteria)
+        sizes = [min(len(of), plan.stories_per_group or len(of)) for of in self.groups.values()]
+        groups = min(plan.groups_per_reader, len(sizes))
+        each = groups * sum(sizes) / len(sizes)
+        readers = math.ceil(round(stories * plan.readers_per_story / each, 9))
+        return {
+            "stories": stories,
+            "prompts": len(sizes),
+            "ratings": stories * plan.readers_per_story * criteria,
+            **reading_time(self, readers, round(each), _SECONDS_PER_RATING * criteria),
+        }
+
+    def estimate_text(self, found: Mapping[str, Any]) -> str:
+        """The estimate for a terminal."""
+        return f"""\
+{found["stories"]:,} stories of {found["prompts"]:,} prompts, {self.plan.readers_per_story} \
+readers a story: {found["readers"]:,} readers, {found["ratings"]:,} ratings
+{reading_text(self.plan, found)}"""
+
 
 def right_number(line: Line) -> float:
     """The number that the line of an attention check asks for."""
     return float(line.about.removesuffix(" here.").rpartition(" ")[2])
 
 
-class RatingStore(BaseStore):
+class RatingStore(Store):
     """The store of a study of stories; an answer is a JSON object from field to number."""
 
     counted = ("rating", "checked")
-    _study: RatingStudy
+    nouns = ("answers", "story")
+    study: RatingStudy
 
     def _assign(self, number: int) -> None:
         """Give a reader groups of the stories with the fewest readers, in balanced positions.
@@ -166,13 +189,13 @@ class RatingStore(BaseStore):
         readers, positions = Counter(row["pair_id"] for row in shown), Counter(map(tuple, shown))
         own = self._all("select kind, pair_id from choices where number = ?", number)
         seen = {
-            self._study.by_id[row["pair_id"]]["prompt_id"]
+            self.study.by_id[row["pair_id"]]["prompt_id"]
             for row in own
             if row["kind"] in self.counted
         }
         draw = random.Random(digest("assign", plan.seed, number, len(own)))
         groups: list[tuple[float, str, list[str]]] = []
-        for prompt, names in self._study.groups.items():
+        for prompt, names in self.study.groups.items():
             free = [name for name in names if readers[name] < plan.readers_per_story]
             draw.shuffle(free)
             free.sort(key=readers.__getitem__)
@@ -204,8 +227,8 @@ class RatingStore(BaseStore):
         """
         prompt = page.pair_id
         if page.kind in self.counted:
-            prompt = self._study.by_id[page.pair_id]["prompt_id"]
-        stories = json.dumps(self._study.groups[prompt])
+            prompt = self.study.by_id[page.pair_id]["prompt_id"]
+        stories = json.dumps(self.study.groups[prompt])
         rows = self._all(_GROUP, reader, prompt, stories)
         if not rows or rows[-1]["kind"] != "submit" or rows[-1]["answered"] is not None:
             return []
@@ -225,14 +248,14 @@ class RatingStore(BaseStore):
                 "select 1 from choices where number = ? and kind = 'submit' and pair_id = ? "
                 "and answered is null",
                 page["number"],
-                self._study.by_id[page["pair_id"]]["prompt_id"],
+                self.study.by_id[page["pair_id"]]["prompt_id"],
             )
         )
 
     def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
         given: dict[str, float] = json.loads(answer)
         is_story = page["kind"] in self.counted
-        lines = self._study.lines(page_of(page)) if is_story else []
+        lines = self.study.lines(page_of(page)) if is_story else []
         if missing := {line.field for line in lines} - given.keys():
             raise IncompleteError(f"{len(missing)} criteria are not rated")
         if len(given) > len(lines):
@@ -245,73 +268,79 @@ class RatingStore(BaseStore):
                 is_right = given[CHECK] == right_number(line)
         return None, is_right
 
-    def _least_seconds(self, page: sqlite3.Row) -> float:
-        is_story = page["kind"] in self.counted
-        return self._study.least_seconds(page["pair_id"]) if is_story else 0.0
+    def view(self, reader: str, page: Page) -> Shown:
+        """A story with its rubric, or the end of its group."""
+        group = self.group(reader, page)
+        places = [one.place for one, _ in group]
+        values: dict[str, Any] = {
+            "group": group,
+            "at": places.index(page.place) if page.place in places else 0,
+        }
+        if page.kind == "submit":
+            return "submit", values
+        earlier = dict(zip(places, (of for _, of in group), strict=True))[page.place]
+        least = 0 if earlier else math.ceil(self.study.least_seconds(page.pair_id))
+        story = self.study.by_id[page.pair_id]
+        lines = self.study.lines(page)
+        asked = {"story": story, "lines": lines, "least": least, "missing": False, "given": {}}
+        return "rating", values | asked | earlier
+
+    def read_form(self, form: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+        """The numbers chosen, by field, as JSON."""
+        fields = [name for name in form if re.fullmatch(rf"rating[0-9]{{1,3}}|{CHECK}", name)]
+        numbers = [form[name] for name in fields]
+        if not all(re.fullmatch(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", number) for number in numbers):
+            raise ValueError("no such answer")
+        given = dict(zip(fields, map(float, numbers), strict=True))
+        return json.dumps(given), {"given": given}
 
     def answers(self) -> pa.Table:
         """All answers; table with the schema ANSWERS, whose readers are salted hashes."""
         rows = [dict(row) for row in self._all(_ANSWERS)]
-        names = [criterion.name for criterion in self._study.rubric.criteria]
+        names = [criterion.name for criterion in self.study.rubric.criteria]
         for row in rows:
             given = json.loads(row["ratings"])
             ratings = {name: given[f"rating{at}"] for at, name in enumerate(names)}
             row["ratings"] = json.dumps(ratings, ensure_ascii=False)
-        failed = {row["reader"] for row in rows if row["is_right"] == 0}
+        excluded = {row["reader"]: "; ".join(row["excluded"]) for row in self.readers()}
         for row in rows:
-            rules = []
-            if self._plan.exclude.failed_attention and row["reader"] in failed:
-                rules.append("failed the attention check")
-            if self._plan.exclude.unfinished and not row["finished"]:
-                rules.append("unfinished")
-            row["excluded"] = "; ".join(rules) or None
+            row["excluded"] = excluded[row["reader"]] or None
         return pa.Table.from_pylist(rows, ANSWERS.arrow())
 
-    def left_out(self) -> dict[str, int]:
-        """Number of readers whom each rule of the plan leaves out so far."""
-        rows = {row["reader"]: row["excluded"] or "" for row in self.answers().to_pylist()}
-        return dict(Counter(rule for rules in rows.values() for rule in rules.split("; ") if rule))
+    def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """All answers, and stories, ratings and grades as a run has them.
+
+        Ratings and grades are without the readers whom the rules leave out.
+        """
+        study, answers = self.study, self.answers()
+        ratings = [
+            rating
+            for row in answers.filter(pc.is_null(answers["excluded"])).to_pylist()
+            for story in [study.by_id[row["story_id"]]]
+            for rating in rating_rows(
+                study.rubric,
+                row,
+                story_id=row["story_id"],
+                sample=story.get("sample"),
+                story_digest=story_digest(story["prompt"], story["text"]),
+            )
+        ]
+        table = pa.Table.from_pylist(ratings, RATINGS.arrow())
+        counts = read_manifest(study.folder)["counts"]
+        grades = grades_of(table, study.stories, "source", counts["headline"])
+        tables = {"answers": answers, "stories": study.stories, "ratings": table, "grades": grades}
+        return tables, {name: counts.get(name) for name in ("protocol", "headline")}
 
 
-def tables_of(study: RatingStudy, answers: pa.Table) -> dict[str, pa.Table]:
-    """The export of a study: all answers, and stories, ratings and grades as a run has them.
-
-    Ratings and grades are without the readers whom the rules leave out.
-    """
-    kept = answers.filter(pc.is_null(answers["excluded"]))
-    ratings = [
-        rating
-        for row in kept.to_pylist()
-        for story in [study.by_id[row["story_id"]]]
-        for rating in rating_rows(
-            study.rubric,
-            json.loads(row["ratings"]),
-            story_id=row["story_id"],
-            rater=row["reader"],
-            sample=story.get("sample"),
-            story_digest=story_digest(story["prompt"], story["text"]),
-            explanation=row["reason"],
-            seconds=row["seconds"],
-        )
-    ]
-    table = pa.Table.from_pylist(ratings, RATINGS.arrow())
-    whole = read_manifest(study.folder)["counts"]["headline"]
-    grades = grades_of(table, study.stories, "source", whole)
-    return {"answers": answers, "stories": study.stories, "ratings": table, "grades": grades}
-
-
-def rating_rows(
-    rubric: Rubric,
-    given: Mapping[str, float],
-    *,
-    explanation: str | None,
-    seconds: float | None,
-    **about: Any,
-) -> list[dict[str, Any]]:
-    """A person's ratings of one story as rows of RATINGS: the whole by the rubric, and criteria."""
-    about |= {"rater_kind": "person", "outcome": "rated"}
-    grade = rubric.grade({name: Rating(number) for name, number in given.items()})
-    whole: dict[str, Any] = {"rating": grade, "explanation": explanation, "seconds": seconds}
+def rating_rows(rubric: Rubric, answer: Mapping[str, Any], **about: Any) -> list[dict[str, Any]]:
+    """A row of ANSWERS as rows of RATINGS: the whole by the rubric, and criteria."""
+    given = json.loads(answer["ratings"])
+    about |= {"rater": answer["reader"], "rater_kind": "person", "outcome": "rated"}
+    whole = {
+        "rating": rubric.grade({name: Rating(number) for name, number in given.items()}),
+        "explanation": answer["reason"],
+        "seconds": answer["seconds"],
+    }
     criteria = [{**about, "criterion": name, "rating": number} for name, number in given.items()]
     return [about | whole, *criteria]
 
@@ -323,27 +352,3 @@ def run_of(stories: Path) -> dict[str, Any]:
         if {"protocol", "headline"} <= counts.keys():
             return {name: counts[name] for name in ("protocol", "headline")}
     return {"headline": "overall"}
-
-
-def estimate_ratings(study: RatingStudy) -> dict[str, Any]:
-    """The readers, hours and cost of a study, see `estimate_ratings_text`."""
-    plan, stories = study.plan, study.stories.num_rows
-    sizes = [min(len(of), plan.stories_per_group or len(of)) for of in study.groups.values()]
-    groups = min(plan.groups_per_reader, len(sizes))
-    each = groups * sum(sizes) / len(sizes)
-    readers = math.ceil(round(stories * plan.readers_per_story / each, 9))
-    seconds = _SECONDS_PER_RATING * len(study.rubric.criteria)
-    return {
-        "stories": stories,
-        "prompts": len(sizes),
-        "ratings": stories * plan.readers_per_story * len(study.rubric.criteria),
-        **reading_time(study, readers, round(each), seconds),
-    }
-
-
-def estimate_ratings_text(plan: Plan, found: Mapping[str, Any]) -> str:
-    """The estimate for a terminal."""
-    return f"""\
-{found["stories"]:,} stories of {found["prompts"]:,} prompts, {plan.readers_per_story} readers a \
-story: {found["readers"]:,} readers, {found["ratings"]:,} ratings
-{reading_text(plan, dict(found))}"""

@@ -15,23 +15,23 @@ nothing. A form is signed for its reader and page, so that a tab of another read
 browser answers for nobody. Logs contain no story, no choice and no id.
 
 Handlers run in a thread, one at a time, because the store waits for the disk and for other
-programs; requests wait for their turn, and are told after a while that the study is busy.
+programs; requests wait for their turn, and are told after a while that the study is busy. Sessions
+run in the event loop.
 """
 
 import asyncio
 import hmac
-import json
 import math
 import re
 import secrets
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 import jinja2
+from anyio import from_thread
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -40,16 +40,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 
 from litbench.errors import LitBenchError
-from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID, BaseStudy, Study
-from litbench.human_study.ratings import (
-    CHECK,
-    IncompleteError,
-    RatingStore,
-    RatingStudy,
-    RubricStudy,
-)
+from litbench.human_study.plan import ID_PARAMETER, PAGES, READER_ID
+from litbench.human_study.ratings import IncompleteError
 from litbench.human_study.sessions import Play, SessionStore, SessionStudy, action_of
-from litbench.human_study.store import BaseStore, Page
+from litbench.human_study.store import Page, Store
 from litbench.server import ServerLimits, log_error, read_body
 
 COOKIE = "reader"
@@ -82,12 +76,12 @@ _HEADERS = {
 }
 
 
-def signed(store: BaseStore, reader: str) -> str:
+def signed(store: Store, reader: str) -> str:
     """The value of a reader's cookie."""
     return f"{reader}.{store.sign('cookie', reader)}"
 
 
-def reader_of(request: Request, store: BaseStore) -> str | None:
+def reader_of(request: Request, store: Store) -> str | None:
     """The reader whose signed id the cookie holds; None without a valid one."""
     cookie = request.cookies.get(COOKIE, "")
     reader = cookie.rpartition(".")[0]
@@ -122,26 +116,12 @@ def number_in(form: Form, name: str) -> int:
     return int(text)
 
 
-def numbers_of(form: Form) -> dict[str, float]:
-    """The numbers chosen on a page of ratings, by field; HTTPException for something else."""
-    fields = [name for name in form if re.fullmatch(rf"rating[0-9]{{1,3}}|{CHECK}", name)]
-    numbers = [form[name] for name in fields]
-    if not all(re.fullmatch(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", number) for number in numbers):
-        raise HTTPException(400, _NO_PAGE)
-    return dict(zip(fields, map(float, numbers), strict=True))
-
-
-async def called(function: Callable[[], Any]) -> Any:
-    """Call a function in the event loop."""
-    return function()
-
-
-def form_key(store: BaseStore, reader: str, page: str | int) -> str:
+def form_key(store: Store, reader: str, page: str | int) -> str:
     """What a form must bring back: it was made for this reader and this page."""
     return store.sign("form", f"{reader} {page}")
 
 
-def check_key(store: BaseStore, reader: str, page: str | int, form: Form) -> None:
+def check_key(store: Store, reader: str, page: str | int, form: Form) -> None:
     """Raise an HTTPException for a form of another reader or page."""
     key = form.get("key", "")
     if not hmac.compare_digest(key.encode(), form_key(store, reader, page).encode()):
@@ -153,9 +133,9 @@ def go_on() -> RedirectResponse:
     return RedirectResponse("/read", 303)
 
 
-def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -> FastAPI:
+def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
     """Create the ASGI application; `allowed_hosts` are accepted values of the Host header."""
-    plan = study.plan
+    study, plan = store.study, store.study.plan
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
@@ -174,7 +154,6 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
     # Sessions under way by reader's number and place, and the place of each reader's.
     plays: dict[tuple[int, int], Play] = {}
     playing: dict[str, tuple[int, int]] = {}
-    loops: list[asyncio.AbstractEventLoop] = []
 
     def route(method: str, path: str) -> Callable[[Handler], Handler]:
         """Register a handler that uses the store."""
@@ -183,7 +162,6 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
             @app.api_route(path, methods=[method])
             async def respond(request: Request) -> Response:
                 form = await read_form(request) if method == "POST" else {}
-                loops[:] = [asyncio.get_running_loop()]
                 play = plays.get(playing.get(reader_of(request, store) or "", (0, 0)))
                 if path == "/read" and play is not None:
                     await play.settle(_WRITER_S)
@@ -314,56 +292,16 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
     def earlier(request: Request, reader: str, shown: Page) -> Page | None:
         """The story that the address names, if its ratings may still be changed."""
         asked = request.query_params.get("page", "")
-        group = store.group(reader, shown) if isinstance(store, RatingStore) else []
+        group = store.group(reader, shown)
         return next((one for one, given in group if given and str(one.place) == asked), None)
 
     def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: Any) -> Response:
-        values = {
-            "page": shown,
-            "key": form_key(store, reader, shown.place),
-            "wait": math.ceil(wait),
-            "choice": "",
-            "reason": "",
-            "most": _MOST_REASON,
-            **sent,
-        }
         if shown.kind == "session":
             return show_session(reader, shown, status, **sent)
-        if isinstance(store, RatingStore):
-            return show_story(reader, shown, status, values, sent)
-        assert isinstance(study, Study)
-        if shown.kind == "question":
-            return page("question", status, asked=plan.questions[shown.pair_id], **values)
-        assert shown.order is not None
-        first, second = study.sides(shown.pair_id, shown.kind, shown.order)
-        return page(
-            "pair",
-            status,
-            prompt=study.by_id[shown.pair_id]["prompt"],
-            stories=[("first", "Story A", first), ("second", "Story B", second)],
-            least=math.ceil(study.least_seconds(shown.pair_id)),
-            **values,
-        )
-
-    def show_story(
-        reader: str, shown: Page, status: int, values: dict[str, Any], sent: dict[str, Any]
-    ) -> Response:
-        assert isinstance(store, RatingStore)
-        assert isinstance(study, RubricStudy)
-        group = store.group(reader, shown)
-        places = [one.place for one, _ in group]
-        values |= {"group": group, "at": places.index(shown.place) if shown.place in places else 0}
-        if shown.kind == "submit":
-            return page("submit", status, **values)
-        earlier = dict(zip(places, (of for _, of in group), strict=True))[shown.place]
-        return page(
-            "rating",
-            status,
-            **{"given": {}, "missing": False, **values, **earlier, **sent},
-            story=study.by_id[shown.pair_id] if isinstance(study, RatingStudy) else None,
-            lines=study.lines(shown),
-            least=0 if earlier else math.ceil(study.least_seconds(shown.pair_id)),
-        )
+        template, values = store.view(reader, shown)
+        values = {"reason": "", **values, **sent, "page": shown, "wait": math.ceil(wait)}
+        key = form_key(store, reader, shown.place)
+        return page(template, status, key=key, most=_MOST_REASON, **values)
 
     def play_of(reader: str, shown: Page) -> Play:
         """The session of a page, started if it is not under way."""
@@ -372,9 +310,8 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         place = (shown.number, shown.place)
         if place not in plays:
             for old in plays.keys() - store.open_sessions():
-                loops[0].call_soon_threadsafe(plays.pop(old).cancel)
-            start = partial(Play, study, shown, store.turns(shown))
-            plays[place] = asyncio.run_coroutine_threadsafe(called(start), loops[0]).result()
+                from_thread.run_sync(plays.pop(old).cancel)
+            plays[place] = from_thread.run_sync(Play, study, shown, store.turns(shown))
             playing[reader] = place
         return plays[place]
 
@@ -427,8 +364,7 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         seconds = time.monotonic() - play.since if step == play.step else 0.0
         store.add_turn(shown, step, text, seconds)
         # If two tabs sent different texts, use the stored one.
-        deliver = partial(play.deliver, step, store.turns(shown)[step])
-        asyncio.run_coroutine_threadsafe(called(deliver), loops[0]).result()
+        from_thread.run_sync(play.deliver, step, store.turns(shown)[step])
         # To the newest part of the story.
         return RedirectResponse("/read#now", 303)
 
@@ -450,7 +386,7 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         check_key(store, reader, "statements", form)
         are_right = all(
             form.get(f"statement{at}") == ("true" if one.is_true else "false")
-            for at, one in enumerate(plan.statements)
+            for at, one in enumerate(plan.statements or [])
         )
         store.try_statements(reader, number_in(form, "attempt"), are_right=are_right)
         return go_on()
@@ -467,11 +403,8 @@ def make_app(study: BaseStudy, store: BaseStore, allowed_hosts: Sequence[str]) -
         reason = form.get("reason", "").replace("\r\n", "\n").strip()
         if len(reason) > _MOST_REASON:
             raise HTTPException(413, f"A reason may have {_MOST_REASON:,} letters.")
-        sent: dict[str, Any] = {"choice": form.get("choice", "")}
-        if isinstance(store, RatingStore):
-            sent = {"given": numbers_of(form), "missing": False}
-        answer = sent["choice"] if "choice" in sent else json.dumps(sent["given"])
         try:
+            answer, sent = store.read_form(form)
             wait = store.answer(reader, place, answer, reason or None)
         except IncompleteError:
             wait, sent["missing"] = 0, True

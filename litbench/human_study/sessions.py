@@ -24,9 +24,9 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.errors import DataError, LitBenchError
-from litbench.human_study.plan import Plan, read_plan, reading_text, reading_time
+from litbench.human_study.plan import OTHER_VERSION, Plan, read_plan, reading_text, reading_time
 from litbench.human_study.ratings import RatingStore, RubricStudy, rating_rows
-from litbench.human_study.store import Page, page_of
+from litbench.human_study.store import Page, Shown, page_of
 from litbench.judges.session import RECORDED, WRITER, Models, Request, Session, UnfinishedError
 from litbench.judges.store import Answer, AnswerStore, keys_of
 from litbench.protocols.narra.episode import READER
@@ -77,6 +77,10 @@ class SessionStudy(RubricStudy):
         study = cls.of(folder, read_plan(folder))
         known = read_manifest(folder)["inputs"]
         for name, path in study.protocol.files().items():
+            if name not in known:
+                raise DataError(
+                    f"{folder}: its manifest has no digest of {name} ({path}): {OTHER_VERSION}"
+                )
             if known[name]["sha256"] != source_digest(path):
                 raise DataError(f"{name}: {path} was changed since the study was made: restore it")
         return study
@@ -101,6 +105,31 @@ class SessionStudy(RubricStudy):
         """The story was read in its session."""
         del name
         return 0.0
+
+    def estimate(self) -> dict[str, Any]:
+        """The readers, hours and pay of the study."""
+        cells, writers = len(self.by_id), len(self.models.writers)
+        if not cells:
+            raise DataError("cards: none of these cards is known: name others, or leave cards out")
+        turns = sum(map(self.words_of, self.by_id)) / cells / _TURN_WORDS
+        time_of = reading_time(self, cells * self.plan.readers_per_card, 1, turns * _TURN_SECONDS)
+        limit = self.plan.dollars_per_reader
+        return {
+            "writers": writers,
+            "cards": cells // writers,
+            "most_dollars": None if limit is None else limit * time_of["readers"],
+            **time_of,
+        }
+
+    def estimate_text(self, found: Mapping[str, Any]) -> str:
+        """The estimate for a terminal."""
+        text = f"""\
+{found["writers"]:,} writers and {found["cards"]:,} cards, {self.plan.readers_per_card} readers of \
+each: {found["readers"]:,} sessions
+{reading_text(self.plan, found)}"""
+        if found["most_dollars"] is not None:
+            text += f"writers cost at most ${found['most_dollars']:,.2f}\n"
+        return text + "what a session usually costs: litbench run narra --dry_run\n"
 
     def answers_of(self, number: int, place: int) -> Path:
         """The folder of the writer's answers in a session."""
@@ -135,7 +164,8 @@ class SessionStudy(RubricStudy):
 class SessionStore(RatingStore):
     """The store of a study of sessions."""
 
-    _study: SessionStudy  # type: ignore[assignment]
+    nouns = ("rated sessions", "card")
+    study: SessionStudy  # type: ignore[assignment]
 
     def _has_room(self) -> bool:
         return len(self.open_sessions()) < self._plan.sessions_at_once
@@ -152,7 +182,7 @@ class SessionStore(RatingStore):
             self._add_pages(number, [(kind, played[-1], None)] * (len(own) == len(played)))
             return
         load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
-        free = [name for name in sorted(self._study.by_id) if load[name] < plan.readers_per_card]
+        free = [name for name in sorted(self.study.by_id) if load[name] < plan.readers_per_card]
         random.Random(digest("assign", plan.seed, number)).shuffle(free)
         if free and self._has_money():
             cell = min(free, key=load.__getitem__)
@@ -162,9 +192,9 @@ class SessionStore(RatingStore):
         """Whether the dollars of one more session are left, if those under way take all theirs."""
         if self._plan.dollars is None or self._plan.dollars_per_reader is None:
             return True
-        under_way = [self._study.answers_of(*place) for place in self.open_sessions()]
+        under_way = [self.study.answers_of(*place) for place in self.open_sessions()]
         reserved = (len(under_way) + 1) * self._plan.dollars_per_reader
-        return self._study.dollars(under_way) + reserved <= self._plan.dollars
+        return self.study.dollars(under_way) + reserved <= self._plan.dollars
 
     def turns(self, page: Page) -> dict[str, str]:
         """What the reader did in a session, by step."""
@@ -185,7 +215,7 @@ class SessionStore(RatingStore):
             self._database.execute(
                 "update choices set answered = ?, answer = '{}', seconds = ? - shown, version = ? "
                 "where number = ? and place = ? and answered is null",
-                (self._now(), self._now(), self._study.version, *key),
+                (self._now(), self._now(), self.study.version, *key),
             )
             if not has_story:
                 self._database.execute(
@@ -196,6 +226,11 @@ class SessionStore(RatingStore):
         if page["kind"] == "session":
             raise ValueError("no such answer")
         return super()._read_answer(page, answer)
+
+    def view(self, reader: str, page: Page) -> Shown:
+        """The rubric alone: its reader knows the story."""
+        template, values = super().view(reader, page)
+        return template, values | {"story": None}
 
     def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
         """The page alone."""
@@ -215,7 +250,7 @@ class SessionStore(RatingStore):
         """Remove a reader with all answers, and those of the writer to them."""
         found = self._all("select number from readers where reader = ?", reader)
         super().remove(reader)
-        for folder in self._study.folder.glob(f"answers/{found[0][0]}-*"):
+        for folder in self.study.folder.glob(f"answers/{found[0][0]}-*"):
             shutil.rmtree(folder)
 
     def sessions(self) -> list[tuple[Page, str, dict[str, str], dict[str, float]]]:
@@ -227,6 +262,44 @@ class SessionStore(RatingStore):
             seconds = dict(map(tuple, self._all(asked, page.number, page.place)))
             found.append((page, row["reader"], self.turns(page), seconds))
         return found
+
+    def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """All answers, and turns, stories, ratings and grades of a run.
+
+        Sessions are run again from the stored answers. Ratings and grades of people are without
+        the readers whom the rules leave out.
+        """
+        study, answers = self.study, self.answers()
+        rated = {row["reader"]: row for row in answers.to_pylist() if row["excluded"] is None}
+        tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+        for page, reader, turns, seconds in self.sessions():
+            session, item = asyncio.run(_replay(study, page, turns))
+            found = rows_of(session, item, study.models)
+            for row in found["turns"]:
+                if row["role"] == READER:
+                    row["seconds"] = seconds[row["step"]]
+            for row in found["stories"]:
+                row["n_words"] = count_words_of(row["text"])
+            if reader in rated and found["stories"]:
+                story, answer = found["stories"][0], rated[reader]
+                found["ratings"] = rating_rows(
+                    study.rubric,
+                    answer,
+                    story_id=story["story_id"],
+                    sample=session.sample,
+                    story_digest=story_digest(item.prompt, story["text"]),
+                )
+                place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
+                found["grades"] += [
+                    {**place, "rater": reader, "quantity": name, "grade": grade}
+                    for name, grade in grades(json.loads(answer["ratings"])).items()
+                ]
+            for name in tables:
+                tables[name] += found[name]
+        known = {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()}
+        protocol = study.protocol
+        facts = {"protocol": PROTOCOL, "headline": protocol.headline, **protocol.record()}
+        return {"answers": answers, **known}, facts
 
 
 class Play:
@@ -242,7 +315,7 @@ class Play:
     """
 
     def __init__(self, study: SessionStudy, page: Page, turns: dict[str, str]) -> None:
-        self._study, self._page, self._turns = study, page, turns
+        self.study, self._page, self._turns = study, page, turns
         self._loop = asyncio.get_running_loop()
         self.step: str | None = None
         self.shown: Mapping[str, Any] = {}
@@ -275,16 +348,16 @@ class Play:
             return
 
     async def _run(self) -> None:
-        session, item = self._study.session(self._page)
-        folder = self._study.answers_of(self._page.number, self._page.place)
+        session, item = self.study.session(self._page)
+        folder = self.study.answers_of(self._page.number, self._page.place)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
-        models = self._study.fresh_models()
+        models = self.study.fresh_models()
         try:
             with AnswerStore(folder) as answers:
                 async with models.clients(answers)[WRITER, session.writer] as client:
 
                     async def write(request: Request) -> Answer:
-                        key = self._study.key_of(request)
+                        key = self.study.key_of(request)
                         found = await client.answer(request.messages, key)
                         if found is None:
                             self.is_spent = True
@@ -295,7 +368,7 @@ class Play:
                         return Answer("answered", await self._ask(request))
 
                     session.models = {WRITER: write, READER: read}
-                    written = await self._study.protocol.write(session, item)
+                    written = await self.study.protocol.write(session, item)
             self.has_story = bool(written.texts)
         except LitBenchError as error:
             self.reason = str(error)
@@ -327,48 +400,6 @@ def action_of(step: str, form: Mapping[str, str]) -> str | None:
     return None if said is None else json.dumps(said, ensure_ascii=False)
 
 
-def tables_of_sessions(study: SessionStudy, store: SessionStore) -> dict[str, pa.Table]:
-    """The export of a study: all answers, and turns, stories, ratings and grades of a run.
-
-    Sessions are run again from the stored answers. Ratings and grades of people are without the
-    readers whom the rules leave out.
-    """
-    answers = store.answers()
-    rated = {row["reader"]: row for row in answers.to_pylist()}
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
-    for page, reader, turns, seconds in store.sessions():
-        session, item = asyncio.run(_replay(study, page, turns))
-        found = rows_of(session, item, study.models)
-        for row in found["turns"]:
-            if row["role"] == READER:
-                row["seconds"] = seconds[row["step"]]
-        for row in found["stories"]:
-            row["n_words"] = count_words_of(row["text"])
-        answer = rated.get(reader)
-        if answer is not None and answer["excluded"] is None and found["stories"]:
-            story, given = found["stories"][0], json.loads(answer["ratings"])
-            found["ratings"] = rating_rows(
-                study.rubric,
-                given,
-                story_id=story["story_id"],
-                rater=reader,
-                sample=session.sample,
-                story_digest=story_digest(item.prompt, story["text"]),
-                explanation=answer["reason"],
-                seconds=answer["seconds"],
-            )
-            place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
-            found["grades"] += [
-                {**place, "rater": reader, "quantity": name, "grade": grade}
-                for name, grade in grades(given).items()
-            ]
-        for name in tables:
-            tables[name] += found[name]
-    return {"answers": answers} | {
-        name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()
-    }
-
-
 async def _replay(study: SessionStudy, page: Page, turns: dict[str, str]) -> tuple[Session, Item]:
     """A session from its stored answers; nothing is asked."""
     session, item = study.session(page)
@@ -391,30 +422,3 @@ async def _replay(study: SessionStudy, page: Page, turns: dict[str, str]) -> tup
         except UnfinishedError as error:
             session.reason = str(error)
     return session, item
-
-
-def estimate_sessions(study: SessionStudy) -> dict[str, Any]:
-    """The readers, hours and pay of a study, see `estimate_sessions_text`."""
-    cells = len(study.by_id)
-    if not cells:
-        raise DataError("cards: none of these cards is known: name others, or leave cards out")
-    turns = sum(map(study.words_of, study.by_id)) / cells / _TURN_WORDS
-    time_of = reading_time(study, cells * study.plan.readers_per_card, 1, turns * _TURN_SECONDS)
-    limit = study.plan.dollars_per_reader
-    return {
-        "writers": len(study.models.writers),
-        "cards": cells // len(study.models.writers),
-        "most_dollars": None if limit is None else limit * time_of["readers"],
-        **time_of,
-    }
-
-
-def estimate_sessions_text(plan: Plan, found: dict[str, Any]) -> str:
-    """The estimate for a terminal."""
-    text = f"""\
-{found["writers"]:,} writers and {found["cards"]:,} cards, {plan.readers_per_card} readers of \
-each: {found["readers"]:,} sessions
-{reading_text(plan, found)}"""
-    if found["most_dollars"] is not None:
-        text += f"writers cost at most ${found['most_dollars']:,.2f}\n"
-    return text + "what a session usually costs: litbench run narra --dry_run\n"

@@ -22,8 +22,9 @@ from typing import Annotated
 from pydantic import Field
 
 from litbench.errors import DataError
-from litbench.human_study.plan import ID_PARAMETER, BaseStudy, Study
-from litbench.human_study.ratings import RatingStudy, estimate_ratings
+from litbench.human_study.pairs import PairStudy
+from litbench.human_study.plan import ID_PARAMETER, Study
+from litbench.human_study.ratings import RatingStudy
 from litbench.human_study.sessions import SessionStudy
 from litbench.text import digest
 
@@ -81,14 +82,14 @@ class Reader:
         self.effect = draw.gauss(0, crowd.reader_sd)
         self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
 
-    def answer(self, study: Study, kind: str, pair_id: str, order: str | None, place: int) -> str:
+    def answer(
+        self, study: PairStudy, kind: str, pair_id: str, order: str | None, place: int
+    ) -> str:
         """The answer to a page, as forms send it."""
-        if kind == "question":
-            return study.plan.questions[pair_id].right
         is_chosen = self._chooses_chosen(study, kind, pair_id, place)
         return "first" if is_chosen == (order == "chosen") else "second"
 
-    def _chooses_chosen(self, study: Study, kind: str, pair_id: str, place: int) -> bool:
+    def _chooses_chosen(self, study: PairStudy, kind: str, pair_id: str, place: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
         crowd = self._crowd
         if self.is_careless:
@@ -117,27 +118,17 @@ class Reader:
 
 
 def shown_by(html: str) -> tuple[str, ...]:
-    """The two stories of a page, or the question and its answers."""
-    texts = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
-    asked = re.findall(r'<legend>(.*?)</legend>|name="choice" value="([^"]*)"', html, re.DOTALL)
-    return tuple(map(unescape, texts or map("".join, asked)))
+    """The stories of a page."""
+    return tuple(map(unescape, re.findall(r'id="\w+-text">(.*?)</div>', html, re.DOTALL)))
 
 
 @cache
-def page_of(study: BaseStudy) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
-    """The kind, the pair and the side that stands first, by what a page shows."""
-    pages: dict[tuple[str, ...], tuple[str, str, str | None]]
-    if isinstance(study, RatingStudy):
+def page_of(study: Study) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
+    """The kind, the pair or story, and the side that stands first, by the stories of a page."""
+    if not isinstance(study, PairStudy):
         return {(row["text"],): ("rating", name, None) for name, row in study.by_id.items()}
-    assert isinstance(study, Study)
-    pages = {
-        (asked.question, *asked.answers): ("question", pair_id, None)
-        for pair_id, asked in study.plan.questions.items()
-    }
-    kinds, sides = ("attention", "pair"), ("chosen", "rejected")
-    for pair_id, kind, order in itertools.product(study.by_id, kinds, sides):
-        pages[study.sides(pair_id, kind, order)] = kind, pair_id, order
-    return pages
+    every = itertools.product(study.by_id, ("attention", "pair"), ("chosen", "rejected"))
+    return {study.sides(name, kind, order): (kind, name, order) for name, kind, order in every}
 
 
 class Visitor:
@@ -147,7 +138,7 @@ class Visitor:
     session, by step.
     """
 
-    def __init__(self, study: BaseStudy, url: str, reader: Reader) -> None:
+    def __init__(self, study: Study, url: str, reader: Reader) -> None:
         self._study, self._url, self.reader = study, url.rstrip("/"), reader
         self._opener = urllib.request.build_opener(
             urllib.request.HTTPCookieProcessor(CookieJar()), urllib.request.ProxyHandler({})
@@ -178,7 +169,7 @@ class Visitor:
 
     def visit(self) -> str:
         """Go from consent to the end; returns how it ended."""
-        statements = enumerate(self._study.plan.statements)
+        statements = enumerate(self._study.plan.statements or [])
         right = {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
         _, page = self.send(f"/?{ID_PARAMETER}={self.reader.name}")
         while form := _NEXT.search(page):
@@ -239,13 +230,12 @@ class Visitor:
         return self._send_answer(name or None, hidden | sent, json.dumps(sent, sort_keys=True))
 
     def _answer(self, page: str) -> str:
-        assert isinstance(self._study, Study)
+        assert isinstance(self._study, PairStudy)
         hidden = dict(_HIDDEN.findall(page))
         kind, pair_id, order = page_of(self._study)[shown_by(page)]
         place = int(hidden["place"])
         answer = self.reader.answer(self._study, kind, pair_id, order, place)
-        named = None if kind == "question" else pair_id
-        return self._send_answer(named, hidden | {"choice": answer}, answer)
+        return self._send_answer(pair_id, hidden | {"choice": answer}, answer)
 
     def _send_answer(self, name: str | None, fields: dict[str, str], answer: str) -> str:
         """Send an answer after the time that reading a pair or story takes; None: no time."""
@@ -262,17 +252,17 @@ class Visitor:
         return after
 
 
-def pages_of(study: BaseStudy) -> int:
+def pages_of(study: Study) -> int:
     """Pages about pairs or stories that a reader gets."""
     if isinstance(study, RatingStudy):
-        return int(estimate_ratings(study)["pages"])
+        return int(study.estimate()["pages"])
     if isinstance(study, SessionStudy):
         return _TURNS
     return study.plan.pairs_per_reader
 
 
 def visit_study(
-    study: BaseStudy, crowd: SimulatedReaders, url: str, readers: int
+    study: Study, crowd: SimulatedReaders, url: str, readers: int
 ) -> tuple[Counter[str], list[Visitor]]:
     """Let simulated readers answer a running server, all at once.
 

@@ -10,12 +10,10 @@ import hashlib
 import hmac
 import json
 import os
-import random
 import secrets
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +23,12 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from litbench.errors import DataError
-from litbench.human_study.plan import BaseStudy, Study
+from litbench.human_study.plan import Study
 from litbench.metrics.human_study import CHOICES, exclusion_counts, reader_results
 from litbench.text import digest
+
+# A template and its values.
+Shown = tuple[str, dict[str, Any]]
 
 # waiting: came when all pairs were assigned; queued: came when too many readers were starting.
 State = Literal["consented", "reading", "finished", "failed", "waiting", "queued", "left"]
@@ -37,8 +38,6 @@ BUSY_S = 2.0
 # lose it.
 _SLOW_START, _START_S = 2, 60.0
 _MEMORY = ":memory:"
-_NOUNS = {"pairs": "pairs", "ratings": "stories", "session": "writers and cards"}
-_OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
 create table if not exists meta (name text primary key, value text not null) strict;
 create table if not exists readers (
@@ -106,11 +105,11 @@ def page_of(row: sqlite3.Row, done: int = 0, total: int = 0) -> Page:
     return Page(row["place"], row["kind"], row["pair_id"], row["order"], done, total, row["number"])
 
 
-class BaseStore:
+class Store:
     """The readers of one study and their pages.
 
-    A subclass assigns the pages, reads their answers, and says with `counted` which kinds of pages
-    the study is about.
+    A subclass assigns the pages, shows them, reads their answers and exports them. Its `counted`
+    are the kinds of pages that the study is about, and its `nouns` what is counted, by what.
 
     Args:
         study: the study; its `database` is created if it does not exist.
@@ -119,14 +118,15 @@ class BaseStore:
     """
 
     counted: ClassVar[tuple[str, ...]]
+    nouns: ClassVar[tuple[str, str]]
 
     def __init__(
         self,
-        study: BaseStudy,
+        study: Study,
         path: str | Path | None = None,
         now: Callable[[], float] | None = None,
     ) -> None:
-        self._study, self._plan = study, study.plan
+        self.study, self._plan = study, study.plan
         path = path or study.database
         if path != _MEMORY:
             # Readable by its owner only: it holds the readers' ids.
@@ -149,8 +149,7 @@ class BaseStore:
             known = self._meta("pairs", pairs)
         if known != pairs:
             raise DataError(
-                f"{path} belongs to other {_NOUNS[study.plan.kind]}: move it away, or restore the "
-                "study's own"
+                f"{path} belongs to another study: move it away, or restore the study's own"
             )
         # Not a method: the database would keep this object, and this object the database.
         hashed = partial(_sign, self._secret, "reader")
@@ -313,7 +312,7 @@ class BaseStore:
         if len(starting) < self._plan.most_starting:
             return True
         for row in starting:
-            slow = max(_SLOW_START * self._study.usual_seconds(row["pair_id"]), _START_S)
+            slow = max(_SLOW_START * self.study.usual_seconds(row["pair_id"]), _START_S)
             if self._now() - row["shown"] > slow:
                 self._release("number = ?", row["number"])
                 return True
@@ -357,8 +356,7 @@ class BaseStore:
         Args:
             reader: the reader.
             place: the page.
-            answer: "first" or "second"; for a content question, one of its answers; in ratings, see
-                `RatingStore`.
+            answer: see the store of the kind.
             reason: what the reader wrote.
 
         Returns:
@@ -391,7 +389,7 @@ class BaseStore:
                 )
                 return 0.0
             seconds: float = max(0.0, now - page["shown"])
-            least = self._least_seconds(page)
+            least = 0.0 if page["kind"] == "submit" else self.study.least_seconds(page["pair_id"])
             if seconds < least:
                 self._database.execute(
                     "update choices set hurried = hurried + 1 where number = ? and place = ?", key
@@ -400,16 +398,25 @@ class BaseStore:
             self._database.execute(
                 "update choices set answer = ?, outcome = ?, is_right = ?, seconds = ?, reason = ?,"
                 " version = ?, answered = ? where number = ? and place = ?",
-                (answer, outcome, is_right, seconds, reason, self._study.version, now, *key),
+                (answer, outcome, is_right, seconds, reason, self.study.version, now, *key),
             )
         return 0.0
 
-    def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
-        """The outcome of an answer, and whether a check was answered right; ValueError if none."""
+    def view(self, reader: str, page: Page) -> Shown:
+        """What a page shows; values that `read_form` reads may be overridden."""
         raise NotImplementedError
 
-    def _least_seconds(self, page: sqlite3.Row) -> float:
-        """Seconds before which an answer is sent back."""
+    def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
+        """The pages that are answered together with this one, with the values that show answers."""
+        del reader
+        return [(page, {})]
+
+    def read_form(self, form: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+        """The answer of a form, and the values that show it again; ValueError if it is none."""
+        raise NotImplementedError
+
+    def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
+        """The outcome of an answer, and whether a check was answered right; ValueError if none."""
         raise NotImplementedError
 
     def _may_change(self, _page: sqlite3.Row) -> bool:
@@ -422,8 +429,20 @@ class BaseStore:
         """Number of answers since a time."""
         return int(self._all("select count(*) from choices where answered > ?", at)[0][0])
 
+    def choices(self) -> pa.Table:
+        """All answered pages; table with the schema CHOICES, whose readers are salted hashes."""
+        return pa.Table.from_pylist([dict(row) for row in self._all(_CHOICES)], CHOICES.arrow())
+
+    def readers(self) -> list[dict[str, Any]]:
+        """The results of every reader, see `reader_results`."""
+        return reader_results(self.choices(), self._plan.exclude)
+
     def left_out(self) -> dict[str, int]:
         """Number of readers whom each rule of the plan leaves out so far."""
+        return exclusion_counts(self.readers())
+
+    def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """All answers as tables by name, the main one first, and facts for the manifest."""
         raise NotImplementedError
 
     def states(self) -> dict[str, int]:
@@ -438,7 +457,7 @@ class BaseStore:
             json.dumps(self.counted),
         )
         counted = {pair_id: (answered, waiting) for pair_id, answered, waiting in rows}
-        return {name: counted.get(name, (0, 0)) for name in sorted(self._study.by_id)}
+        return {name: counted.get(name, (0, 0)) for name in sorted(self.study.by_id)}
 
     def minutes(self) -> list[float]:
         """Minutes from start to the last answer, of all readers who finished; sorted."""
@@ -447,90 +466,3 @@ class BaseStore:
             "where state = 'finished' group by number order by 1"
         )
         return [row[0] / 60 for row in rows]
-
-
-class Store(BaseStore):
-    """The store of a study of pairs."""
-
-    counted = ("pair",)
-    _study: Study
-
-    def _assign(self, number: int) -> None:
-        """Give a reader the pairs with the fewest readers, each with the side shown less often.
-
-        So two pairs differ by one reader at most, and the two sides of a pair by one, as long as
-        nobody leaves; later readers fill the gaps of those who left.
-        """
-        load = Counter(
-            (row["pair_id"], row["order"])
-            for row in self._all("select pair_id, \"order\" from choices where kind = 'pair'")
-        )
-        own = self._all("select kind, pair_id from choices where number = ?", number)
-        read = {row["pair_id"] for row in own if row["kind"] == "pair"}
-        checked = self._study.stories_of(r["pair_id"] for r in own if r["kind"] == "attention")
-        kinds = {row["kind"] for row in own}
-        draw = random.Random(digest("assign", self._plan.seed, number, len(own)))
-
-        def readers_of(pair_id: str) -> int:
-            return load[pair_id, "chosen"] + load[pair_id, "rejected"]
-
-        free = [
-            name
-            for name in sorted(self._study.by_id)
-            if name not in read
-            and readers_of(name) < self._plan.readers_per_pair
-            and checked.isdisjoint(self._study.stories_of([name]))
-        ]
-        draw.shuffle(free)
-        free.sort(key=readers_of)
-        picked = free[: self._plan.pairs_per_reader - len(read)]
-        if not picked:
-            return
-        draw.shuffle(picked)
-        sides = ["chosen", "rejected"]
-        rows: list[tuple[str, str, str | None]] = []
-        for name in picked:
-            draw.shuffle(sides)
-            rows.append(("pair", name, min(sides, key=lambda side: load[name, side])))
-        _, first, side = rows[0]
-        seen = self._study.stories_of([*picked, *read])
-        unread = [
-            name
-            for name in sorted(self._study.by_id)
-            if seen.isdisjoint(self._study.stories_of([name]))
-        ]
-        if self._plan.checks_attention and "attention" not in kinds and unread:
-            check = ("attention", draw.choice(unread), draw.choice(sides))
-            rows.insert(draw.randint(1, len(rows)), check)
-        if self._plan.repeats_a_pair and "repeat" not in kinds and len(picked) > 1:
-            rows.append(("repeat", first, _OTHER[str(side)]))
-        for at in reversed(range(len(rows))):
-            kind, name, _ = rows[at]
-            if kind == "pair" and name in self._plan.questions:
-                rows.insert(at + 1, ("question", name, None))
-        self._add_pages(number, rows)
-
-    def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
-        """The side chosen, and whether a check was answered right."""
-        if page["kind"] == "question":
-            asked = self._plan.questions[page["pair_id"]]
-            if answer not in asked.answers:
-                raise ValueError("no such answer")
-            return None, answer == asked.right
-        if answer not in ("first", "second"):
-            raise ValueError("no such answer")
-        side = page["order"] if answer == "first" else _OTHER[page["order"]]
-        is_check = page["kind"] == "attention"
-        return side, side != self._study.garbled_side(page["pair_id"]) if is_check else None
-
-    def _least_seconds(self, page: sqlite3.Row) -> float:
-        is_pair = page["kind"] != "question"
-        return self._study.least_seconds(page["pair_id"]) if is_pair else 0.0
-
-    def choices(self) -> pa.Table:
-        """All answers; table with the schema CHOICES, whose readers are salted hashes."""
-        return pa.Table.from_pylist([dict(row) for row in self._all(_CHOICES)], CHOICES.arrow())
-
-    def left_out(self) -> dict[str, int]:
-        """Number of readers whom each rule of the plan leaves out so far."""
-        return exclusion_counts(reader_results(self.choices(), self._plan.exclude))

@@ -1,7 +1,4 @@
-"""Send independent questions to a model and store the answers; a restarted run resumes.
-
-    with AnswerStore(out / "answers") as store:
-        answers = ask("openai/gpt-4.1-mini", questions, store, Sampling(), Traffic())
+"""Send questions to a model and store the answers; a restarted run resumes.
 
 The model is any name that inspect-ai knows: `openai/...`, `anthropic/...`, `hf/FOLDER` for a local
 model, `openai-api/SERVICE/MODEL` for an OpenAI-compatible server, whose address and key are read
@@ -12,12 +9,11 @@ Refusals and truncated answers are stored. Errors are retried, and retried again
 
 import asyncio
 import contextvars
-import itertools
 import math
 import os
 import random
 import re
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import unquote
@@ -36,11 +32,8 @@ from litbench.judges.store import (
     Sampling,
     Usage,
     identity,
-    keys_of,
     text_of,
 )
-from litbench.progress import ProgressBar
-from litbench.raters import Estimate
 
 _OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
 # Settles an attempt that costs nothing.
@@ -54,9 +47,6 @@ _TOKENS_AROUND = 16
 # Output tokens to reserve if `max_tokens` is null, which only a run without a limit allows.
 _USUAL_MOST_TOKENS = 4_096
 _LONGEST_WAIT = 60.0
-# For estimates: time to the first token, and generation speed.
-_SECONDS_TO_START = 1.0
-_TOKENS_PER_SECOND = 60.0
 # `Traffic.connections` limits concurrency; inspect-ai's own limit is shared by the whole process.
 _MOST_AT_ONCE = 1_000_000
 
@@ -199,93 +189,19 @@ def check_model(name: str) -> None:
         raise ConfigError(f"model {name}: unknown provider: {nearest(provider, known)}")
 
 
-def is_error(answer: Answer) -> bool:
-    """Whether the request failed, so that there is no answer."""
-    return answer.outcome == "error"
-
-
-def ask(
-    model: str,
-    questions: Sequence[Question],
-    store: AnswerStore,
-    sampling: Sampling,
-    traffic: Traffic,
-    *,
-    sample: int | Sequence[int] = 0,
-    about: str = "answers",
-    budget: Budget | None = None,
-    batch: int | None = None,
-) -> list[Answer]:
-    """Send independent questions to a model and return the answers.
-
-    Questions are sent in sorted order, so that those with a common prefix benefit from the
-    provider's prompt cache. Duplicate questions are sent once per sample.
-
-    Args:
-        model: name of the model, see the module.
-        questions: texts, or conversations as lists of (role, text); shape (n,).
-        store: supplies known answers and stores new ones.
-        sampling: generation options.
-        traffic: concurrency, retries and limits.
-        sample: sample number, or several.
-        about: label of the progress bar.
-        budget: shared budget of a run that calls `ask` more than once.
-        batch: questions per batch of the provider's batch interface.
-
-    Returns:
-        The answers in the order of `keys_of`; shape (samples * n,).
-    """
-    keys = keys_of(model, questions, sampling, sample)
-    known = {key: answer for key in keys if (answer := store.get(key)) is not None}
-    by_key = dict(zip(keys, itertools.cycle(questions)))
-    waiting = [(question, key) for key, question in by_key.items() if key not in known]
-    if waiting:
-        waiting.sort(key=lambda item: (text_of(item[0]), item[1]))
-        budget = Budget(traffic) if budget is None else budget
-        client = Client(model, store, sampling, traffic, budget, batch)
-        known |= asyncio.run(_ask_all(client, waiting, about))
-        if len(known) < len(by_key):
-            raise ConfigError(
-                f"{about}: {budget.spent()}: {len(known)} of {len(by_key)} questions are answered, "
-                f"and {len(store):,} answers are stored in {store.folder}: raise the limit, or run "
-                "the same command again"
-            )
-    return [known[key] for key in keys]
-
-
-async def _ask_all(
-    client: "Client", waiting: Sequence[tuple[Question, str]], about: str
-) -> dict[str, Answer]:
-    """Send (question, key) items; return answers by key, as far as the budget allows."""
-    answers: dict[str, Answer] = {}
-    queue = iter(waiting)
-
-    async def work(bar: Any) -> None:
-        for question, key in queue:
-            answer = await client.answer(question, key)
-            if answer is None:
-                return
-            answers[key] = answer
-            bar.update()
-            bar.set_postfix({"$": f"{client.budget.dollars:.2f}"})
-
-    size = len(waiting)
-    if client.batch is None:
-        size = min(size, client.traffic.connections)
-    with ProgressBar(total=len(waiting), desc=about, unit="call", leave=False) as bar:
-        async with client:
-            await run_workers(work(bar) for _ in range(size))
-    return answers
-
-
 @dataclass
 class Client:
-    """Sends the questions of one run to one model; see `ask`.
+    """Sends the questions of one run to one model.
 
     As an async context manager it answers single questions, at most `traffic.connections` at a
     time; the model is opened for the first one that is not stored.
 
     Attributes:
+        name: name of the model, see the module.
+        store: supplies known answers and stores new ones.
+        sampling: generation options.
+        budget: limits, and what is used of them.
+        batch: questions per batch of the provider's batch interface; None for no batches.
         pending: answers under way by key, so that equal questions asked at the same time are sent
             once; shared by the clients of a run.
     """
@@ -293,7 +209,6 @@ class Client:
     name: str
     store: AnswerStore
     sampling: Sampling
-    traffic: Traffic
     budget: Budget
     batch: int | None = None
     pending: dict[str, asyncio.Task[Answer | None]] = field(default_factory=dict)
@@ -301,48 +216,16 @@ class Client:
     _consecutive_errors: int = 0
 
     def __post_init__(self) -> None:
-        check_limit(self.traffic, self.budget.price, self.sampling)
         self.budget.usages = self.store.usages(self.name)
 
     async def __aenter__(self) -> Self:
-        connections = self.traffic.connections if self.batch is None else _MOST_AT_ONCE
+        connections = self.budget.traffic.connections if self.batch is None else _MOST_AT_ONCE
         self._slots = asyncio.Semaphore(connections)
         return self
 
     async def __aexit__(self, *error: Any) -> None:
         if self._model is not None:
             await self._model.__aexit__(*error)
-
-    def estimate(
-        self, rater: str, tokens: Sequence[tuple[int, int]], known: int, at_once: int
-    ) -> Estimate:
-        """Estimate calls that read and write so many tokens each, `at_once` at a time.
-
-        Raises:
-            ConfigError: the model has no known provider.
-        """
-        check_model(self.name)
-        calls, most = len(tokens), self.sampling.max_tokens
-        read = sum(read for read, _ in tokens)
-        written = sum(written for _, written in tokens)
-
-        def cost(written: int) -> float | None:
-            price = self.budget.price
-            if price is None:
-                return None
-            return price.of(read, written, batched=self.batch is not None)
-
-        return Estimate(
-            rater=rater,
-            model=self.name,
-            calls=calls,
-            known=known,
-            input_tokens=read,
-            output_tokens=written,
-            cost_usd=cost(written),
-            most_cost_usd=None if most is None else cost(calls * most),
-            seconds=(calls * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / max(at_once, 1),
-        )
 
     async def answer(self, question: Question, key: str) -> Answer | None:
         """The stored answer of a key, or a new one; None if the budget does not allow the call."""
@@ -388,7 +271,7 @@ class Client:
             given["batch"] = BatchConfig(size=self.batch, max_size=self.batch)
         else:
             # `_answer` retries instead, so that every attempt is charged to the budget.
-            given |= {"max_retries": 0, "attempt_timeout": self.traffic.timeout_seconds}
+            given |= {"max_retries": 0, "attempt_timeout": self.budget.traffic.timeout_seconds}
         config = GenerateConfig(max_connections=_MOST_AT_ONCE, **given)
         try:
             # A memoised client would outlive its event loop.
@@ -409,7 +292,7 @@ class Client:
 
     async def _answer(self, question: Question, key: str) -> Answer | None:
         """Send one question and store its answer; None if the budget does not allow the call."""
-        traffic, batched = self.traffic, self.batch is not None
+        traffic, batched = self.budget.traffic, self.batch is not None
         turns = 1 if isinstance(question, str) else len(question)
         most_read = -(-_bytes(text_of(question)) // _LEAST_BYTES_PER_TOKEN) + turns * _TOKENS_AROUND
         most_written = self.sampling.max_tokens
@@ -435,7 +318,7 @@ class Client:
                 self.store.put(key, settlement, attempt)
             # Empty answers are billed, so only one is retried.
             replies += settlement is answer
-            if not is_error(answer) or not is_retriable or replies > 1:
+            if answer.outcome != "error" or not is_retriable or replies > 1:
                 break
         if answer is None:
             return None
@@ -482,17 +365,6 @@ def chat_messages(conversation: Sequence[tuple[str, str]]) -> list[Any]:
         getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
         for role, text in conversation
     ]
-
-
-async def run_workers(workers: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines at the same time; the first error cancels the others."""
-    tasks = [asyncio.create_task(worker) for worker in workers]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _is_unsent(error: BaseException | None) -> bool:

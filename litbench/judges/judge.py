@@ -12,33 +12,27 @@ the answers. Every shard of pairs writes one log for `inspect view --log-dir FOL
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import PositiveInt
 
 from litbench.errors import ConfigError
-from litbench.judges.client import (
-    Budget,
-    Client,
-    Traffic,
-    ask,
-    check_limit,
-    estimate_tokens,
-    is_error,
-)
+from litbench.judges.client import check_limit
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import Price, load_prices, price_of
-from litbench.judges.store import (
-    Answer,
-    AnswerStore,
-    Sampling,
-    file_name,
-    keys_of,
-    local_folder,
-    shown_text,
+from litbench.judges.session import (
+    JUDGE,
+    Mock,
+    Models,
+    Role,
+    Session,
+    ask,
+    estimate,
+    question_sessions,
 )
+from litbench.judges.store import Answer, AnswerStore, file_name, local_folder, shown_text
 from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
@@ -59,7 +53,7 @@ SHARD = 1_000
 
 
 @dataclass
-class ModelOptions:
+class ModelOptions(Role):
     """Options of raters that ask a model.
 
     Attributes:
@@ -70,9 +64,6 @@ class ModelOptions:
         answers: folder of stored answers, to share them between evaluations.
     """
 
-    model: str
-    sampling: Sampling = field(default_factory=Sampling)
-    traffic: Traffic = field(default_factory=Traffic)
     prices: Path | None = None
     answers: Path | None = None
 
@@ -121,6 +112,13 @@ class ModelRater(Rater):
 
     options: ModelOptions
     _folder: Path | None = None
+    _models: Models
+
+    def __init__(self, name: str, options: ModelOptions, batch: int | None = None) -> None:
+        self.name = name
+        self._price = options.price()
+        prices = {} if self._price is None else {options.model: self._price}
+        self._models = Models({}, {JUDGE: options}, prices, batch)
 
     def work_in(self, folder: Path) -> None:
         """Store answers in `folder/answers`, unless the options name a folder; logs in `logs`."""
@@ -130,6 +128,12 @@ class ModelRater(Rater):
         """The stored answers."""
         folder = self.options.answers or self._work_folder() / "answers"
         return AnswerStore(folder, file_name(self.name), read_only=read_only)
+
+    def estimate_sessions(self, sessions: Sequence[Session], mock: Mock) -> list[Estimate]:
+        """Estimate the cost of sessions without sending requests."""
+        with self.answer_store(read_only=True) as store:
+            found = estimate(sessions, len(sessions), self._models, store, mock)
+        return [replace(one, rater=self.name) for one in found]
 
     def write_samples(
         self,
@@ -166,14 +170,12 @@ class Judge(ModelRater):
     options: JudgeOptions
 
     def __init__(self, name: str, options: JudgeOptions) -> None:
-        self.name = name
+        super().__init__(name, options, options.batch)
         self.options = options
         self.shard = SHARD if options.batch is None else None
         self.template = load_template(options.template, options.answer)
         self.reads_prompt = "prompt" in self.template.slots
-        self._price = options.price()
-        self._budget = Budget(options.traffic, self._price)
-        self._models: set[str] = set()
+        self._answered_by: set[str] = set()
         self._failed: list[str] = []
         # Both questions and answers of each pair of the last call of `judge`.
         self._asked: list[list[tuple[str, Answer]]] = []
@@ -182,10 +184,10 @@ class Judge(ModelRater):
         """Model, template and price."""
         notes = {
             "model": self.options.model,
-            "answered_by": sorted(self._models),
+            "answered_by": sorted(self._answered_by),
             "template": self.template.name,
             "answer": self.template.answer,
-            "calls_of_this_run": self._budget.calls,
+            "calls_of_this_run": self._models.budgets["role", JUDGE].calls,
             "price": None if self._price is None else vars(self._price),
         }
         if self._failed:
@@ -194,36 +196,18 @@ class Judge(ModelRater):
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost without sending requests."""
-        return [self.estimate_questions(self._questions(pairs))]
+        return self.estimate_questions(self._questions(pairs))
 
-    def estimate_questions(self, questions: Sequence[str]) -> Estimate:
+    def estimate_questions(self, questions: Sequence[str]) -> list[Estimate]:
         """Estimate the cost of questions."""
-        options = self.options
-        keys = keys_of(options.model, questions, options.sampling)
-        by_key = dict(zip(keys, questions, strict=True))
-        with self.answer_store(read_only=True) as store:
-            waiting = [question for key, question in by_key.items() if key not in store]
-            client = Client(
-                options.model, store, options.sampling, options.traffic, self._budget, options.batch
-            )
-        usual = USUAL_TOKENS[self.template.answer]
-        tokens = [(estimate_tokens(question), usual) for question in waiting]
-        known = len(by_key) - len(waiting)
-        return client.estimate(self.name, tokens, known, options.traffic.connections)
+        example = ["word", USUAL_TOKENS[self.template.answer]]
+        mock = Mock({JUDGE: {"answer": example}})
+        return self.estimate_sessions(question_sessions(questions), mock)
 
     def ask(self, questions: Sequence[str]) -> list[Answer]:
-        """Answer questions, from the store if they are known; raises the errors of `client.ask`."""
+        """Answer questions, from the store if they are known; raises the errors of `ask`."""
         with self.answer_store() as store:
-            return ask(
-                self.options.model,
-                questions,
-                store,
-                self.options.sampling,
-                self.options.traffic,
-                about=f"rater {self.name}",
-                budget=self._budget,
-                batch=self.options.batch,
-            )
+            return ask(self._models, questions, store, f"rater {self.name}")
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair in both orders; raises the errors of `ask`."""
@@ -231,8 +215,8 @@ class Judge(ModelRater):
         answers = self.ask(questions)
         asked = list(zip(questions, answers, strict=True))
         self._asked = [asked[start : start + 2] for start in range(0, len(asked), 2)]
-        self._models |= {answer.model for answer in answers if answer.model is not None}
-        self._failed += [answer.detail or "" for answer in answers if is_error(answer)]
+        self._answered_by |= {answer.model for answer in answers if answer.model is not None}
+        self._failed += [answer.detail or "" for answer in answers if answer.outcome == "error"]
         return [
             [self._judgement(answer, swapped=order == 1) for order, (_, answer) in enumerate(both)]
             for both in self._asked

@@ -43,38 +43,12 @@ def write_log(
     """
     try:
         from inspect_ai import log as logs  # noqa: PLC0415
-        from inspect_ai import scorer as scorers  # noqa: PLC0415
         from inspect_ai.model import ModelOutput  # noqa: PLC0415
+        from inspect_ai.scorer import Score  # noqa: PLC0415
     except ImportError:
         return
-    read = [
-        logs.EvalSample(
-            id=sample.name,
-            epoch=1,
-            input=sample.messages[0][1],
-            target=sample.target,
-            messages=chat_messages(sample.messages),
-            output=ModelOutput.from_content(model, sample.messages[-1][1]),
-            scores={
-                name: scorers.Score(value=value, answer=explanation)
-                for name, (value, explanation) in sample.scores.items()
-            },
-        )
-        for sample in samples
-    ]
+    metrics = [{"name": f"inspect_ai/{name}"} for name in (metric, "stderr")]
     names = dict.fromkeys(name for sample in samples for name in sample.scores)
-    results = []
-    for name in names:
-        of_name = [
-            scorers.SampleScore(score=sample.scores[name])
-            for sample in read
-            if sample.scores and name in sample.scores
-        ]
-        metrics = {
-            key: logs.EvalMetric(name=key, value=compute(of_name))
-            for key, compute in ((metric, getattr(scorers, metric)()), ("stderr", scorers.stderr()))
-        }
-        results.append(logs.EvalScore(name=name, scorer=name, metrics=metrics))
     content = logs.EvalLog(
         status="success",
         eval=logs.EvalSpec(
@@ -82,16 +56,29 @@ def write_log(
             task=task,
             # The viewer shows only the latest log of a task_id.
             task_id=path.stem,
-            dataset=logs.EvalDataset(name=task, samples=len(read)),
+            dataset=logs.EvalDataset(name=task, samples=len(samples)),
             model=model,
             config=logs.EvalConfig(),
             metadata=dict(metadata),
+            scorers=[{"name": name, "metrics": metrics} for name in names],
         ),
-        results=logs.EvalResults(
-            total_samples=len(read), completed_samples=len(read), scores=results
-        ),
-        samples=read,
+        samples=[
+            logs.EvalSample(
+                id=sample.name,
+                epoch=1,
+                input=sample.messages[0][1],
+                target=sample.target,
+                messages=chat_messages(sample.messages),
+                output=ModelOutput.from_content(model, sample.messages[-1][1]),
+                scores={
+                    name: Score(value=value, answer=explanation)
+                    for name, (value, explanation) in sample.scores.items()
+                },
+            )
+            for sample in samples
+        ],
     )
+    logs.recompute_metrics(content)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # In a thread of its own: inside a running event loop, inspect-ai would run the loop's other

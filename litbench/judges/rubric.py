@@ -18,7 +18,7 @@ the attempts from 3, from 6, and so on, so that each gets another answer.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -27,15 +27,13 @@ from pydantic import PositiveInt
 from litbench.errors import ConfigError
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
-from litbench.judges.prices import dollars_of, load_prices
+from litbench.judges.prices import dollars_of
 from litbench.judges.session import (
+    JUDGE,
     Mock,
-    Models,
-    Role,
     Session,
     Turn,
-    estimate,
-    run_sessions,
+    finish_sessions,
     without_reasoning,
 )
 from litbench.judges.store import Sampling
@@ -43,7 +41,6 @@ from litbench.raters import BlindPair, Estimate, Judgement, Preference
 from litbench.sources.ratings import ROUNDING
 from litbench.templates.rubric import Rating, Rubric, load_rubric, rubric_files
 
-_JUDGE = "judge"
 # The first reply, and how often a reply without all ratings is asked for again.
 ATTEMPTS = 3
 
@@ -183,13 +180,8 @@ class RubricRater(ModelRater):
     options: RubricOptions
 
     def __init__(self, name: str, options: RubricOptions) -> None:
-        self.name = name
+        super().__init__(name, options)
         self.options = options
-        self._models = Models(
-            {},
-            {_JUDGE: Role(options.model, options.sampling, options.traffic)},
-            load_prices(options.prices),
-        )
         self._rubrics = [load_story_rubric(rubric, f"rater {name}") for rubric in options.rubrics()]
         if not self._rubrics:
             raise ConfigError(f"rater {name}: rubric is empty: name at least one")
@@ -197,21 +189,17 @@ class RubricRater(ModelRater):
 
     def notes(self) -> dict[str, Any]:
         """Model, rubric, price, and the number of ratings by outcome."""
-        price = self.options.price()
         return {
             "model": self.options.model,
             "rubric": ", ".join(rubric.name for rubric in self._rubrics),
-            "price": None if price is None else vars(price),
+            "price": None if self._price is None else vars(self._price),
             "ratings": dict(self._counts),
         }
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost of the first replies without sending requests."""
-        sessions = self._sessions(pairs).values()
         mock = Mock(rubrics={rubric.name: rubric for rubric in self._rubrics})
-        with self.answer_store(read_only=True) as store:
-            estimates = estimate(sessions, len(sessions), self._models, store, mock)
-        return [replace(found, rater=self.name) for found in estimates]
+        return self.estimate_sessions(list(self._sessions(pairs).values()), mock)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Rate every story once and compare the grades.
@@ -220,23 +208,11 @@ class RubricRater(ModelRater):
             ConfigError: a limit of `traffic` is reached.
             ModelError: the model failed `give_up_after` times in a row.
         """
-        ended: list[Session] = []
-        by_story: dict[tuple[str, str], list[Session]] = {}
-        sessions = self._sessions(pairs)
+        sessions, about = self._sessions(pairs), f"rater {self.name}"
         with self.answer_store() as store:
-            run_sessions(
-                sessions.values(),
-                len(sessions),
-                self._models,
-                store,
-                ended.append,
-                f"rater {self.name}",
-            )
-        if unfinished := [one.reason for one in ended if one.reason is not None]:
-            raise ConfigError(
-                f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(ended)} stories "
-                "are not rated: raise the limit, or run the same command again"
-            )
+            planned = list(sessions.values())
+            ended = finish_sessions(planned, self._models, store, about, "stories are rated")
+        by_story: dict[tuple[str, str], list[Session]] = {}
         for (*story, _), one in zip(sessions, ended, strict=True):
             by_story.setdefault((story[0], story[1]), []).append(one)
             for rated in one.result:
@@ -264,7 +240,7 @@ class RubricRater(ModelRater):
     async def _rate(self, session: Session, texts: Mapping[str, str]) -> list[Rated]:
         published = self.options.as_published
         return [
-            await rate(session, _JUDGE, rubric, texts, step=rubric.name, as_published=published)
+            await rate(session, JUDGE, rubric, texts, step=rubric.name, as_published=published)
             for rubric in self._rubrics
         ]
 
@@ -314,6 +290,6 @@ class RubricRater(ModelRater):
             explanation="\n\n".join(one.reply.answer.text for one in rated),
             input_tokens=sum(answer.input_tokens or 0 for answer in answers),
             output_tokens=sum(answer.output_tokens or 0 for answer in answers),
-            cost_usd=dollars_of(answers, self.options.price()),
+            cost_usd=dollars_of(answers, self._price),
             seconds=seconds / self.options.traffic.connections,
         )

@@ -17,20 +17,20 @@ import asyncio
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from litbench.errors import LitBenchError
+from litbench.errors import ConfigError, LitBenchError
 from litbench.judges.client import (
     Budget,
     Client,
     Traffic,
     check_limit,
+    check_model,
     estimate_tokens,
-    run_workers,
 )
 from litbench.judges.prices import Price, price_of
 from litbench.judges.store import (
@@ -50,6 +50,9 @@ from litbench.templates.rubric import Rubric
 
 RECORDED = "recorded/"
 WRITER = "writer"
+JUDGE = "judge"
+# A turn of a table: writer, prompt_id, sample, role and step.
+Place = tuple[str, str, int, str, str]
 # Sample numbers of stored answers: one block per sample of a session, one number per attempt.
 _ATTEMPTS = 100
 # Sessions under way at the same time, per connection: enough to keep all connections busy.
@@ -57,6 +60,9 @@ _SESSIONS_PER_CONNECTION = 4
 _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.I | re.S)
 # Replaced in examples by what distinguishes the questions of sessions; see `Mock`.
 _MARK = "SESSION_NAME"
+# For estimates: time to the first token, and generation speed.
+_SECONDS_TO_START = 1.0
+_TOKENS_PER_SECOND = 60.0
 
 
 class UnfinishedError(LitBenchError):
@@ -131,8 +137,8 @@ class Session:
         prompt_id: the item.
         sample: number of the sample.
         script: its coroutine; None if somebody else asks.
-        recorded: answers by role and step, of roles without a model.
         models: by role; set when the session starts.
+        recorded: answers of roles without a model, see `Models.recorded`; set likewise.
         transcript: its turns by role and step, in the order of the answers.
         result: what the script returned; None if the session is unfinished.
         reason: why it is unfinished.
@@ -145,8 +151,8 @@ class Session:
     prompt_id: str
     sample: int
     script: Callable[["Session"], Awaitable[Any]] | None = None
-    recorded: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
     models: Mapping[str, Model] = field(default_factory=dict)
+    recorded: Mapping[Place, Answer] = field(default_factory=dict)
     transcript: dict[tuple[str, str], Turn] = field(default_factory=dict)
     result: Any = None
     reason: str | None = None
@@ -173,16 +179,20 @@ class Session:
         number = self.sample * _ATTEMPTS + attempt
         if role in self.models:
             answer = await self.models[role](Request(self, role, name, messages, number))
-        elif (role, name) in self.recorded:
-            answer = self.recorded[role, name]
         else:
-            missing = Answer("error", detail=f"the recorded turns have no {role} {name}")
-            return Turn(role, name, question, missing)
+            recorded = self.recorded.get(self._place(role, name))
+            if recorded is None:
+                detail = f"the recorded turns have no {role} {name}"
+                return Turn(role, name, question, Answer("error", detail=detail))
+            answer = recorded
         return self.transcript.setdefault((role, name), Turn(role, name, question, answer))
+
+    def _place(self, role: str, step: str) -> Place:
+        return self.writer, self.prompt_id, self.sample, role, step
 
     def is_missing(self, role: str, step: str) -> bool:
         """Whether a role has recorded answers, but none for this step."""
-        return self.is_recorded(role) and (role, step) not in self.recorded
+        return self.is_recorded(role) and self._place(role, step) not in self.recorded
 
     def is_recorded(self, role: str) -> bool:
         """Whether a role has recorded answers, whatever it is asked."""
@@ -230,6 +240,7 @@ class Models:
         writers: by name; each plays the role `writer` in its sessions.
         roles: the other roles by name.
         prices: prices by model, see `litbench.judges.prices`.
+        batch: questions per batch of the provider's batch interface; None for no batches.
         budgets: of each model that is asked, by ("writer", name) or ("role", name).
 
     Raises:
@@ -239,27 +250,30 @@ class Models:
     writers: Mapping[str, Role]
     roles: Mapping[str, Role]
     prices: Mapping[str, Price] = field(default_factory=dict)
+    batch: int | None = None
     budgets: dict[tuple[str, str], Budget] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key, role in self._asked().items():
-            price = price_of(role.model, self.prices)
-            check_limit(role.traffic, price, role.sampling)
-            self.budgets[key] = Budget(role.traffic, price)
+        for key, role in self._by_key().items():
+            if not role.is_recorded:
+                price = price_of(role.model, self.prices)
+                check_limit(role.traffic, price, role.sampling)
+                self.budgets[key] = Budget(role.traffic, price)
 
-    def _asked(self) -> dict[tuple[str, str], Role]:
-        named = {("writer", name): role for name, role in self.writers.items()}
-        named |= {("role", name): role for name, role in self.roles.items()}
-        return {key: role for key, role in named.items() if not role.is_recorded}
+    def _by_key(self) -> dict[tuple[str, str], Role]:
+        return {
+            (kind, name): role
+            for kind, roles in (("writer", self.writers), ("role", self.roles))
+            for name, role in roles.items()
+        }
 
     def clients(self, store: AnswerStore) -> dict[tuple[str, str], Client]:
         """A client of each model that is asked; equal questions at the same time are sent once."""
+        roles = self._by_key()
         pending: dict[str, asyncio.Task[Answer | None]] = {}
         return {
-            key: Client(
-                role.model, store, role.sampling, role.traffic, self.budgets[key], pending=pending
-            )
-            for key, role in self._asked().items()
+            key: Client(roles[key].model, store, roles[key].sampling, budget, self.batch, pending)
+            for key, budget in self.budgets.items()
         }
 
     def cost(self, writer: str, turn: Turn) -> float | None:
@@ -268,40 +282,39 @@ class Models:
         budget = self.budgets.get(key)
         return budget.price.of_answer(turn.answer) if budget and budget.price else None
 
-    def recorded(self, writer: str, prompt_id: str, sample: int) -> dict[tuple[str, str], Answer]:
-        """The recorded answers of a session by role and step."""
-        roles = {WRITER: self.writers[writer], **self.roles}
+    @cached_property
+    def recorded(self) -> dict[Place, Answer]:
+        """The recorded answers."""
         return {
             place: answer
-            for role, model in roles.items()
-            if model.is_recorded
-            for place, answer in _tables(model.model)[writer, prompt_id, sample].items()
-            if place[0] == role
+            for (kind, name), role in self._by_key().items()
+            if role.is_recorded
+            for place, answer in _recorded_turns(role.model).items()
+            if (place[0], place[3]) == ((name, WRITER) if kind == "writer" else (place[0], name))
         }
 
 
-def _tables(model: str) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
-    """The turns of `recorded/FILE` by session, then by role and step."""
+def _recorded_turns(model: str) -> dict[Place, Answer]:
+    """The turns of `recorded/FILE`."""
     # Absolute, because the working directory may change.
     return _read_turns(Path(model.removeprefix(RECORDED)).absolute())
 
 
 @cache
-def _read_turns(path: Path) -> defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]]:
-    found: defaultdict[tuple[str, str, int], dict[tuple[str, str], Answer]] = defaultdict(dict)
+def _read_turns(path: Path) -> dict[Place, Answer]:
     names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
-    for row in read_table(path, TURNS).to_pylist():
-        answer = Answer(**{name: row[name] for name in names})
-        session = (row["writer"], row["prompt_id"], row["sample"])
-        found[session][row["role"], row["step"]] = answer
-    return found
+    place = ("writer", "prompt_id", "sample", "role", "step")
+    return {
+        tuple(row[name] for name in place): Answer(**{name: row[name] for name in names})
+        for row in read_table(path, TURNS).to_pylist()
+    }
 
 
 def recorded_names(model: str) -> tuple[list[str], list[str]]:
     """Names of the writers, and of the other roles, in a file of turns `recorded/FILE`."""
-    tables = _tables(model)
-    writers = dict.fromkeys(writer for writer, _, _ in tables)
-    roles = dict.fromkeys(role for turns in tables.values() for role, _ in turns if role != WRITER)
+    places = _recorded_turns(model)
+    writers = dict.fromkeys(place[0] for place in places)
+    roles = dict.fromkeys(place[3] for place in places if place[3] != WRITER)
     return list(writers), list(roles)
 
 
@@ -362,51 +375,136 @@ def run_sessions(
     Raises:
         ModelError: a model failed `give_up_after` times in a row.
     """
-    clients = models.clients(store)
 
-    def asking(client: Client) -> Model:
-        async def answer(request: Request) -> Answer:
-            found = await client.answer(request.messages, _key(client, request))
-            if found is None:
-                raise UnfinishedError(client.budget.spent())
-            return found
+    async def answer(client: Client, request: Request) -> Answer:
+        found = await client.answer(request.messages, _key(client, request))
+        if found is None:
+            raise UnfinishedError(client.budget.spent())
+        return found
 
-        return answer
+    _run(_run_all(sessions, total, models, models.clients(store), answer, add, about))
 
-    asked = {key: asking(client) for key, client in clients.items()}
-    asyncio.run(_run_all(sessions, total, asked, clients, add, about))
+
+def finish_sessions(
+    sessions: Sequence[Session], models: Models, store: AnswerStore, about: str, done: str
+) -> list[Session]:
+    """Run sessions that all must end.
+
+    Raises:
+        ConfigError: a limit is reached; `about` and `done` ("stories are rated") are for messages.
+        ModelError: see `run_sessions`.
+    """
+    ended: list[Session] = []
+    run_sessions(sessions, len(sessions), models, store, ended.append, about)
+    if reasons := [one.reason for one in ended if one.reason is not None]:
+        raise ConfigError(
+            f"{about}: {reasons[0]}: {len(ended) - len(reasons)} of {len(ended)} {done}, and "
+            f"{len(store):,} answers are stored in {store.folder}: raise the limit, or run the "
+            "same command again"
+        )
+    return ended
+
+
+def question_sessions(questions: Iterable[Question]) -> list[Session]:
+    """A session for each question, whose result is the answer of the role `judge`."""
+
+    async def script(question: Question, session: Session) -> Answer:
+        return (await session.ask(JUDGE, question, step="answer")).answer
+
+    return [Session("", "", 0, partial(script, question)) for question in questions]
+
+
+def ask(
+    models: Models, questions: Sequence[Question], store: AnswerStore, about: str
+) -> list[Answer]:
+    """Ask the model of the role `judge` independent questions.
+
+    Questions are sent in sorted order, so that those with a common prefix benefit from the
+    provider's prompt cache.
+
+    Args:
+        models: with the role `judge`.
+        questions: texts, or conversations as lists of (role, text); shape (n,).
+        store: supplies known answers and stores new ones.
+        about: label of the progress bar.
+
+    Returns:
+        The answers, shape (n,).
+
+    Raises:
+        ConfigError, ModelError: see `finish_sessions`.
+    """
+    ordered = sorted(range(len(questions)), key=lambda place: text_of(questions[place]))
+    sessions = question_sessions(questions[place] for place in ordered)
+    ended = finish_sessions(sessions, models, store, about, "questions are answered")
+    answers = dict(zip(ordered, (one.result for one in ended), strict=True))
+    return [answers[place] for place in range(len(questions))]
 
 
 def estimate(
     sessions: Iterable[Session], total: int, models: Models, store: AnswerStore, mock: Mock
 ) -> list[Estimate]:
-    """Run all sessions with stored answers, else the mock's; returns an estimate per model."""
+    """Run all sessions with stored answers, else the mock's; returns an estimate per model.
+
+    Raises:
+        ConfigError: a model has no known provider.
+    """
     clients = models.clients(store)
-    # By key of the question: the tokens of a new call; None if the answer is stored.
-    calls: dict[tuple[str, str], dict[str, tuple[int, int] | None]] = {key: {} for key in clients}
+    # By client and key of the question: the tokens of a new call; None if the answer is stored.
+    calls: dict[int, dict[str, tuple[int, int] | None]] = defaultdict(dict)
 
-    def mocking(client: Client, known: dict[str, tuple[int, int] | None]) -> Model:
-        async def answer(request: Request) -> Answer:
-            key = _key(client, request)
-            if (stored := store.get(key)) is not None:
-                known[key] = None
-                return stored
-            read, written = text_of(request.messages), mock.example(request)
-            known[key] = tokens = estimate_tokens(read), estimate_tokens(written)
-            text = mock.answer(request)
-            return Answer("answered", text, input_tokens=tokens[0], output_tokens=tokens[1])
+    async def answer(client: Client, request: Request) -> Answer:
+        key = _key(client, request)
+        if (stored := store.get(key)) is not None:
+            calls[id(client)][key] = None
+            return stored
+        read, written = map(estimate_tokens, (text_of(request.messages), mock.example(request)))
+        calls[id(client)][key] = read, written
+        text = mock.answer(request)
+        return Answer("answered", text, input_tokens=read, output_tokens=written)
 
-        return answer
+    adding = partial(_run_all, sessions, total, models, clients, answer)
+    _run(adding(lambda _: None, "reading answers"))
+    return [
+        _estimate(name, client, list(calls[id(client)].values()), total)
+        for (_, name), client in clients.items()
+    ]
 
-    asked = {key: mocking(client, calls[key]) for key, client in clients.items()}
-    asyncio.run(_run_all(sessions, total, asked, clients, lambda _: None, "reading answers"))
-    found = []
-    for (kind, name), client in clients.items():
-        tokens = [counts for counts in calls[kind, name].values() if counts is not None]
-        at_once = min(client.traffic.connections, total)
-        known = len(calls[kind, name]) - len(tokens)
-        found.append(client.estimate(name, tokens, known, at_once))
-    return found
+
+def _estimate(
+    rater: str, client: Client, calls: Sequence[tuple[int, int] | None], total: int
+) -> Estimate:
+    check_model(client.name)
+    new = [tokens for tokens in calls if tokens is not None]
+    read, written = (sum(tokens[place] for tokens in new) for place in (0, 1))
+    most, price = client.sampling.max_tokens, client.budget.price
+
+    def cost(written: int) -> float | None:
+        if price is None:
+            return None
+        return price.of(read, written, batched=client.batch is not None)
+
+    at_once = max(min(client.budget.traffic.connections, total), 1)
+    return Estimate(
+        rater=rater,
+        model=client.name,
+        calls=len(new),
+        known=len(calls) - len(new),
+        input_tokens=read,
+        output_tokens=written,
+        cost_usd=cost(written),
+        most_cost_usd=None if most is None else cost(len(new) * most),
+        seconds=(len(new) * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / at_once,
+    )
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in an event loop of its own, which is closed.
+
+    inspect-ai may replace `asyncio.run` by one that leaves its loop open.
+    """
+    with asyncio.Runner() as runner:
+        runner.run(work)
 
 
 def _key(client: Client, request: Request) -> str:
@@ -416,14 +514,18 @@ def _key(client: Client, request: Request) -> str:
 async def _run_all(
     sessions: Iterable[Session],
     total: int,
-    models: Mapping[tuple[str, str], Model],
+    models: Models,
     clients: Mapping[tuple[str, str], Client],
+    answer: Callable[[Client, Request], Awaitable[Answer]],
     add: Callable[[Session], None],
     about: str,
 ) -> None:
-    connections = sum(client.traffic.connections for client in clients.values()) or 1
-    size = min(total, _SESSIONS_PER_CONNECTION * connections)
-    roles = {name: model for (kind, name), model in models.items() if kind == "role"}
+    connections = sum(client.budget.traffic.connections for client in clients.values()) or 1
+    size = total
+    if models.batch is None:
+        size = min(total, _SESSIONS_PER_CONNECTION * connections)
+    asked = {key: partial(answer, client) for key, client in clients.items()}
+    roles = {name: model for (kind, name), model in asked.items() if kind == "role"}
     queue = iter(enumerate(sessions))
     ended: dict[int, Session] = {}
     expected = 0
@@ -431,8 +533,9 @@ async def _run_all(
     async def work(bar: Any) -> None:
         nonlocal expected
         for index, session in queue:
-            writer = models.get(("writer", session.writer))
+            writer = asked.get(("writer", session.writer))
             session.models = roles if writer is None else {WRITER: writer, **roles}
+            session.recorded = models.recorded
             assert session.script is not None
             try:
                 session.result = await session.script(session)
@@ -450,5 +553,12 @@ async def _run_all(
     async with contextlib.AsyncExitStack() as stack:
         for client in clients.values():
             await stack.enter_async_context(client)
-        with ProgressBar(total=total, desc=about, unit="dialogue", leave=False) as bar:
-            await run_workers(work(bar) for _ in range(size))
+        with ProgressBar(total=total, desc=about, unit="session", leave=False) as bar:
+            workers = [asyncio.create_task(work(bar)) for _ in range(size)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                # The first error ends the others.
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from litbench.config import read_yaml
-from litbench.judges.client import Budget, Traffic, ask
+from litbench.judges.client import Traffic
 from litbench.judges.prices import Price, dollars_of
+from litbench.judges.session import JUDGE, Models, Role, ask
 from litbench.judges.store import Answer, AnswerStore, Sampling
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.templates import without_delimiters
@@ -159,22 +160,15 @@ def describe_units(
         Description and fidelity by unit, and a summary of the answers.
     """
     every: list[Answer] = []
-    budget = Budget(traffic, price)
+    prices = {} if price is None else {model: price}
+    models = Models({}, {JUDGE: Role(model, sampling, traffic)}, prices)
     active = np.flatnonzero(units.any(0)).tolist()
     chosen = {unit: choose_pairs(units[:, unit], prompts, unit, seed) for unit in active}
     with AnswerStore(answers) as store:
 
         def ask_all(texts: list[str], about: str) -> list[str]:
             """The model's answers; empty if truncated, refused or an error."""
-            found = ask(
-                model,
-                texts,
-                store,
-                sampling,
-                traffic,
-                about=about,
-                budget=budget,
-            )
+            found = ask(models, texts, store, about)
             every.extend(found)
             return [one.text if one.outcome == "answered" else "" for one in found]
 

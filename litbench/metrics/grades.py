@@ -4,9 +4,9 @@ Grades are rows of `litbench.records.GRADES`; those of people count as those of 
 """
 
 import itertools
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 from litbench.metrics.annotators import annotator_agreement
 from litbench.metrics.intervals import Interval, two_way_mean_interval
 from litbench.metrics.plackett_luce import Ranking, ranking_of
-from litbench.metrics.writers import Cell, GradeAgreement, grade_agreement, members_of
+from litbench.metrics.writers import Cell, GradeAgreement, grade_agreement, grouped, members_of
 from litbench.metrics.writing import (
     Inconsistency,
     LengthCorrelation,
@@ -57,26 +57,30 @@ class Graded:
 
 def cells_of(graded: Graded, quantity: str) -> list[Cell]:
     """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""
-    grades = defaultdict(list)
-    for row in graded.rows:
-        if row["quantity"] == quantity:
-            rater = PEOPLE if row["rater"] in graded.people else row["rater"] or ""
-            grades[row["writer"], row["prompt_id"], rater].append(row["grade"])
-    return [Cell(*place, float(np.mean(of))) for place, of in grades.items()]
+    rows = [
+        row | {"rater": PEOPLE if row["rater"] in graded.people else row["rater"] or ""}
+        for row in graded.rows
+        if row["quantity"] == quantity
+    ]
+    means = _means(rows, "writer", "prompt_id", "rater")
+    return [Cell(writer, prompt, judge, grade) for (writer, prompt, judge), grade in means.items()]
+
+
+def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
+    """Mean grades by the values of some columns."""
+    groups = grouped(rows, itemgetter(*names))
+    return {key: float(np.mean([row["grade"] for row in own])) for key, own in groups.items()}
 
 
 def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
     """Every rater's rankings of the writers by prompt, of people and of judges."""
-    groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in graded.rows:
-        if row["quantity"] == quantity and row["rater"] is not None:
-            groups[row["rater"], row["prompt_id"]][row["writer"]].append(row["grade"])
-    rankings = defaultdict(list)
-    for (rater, prompt), by_writer in groups.items():
-        means = {writer: round(float(np.mean(of)), 9) for writer, of in by_writer.items()}
-        kind = PEOPLE if rater in graded.people else "judges"
-        rankings[kind].append(ranking_of(means, rater, prompt))
-    return dict(rankings)
+    rows = [row for row in graded.rows if row["quantity"] == quantity and row["rater"] is not None]
+    by_rater = grouped(rows, itemgetter("rater", "prompt_id"))
+    rankings = [
+        ranking_of({w: round(mean, 9) for w, mean in _means(own, "writer").items()}, *key)
+        for key, own in by_rater.items()
+    ]
+    return grouped(rankings, lambda one: PEOPLE if one.rater in graded.people else "judges")
 
 
 def pairwise_rankings(
@@ -121,42 +125,27 @@ class PeopleAgreement(GradeAgreement):
 
 
 # Writer, prompt and sample; without a sample all of them together.
-_Place = tuple[str, str, int | None]
+_Place = tuple[Any, ...]
 
 
 def agreements_with_people(graded: Graded) -> list[PeopleAgreement]:
     """Compare every judge with the people, by quantity and criterion."""
-    by_quantity: dict[str, dict[str, dict[_Place, list[float]]]] = {}
-    for row in [*graded.rows, *graded.criteria]:
-        if row["rater"] is not None:
-            place = (row["writer"], row["prompt_id"], row["sample"])
-            of_rater = by_quantity.setdefault(row["quantity"], {}).setdefault(row["rater"], {})
-            of_rater.setdefault(place, []).append(row["grade"])
+    rows = [row for row in [*graded.rows, *graded.criteria] if row["rater"] is not None]
+    place = ("writer", "prompt_id", "sample")
     found = []
-    for quantity, by_rater in by_quantity.items():
-        people = {name: _means(of) for name, of in by_rater.items() if name in graded.people}
-        merged = {name: _means(_merged(by_rater[name])) for name in people}
-        for rater in by_rater.keys() - people.keys() if people else ():
-            grades = _means(by_rater[rater])
-            is_paired = any(place in of for of in people.values() for place in grades)
-            if not is_paired:
-                grades = _means(_merged(by_rater[rater]))
-            compared = people if is_paired else merged
-            one = _agreement_with_people(rater, quantity, grades, compared, is_paired=is_paired)
+    for quantity, of_quantity in grouped(rows, itemgetter("quantity")).items():
+        by_rater = grouped(of_quantity, itemgetter("rater"))
+        people = by_rater.keys() & graded.people
+        read = {itemgetter(*place)(row) for name in people for row in by_rater[name]}
+        for rater in sorted(by_rater.keys() - people) if people else ():
+            is_paired = not read.isdisjoint(map(itemgetter(*place), by_rater[rater]))
+            names = place if is_paired else place[:2]
+            grades = {name: _means(own, *names) for name, own in by_rater.items()}
+            compared = {name: grades[name] for name in by_rater if name in people}
+            one = _agreement_with_people(
+                rater, quantity, grades[rater], compared, is_paired=is_paired
+            )
             found += [one] if one is not None else []
-    order = {name: at for at, name in enumerate(by_quantity)}
-    return sorted(found, key=lambda one: (order[one.quantity], one.rater))
-
-
-def _means(grades: Mapping[_Place, Sequence[float]]) -> dict[_Place, float]:
-    return {place: float(np.mean(of)) for place, of in grades.items()}
-
-
-def _merged(grades: Mapping[_Place, Sequence[float]]) -> dict[_Place, list[float]]:
-    """The grades by writer and prompt."""
-    found: dict[_Place, list[float]] = defaultdict(list)
-    for (writer, prompt, _), of in grades.items():
-        found[writer, prompt, None] += of
     return found
 
 
@@ -171,32 +160,29 @@ def _agreement_with_people(
     """Compare a rater's grades with those of each person; None without a common text."""
     from scipy.stats import kendalltau  # noqa: PLC0415
 
-    of_people: dict[_Place, list[float]] = defaultdict(list)
-    for of in people.values():
-        for place, grade in of.items():
-            of_people[place].append(grade)
-    places = [place for place in grades if place in of_people]
-    if not places:
-        return None
-    rows = [(p[0], p[1], p[1], float(np.mean(of_people[p])), grades[p]) for p in places]
-    base = grade_agreement(rater, PEOPLE, quantity, rows)
-    offsets = [
-        (grades[place] - grade, place[1], name)
+    # Place, person and grade of the texts that the rater graded too.
+    both = [
+        (place, name, grade)
         for name, of in people.items()
         for place, grade in of.items()
         if place in grades
     ]
+    of_people = grouped(both, lambda one: one[0])
+    places = [place for place in grades if place in of_people]
+    if not places:
+        return None
+    rows = [
+        (p[0], p[1], p[1], float(np.mean([one[2] for one in of_people[p]])), grades[p])
+        for p in places
+    ]
+    base = grade_agreement(rater, PEOPLE, quantity, rows)
+    offsets = [(grades[place] - grade, place[1], name) for place, name, grade in both]
     correlations = []
-    for name, of in people.items():
-        by_prompt: dict[str, list[_Place]] = defaultdict(list)
-        for place in of:
-            if place in grades:
-                by_prompt[place[1]].append(place)
-        for prompt, texts in by_prompt.items():
-            pairs = np.array([(of[place], grades[place]) for place in texts])
-            # Undefined if one of the two grades all texts alike.
-            if (np.ptp(pairs, axis=0) > 0).all():
-                correlations.append((float(kendalltau(*pairs.T).statistic), prompt, name))
+    for (prompt, name), texts in grouped(both, lambda one: (one[0][1], one[1])).items():
+        pairs = np.array([(grade, grades[place]) for place, _, grade in texts])
+        # Undefined if one of the two grades all texts alike.
+        if (np.ptp(pairs, axis=0) > 0).all():
+            correlations.append((float(kendalltau(*pairs.T).statistic), prompt, name))
     groups = members_of([place[1] for place in places])
     firsts, seconds = (
         [places[pair[side]] for of in groups for pair in itertools.combinations(of, 2)]
@@ -227,12 +213,17 @@ def _by_prompt_and_person(rows: Sequence[tuple[float, str, str]]) -> Interval:
 
 def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, LengthCorrelation]]:
     """Correlate lengths with each other, and the judges' grades with them, over texts."""
-    values: dict[str, dict[tuple[str, str, int], float]] = defaultdict(dict)
-    for row in graded.rows:
-        is_length = row["quantity"] in LENGTHS
-        if is_length or (row["quantity"] == quantity and row["rater"] is not None):
-            name = row["quantity"] if is_length else f"{quantity} by {row['rater']}"
-            values[name][row["writer"], row["prompt_id"], row["sample"]] = row["grade"]
+    rows = [
+        row
+        for row in graded.rows
+        if row["quantity"] in LENGTHS or (row["quantity"] == quantity and row["rater"] is not None)
+    ]
+    values = {
+        name if name in LENGTHS else f"{name} by {rater}": _means(
+            own, "writer", "prompt_id", "sample"
+        )
+        for (name, rater), own in grouped(rows, itemgetter("quantity", "rater")).items()
+    }
     found = []
     for x, y in itertools.combinations(values, 2) if values.keys() >= set(LENGTHS) else ():
         shared = [place for place in values[x] if place in values[y]]
@@ -247,16 +238,18 @@ def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
 
     A judge that plans its own criteria is a planner, too; its plan is of one writer's text.
     """
-    plans: dict[tuple[str, str, str], dict[int, dict[str, float]]] = defaultdict(dict)
-    for row in graded.rows:
-        if row["quantity"].startswith((WEIGHT, SHARE)):
-            # The planner's plan does not depend on the writer.
-            writer = row["writer"] if row["quantity"].startswith(SHARE) else ""
-            plan = plans[row["rater"], row["prompt_id"], writer].setdefault(row["sample"], {})
-            plan[row["quantity"]] = row["grade"]
-    found = defaultdict(list)
-    for (planner, *_), trials in plans.items():
+    rows = [row for row in graded.rows if row["quantity"].startswith((WEIGHT, SHARE))]
+
+    def plan_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
+        # The planner's plan does not depend on the writer.
+        writer = row["writer"] if row["quantity"].startswith(SHARE) else ""
+        return row["rater"], row["prompt_id"], writer
+
+    found = []
+    for (planner, *_), own in grouped(rows, plan_of).items():
+        trials = sorted(grouped(own, itemgetter("sample")).items())
         if len(trials) > 1:
-            ordered = [trials[sample] for sample in sorted(trials)]
-            found[planner].append(negotiation_inconsistency(ordered))
-    return dict(found)
+            weights = [{row["quantity"]: row["grade"] for row in of} for _, of in trials]
+            found.append((planner, negotiation_inconsistency(weights)))
+    by_planner = grouped(found, itemgetter(0))
+    return {planner: [one for _, one in of] for planner, of in by_planner.items()}

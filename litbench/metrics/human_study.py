@@ -10,21 +10,18 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 
 from litbench.errors import DataError
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
-from litbench.metrics.printing import annotators_text
 from litbench.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
-from litbench.show import show
 
 CHOICES = Schema(
     "choices",
@@ -36,19 +33,19 @@ CHOICES = Schema(
             "text",
             "what the page asked",
             required=True,
-            choices=("pair", "repeat", "attention", "question"),
+            choices=("pair", "repeat", "attention"),
         ),
-        Column("pair_id", "text", "the pair shown, or asked about", required=True),
+        Column("pair_id", "text", "the pair shown", required=True),
         Column(
             "order",
             "text",
-            "story that stood first; null for a question, and if unknown",
+            "story that stood first; null if unknown",
             choices=("chosen", "rejected"),
         ),
         Column(
             "outcome",
             "text",
-            "the choice; null for a question",
+            "the choice",
             choices=("chosen", "rejected", "tie"),
         ),
         Column("is_right", "integer", "1 if a check was answered right, else 0; null for no check"),
@@ -70,7 +67,6 @@ SHARES = {
     "longer": ("choices of the longer story, where lengths differ", "choices"),
     "repeats": ("repeated pairs with the same choice", "readers"),
     "attention": ("attention checks passed", "readers"),
-    "questions": ("content questions answered right", "readers"),
 }
 
 _CREDIT = """
@@ -84,9 +80,8 @@ with repeated as (
 select reader, count(*) filter (kind = 'pair') as choices,
     avg(credit(outcome)) filter (kind = 'pair') as agreement,
     median(seconds) filter (kind = 'pair') as median_seconds,
-    avg(is_right) filter (kind = 'attention') as attention,
+    avg(is_right) as attention,
     avg((outcome = again)::int) filter (kind = 'pair') as repeats,
-    avg(is_right) filter (kind = 'question') as questions,
     bool_or(finished = 0) as unfinished
 from choices left join repeated using (reader, pair_id) group by reader order by reader
 """
@@ -126,13 +121,11 @@ class Exclusions:
         failed_attention: who chose the garbled story.
         changed_repeat: who chose differently when a pair came again.
         unfinished: who left before the end.
-        wrong_share: who answered more than this share of the content questions wrong.
     """
 
     failed_attention: bool = True
     changed_repeat: bool = False
     unfinished: bool = False
-    wrong_share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -178,18 +171,16 @@ def reader_results(choices: pa.Table, rules: Exclusions) -> list[dict[str, Any]]
 
     Returns:
         Rows with `reader`; `choices`, the number of pairs; `agreement`, the share of choices that
-        agree with the labels; `median_seconds` of a pair; `attention`, `repeats` and `questions`,
-        the shares of checks passed, None without such a page; `unfinished`; and `excluded`, the
+        agree with the labels; `median_seconds` of a pair; `attention` and `repeats`, the shares of
+        checks passed, None without such a page; `unfinished`; and `excluded`, the
         rules that leave the reader out.
     """
     rows: list[dict[str, Any]] = _rows(_READERS, choices=choices).to_pylist()
     for row in rows:
-        right = 1.0 if row["questions"] is None else row["questions"]
         broken = {
             "failed the attention check": rules.failed_attention and row["attention"] == 0,
             "changed a repeated choice": rules.changed_repeat and row["repeats"] == 0,
             "unfinished": rules.unfinished and row["unfinished"],
-            "wrong content answers": 1 - right > rules.wrong_share,
         }
         row["excluded"] = [rule for rule, is_broken in broken.items() if is_broken]
     return rows
@@ -264,7 +255,7 @@ def study_figures(
     if not made_labels:
         shares["majority"] = jackknife_interval((1 + sides) / 2, read_clusters)
     readers = reader_results(choices, Exclusions())
-    for check in ("repeats", "attention", "questions"):
+    for check in ("repeats", "attention"):
         passed = np.array([row[check] for row in readers if row[check] is not None])
         if len(passed):
             shares[check] = jackknife_interval(passed, range(len(passed)))
@@ -280,27 +271,6 @@ def study_figures(
         seconds=np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None,
         annotators=annotators,
     )
-
-
-def figures_text(figures: StudyFigures) -> str:
-    """The figures for a terminal."""
-    shares = figures.shares.items()
-    lines = [
-        f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
-        f"{figures.prompts:,} prompts",
-        "",
-        show([[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares])
-        if shares
-        else "",
-    ]
-    if figures.seconds is not None:
-        quartiles = ", ".join(f"{at:.0f}" for at in figures.seconds)
-        lines.append(f"seconds for a pair, quartiles: {quartiles}")
-    if figures.hurried is not None:
-        lines.append(f"answers first sent too early: {figures.hurried:.1%}")
-    if figures.annotators is not None:
-        lines += ["", annotators_text(figures.annotators)]
-    return "\n".join(lines) + "\n"
 
 
 def one_reader(

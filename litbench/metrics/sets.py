@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from litbench.markdown import escape
 from litbench.metrics.comparisons import compare_all
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
-from litbench.show import show
 
 
 def set_rows(
@@ -124,82 +122,3 @@ def over_sets(
         "left_out": {name: raters for name, raters in trained.items() if raters},
         "raters": sorted(means, key=lambda row: (-row["mean"], row["rater"])),
     }
-
-
-def _written(interval: Mapping[str, Any] | None, form: str) -> str:
-    """A mean with its interval, or a dash."""
-    if interval is None:
-        return "–"
-    if interval["low"] is None:
-        return form.format(interval["mean"])
-    return f"{form} [{form}, {form}]".format(*(interval[key] for key in ("mean", "low", "high")))
-
-
-def sets_markdown(
-    rows: Sequence[Mapping[str, Any]], means: Mapping[str, Any], notes: Sequence[tuple[str, str]]
-) -> str:
-    """The tables in Markdown, with a row for each set and a column for each rater.
-
-    Args:
-        rows: rows of all sets, from `set_rows`.
-        means: result of `over_sets`.
-        notes: pairs of the name of a set and a note about it.
-    """
-    by_mean = [row["rater"] for row in means["raters"]]
-    raters = list(dict.fromkeys([*by_mean, *(row["rater"] for row in rows)]))
-    cells: dict[str, dict[str, str]] = {}
-    for row in rows:
-        text = f"{row['agreement']:.3f}"
-        if row["low"] is not None:
-            text += f" [{row['low']:.3f}, {row['high']:.3f}]"
-        if row["trained_on_prompts"]:
-            text += f" TRAINED ON {row['trained_on_prompts']} OF ITS PROMPTS"
-        facts = {"labels": row["labels"], "pairs": f"{row['pairs']:,}", "prompts": row["prompts"]}
-        cells.setdefault(row["set"], facts)[row["rater"]] = text
-    heading = ["labels", "pairs", "prompts", *raters]
-    lines = [
-        "# Agreement with the labels, set by set",
-        "",
-        "95 % intervals by prompt.",
-        "",
-        show(
-            [
-                ["set", *heading],
-                *([name, *(of.get(key, "–") for key in heading)] for name, of in cells.items()),
-            ],
-            "md",
-        ),
-        "",
-        *(f"- {escape(name)}: {escape(note)}" for name, note in notes),
-        "",
-    ]
-    if len(means["sets"]) > 1:
-        lines += [
-            "## Over sets",
-            "",
-            f"Unweighted means over the same {len(means['sets'])} sets for every rater. Sets on "
-            "whose prompts a rater was trained are left out. 95 % intervals over sets, and prompts "
-            "within them.",
-            "",
-            show(
-                [
-                    ["rater", "mean", "difference from the reference", "lowest", "highest"],
-                    *(
-                        [
-                            row["rater"],
-                            _written(row, "{:.3f}"),
-                            _written(row["minus_reference"], "{:+.3f}"),
-                            *(f"{row[key]:.3f}" for key in ("lowest", "highest")),
-                        ]
-                        for row in means["raters"]
-                    ),
-                ],
-                "md",
-            ),
-            "",
-        ]
-    lines += [
-        f"Left out of the means: {escape(name)} (trained on: {escape(', '.join(raters))})."
-        for name, raters in means["left_out"].items()
-    ]
-    return "\n".join(lines).rstrip() + "\n"

@@ -7,9 +7,9 @@ be compared, those of two quantities cannot.
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from litbench.metrics.intervals import (
 )
 
 _ROUNDING = 1e-9
+_Row = TypeVar("_Row")
+_Key = TypeVar("_Key")
 
 
 class Cell(NamedTuple):
@@ -122,24 +124,29 @@ def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
     return AdditiveFit(dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected)
 
 
-def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
-    """Mean grades by writer and prompt, without the judges' offsets."""
-    offsets = fit_offsets(cells).judges
-    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        grades[cell.writer][cell.prompt].append(cell.grade - offsets[cell.judge])
-    return {
-        writer: {prompt: float(np.mean(of)) for prompt, of in by_prompt.items()}
-        for writer, by_prompt in grades.items()
-    }
+def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    """The rows by key, of keys in the order of their first rows."""
+    groups: dict[_Key, list[_Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return dict(groups)
 
 
 def members_of(groups: Sequence[Any]) -> list[list[int]]:
     """The indices of each group's members, of groups in the order of their first members."""
-    members: dict[Any, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
-    return list(members.values())
+    return list(grouped(range(len(groups)), groups.__getitem__).values())
+
+
+def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    """Mean grades by writer and prompt, without the judges' offsets."""
+    offsets = fit_offsets(cells).judges
+    return {
+        writer: {
+            prompt: float(np.mean([cell.grade - offsets[cell.judge] for cell in of]))
+            for prompt, of in grouped(own, lambda cell: cell.prompt).items()
+        }
+        for writer, own in grouped(cells, lambda cell: cell.writer).items()
+    }
 
 
 def writer_rows(
@@ -197,17 +204,17 @@ def win_rates(
         groups: texts of one group are compared, such as those for the same prompt and step.
         prompts: clusters of the intervals.
     """
-    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    credits = []
     for indices in members_of(groups):
         for index in indices:
             others = [other for other in indices if writers[other] != writers[index]]
             if others:
                 gaps = rewards[index] - np.array([rewards[other] for other in others])
                 credit = float(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
-                found[writers[index]].append((credit, prompts[index]))
+                credits.append((writers[index], credit, prompts[index]))
     return {
-        writer: jackknife_interval(np.array([c for c, _ in credits]), [p for _, p in credits])
-        for writer, credits in found.items()
+        writer: jackknife_interval(np.array([one[1] for one in own]), [one[2] for one in own])
+        for writer, own in grouped(credits, lambda one: one[0]).items()
     }
 
 

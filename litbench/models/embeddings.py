@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from litbench.errors import ConfigError, ModelError
 from litbench.locations import locate
-from litbench.models.backbone import load_backbone, on_device, quiet
+from litbench.models.backbone import collate, load_backbone, on_device, quiet, to_device
 from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
 from litbench.progress import ProgressBar
 from litbench.store import Cache, fingerprint, source_digest
@@ -213,13 +213,12 @@ class _Encoder:
         windows, counts = self._windows(text)
         total, weight = torch.zeros((), device=self._device), 0
         for start in range(0, len(windows), _WINDOWS_AT_ONCE):
-            some = [torch.tensor(ids) for ids in windows[start : start + _WINDOWS_AT_ONCE]]
-            ids = torch.nn.utils.rnn.pad_sequence(some, batch_first=True).to(self._device)
-            lengths = torch.tensor([len(ids) for ids in some], device=self._device)
-            mask = (torch.arange(ids.shape[1], device=self._device) < lengths[:, None]).long()
+            some = windows[start : start + _WINDOWS_AT_ONCE]
+            batch = to_device(collate(some, packed=False, pooling="first"), self._device)
+            del batch["read"]
+            mask = batch["attention_mask"]
             with torch.inference_mode():
-                outputs = self._model(input_ids=ids, attention_mask=mask)
-                hidden = outputs.last_hidden_state.float()
+                hidden = self._model(**batch).last_hidden_state.float()
                 total = total + (hidden * mask[..., None]).sum((0, 1))
             weight += int(mask.sum())
         vector = (total / weight).cpu().numpy().astype(np.float32)

@@ -8,8 +8,9 @@ prompts, a record of the training, and the question of a generative rater.
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -26,8 +27,6 @@ from litbench.models.backbone import (
     on_device,
     quiet,
 )
-from litbench.models.input_format import Form
-from litbench.models.question import Question
 from litbench.models.record import FORMAT, FolderRecord, read_record
 from litbench.raters import Rater
 from litbench.store import versions, write_sealed
@@ -45,27 +44,6 @@ class Adapter:
     base: str
     quantized: bool
     folder: Path
-
-
-@dataclass
-class LoadedModel:
-    """Content of a model folder."""
-
-    model: Any
-    tokenizer: Any
-    # `prompt_key` of the training prompts.
-    prompts: frozenset[str] = frozenset()
-    # Record of the training.
-    training: dict[str, Any] = field(default_factory=dict)
-    adapter: Adapter | None = None
-    # For a trained generative rater.
-    question: Question | None = None
-    # Input form of a model that LitBench did not train but saved; None for `chat`.
-    form: Form | None = None
-    is_ours: bool = False
-    # See `litbench.raters.ScoreRater`.
-    reward_quantiles: list[float] | None = None
-    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -117,6 +95,7 @@ class FolderRater(Rater):
         batch_tokens: int | None = None,
         training: Mapping[str, Any] | None = None,
         adapter: Adapter | None = None,
+        columns: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -126,6 +105,7 @@ class FolderRater(Rater):
         self.batch_tokens = batch_tokens or self.usual_batch_tokens[on_gpu]
         self.training_record = dict(training or {})
         self.adapter = adapter
+        self.columns = columns
 
     def stored(self) -> dict[str, Any]:
         """Entries of `litbench.json` for this kind of rater."""
@@ -168,8 +148,13 @@ class FolderRater(Rater):
 
 def load_folder(
     options: ModelOptions, head: Head, kind: str, *, num_labels: int | None = 1
-) -> LoadedModel:
-    """Load the model of a rater of this kind onto a device; see also `load_backbone`."""
+) -> tuple[dict[str, Any], FolderRecord | None]:
+    """Load the model of a rater of this kind onto a device; see also `load_backbone`.
+
+    Returns:
+        Arguments for the rater, as `litbench.models.training.train` returns them, and the record of
+        a folder that LitBench wrote.
+    """
     device, code = options.device, options.trust_remote_code
     folder = Path(resolve(options.path))
     if not folder.exists():
@@ -193,14 +178,19 @@ def load_folder(
             # A model trained on four-bit weights was judged, and saved, in bfloat16.
             dtype=dtype or ("auto" if record else "float32"),
         )
-    loaded = LoadedModel(on_device(model, device), tokenizer, adapter=adapter)
+    arguments = {
+        "model": on_device(model, device),
+        "tokenizer": tokenizer,
+        "batch_tokens": options.batch_tokens,
+        "adapter": adapter,
+    }
     if record is not None:
-        loaded.is_ours = True
-        loaded.prompts = frozenset(record.training_prompts)
-        loaded.training, loaded.form = record.training, record.form
-        loaded.question, loaded.reward_quantiles = record.question, record.reward_quantiles
-        loaded.columns = record.columns
-    return loaded
+        arguments |= {
+            "prompts": frozenset(record.training_prompts),
+            "training": record.training,
+            "columns": record.columns,
+        }
+    return arguments, record
 
 
 def _base_of(path: Path) -> str:

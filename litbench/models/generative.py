@@ -43,15 +43,6 @@ from litbench.templates import (
 
 # Below this the model is more likely to continue with something other than a label.
 LEAST_LABEL_MASS = 0.5
-# More than the verdicts need, since models put Markdown around them.
-ANSWER_TOKENS: dict[AnswerForm, int] = {
-    "label": 1,
-    "verdict": 16,
-    "explanation": 512,
-    "json_verdict": 32,
-    "json_explanation": 512,
-}
-_DEFAULT_MAX_LENGTH = 4_096
 _PREFERENCE_OF: dict[Verdict, Preference] = {
     "A": "first",
     "B": "second",
@@ -75,27 +66,6 @@ def require_packing(model: Any, name: str) -> None:
             f"{name}: {type(model).__name__} does not support packed sequences, which generative "
             "raters need: use a Llama, Qwen, Gemma, Mistral or another recent decoder"
         )
-
-
-def make_question(
-    tokenizer: Any,
-    model: Any,
-    template: Template,
-    max_length: int,
-    max_prompt_tokens: int | None = None,
-    max_answer_tokens: int | None = None,
-) -> Question:
-    """Fit a template to a model; see `Question.make`."""
-    return Question.make(
-        tokenizer,
-        model,
-        template.pieces,
-        slots=template.slots,
-        answer=template.answer,
-        max_length=max_length,
-        max_prompt_tokens=256 if max_prompt_tokens is None else max_prompt_tokens,
-        max_answer_tokens=max_answer_tokens or ANSWER_TOKENS[template.answer],
-    )
 
 
 def choose_template(
@@ -320,15 +290,16 @@ class GenerativeRaterOptions(ModelOptions):
 
     def load(self, name: str) -> GenerativeModel:
         """Load the model."""
-        loaded = load_folder(self, "language", "generative")
-        model, tokenizer = loaded.model, loaded.tokenizer
+        stored, record = load_folder(self, "language", "generative")
+        model = stored["model"]
         require_packing(model, self.path)
-        if loaded.question is None:
-            question = make_question(
-                tokenizer,
+        question = None if record is None else record.question
+        if question is None:
+            question = Question.make(
+                stored["tokenizer"],
                 model,
                 choose_template(self.template, self.answer, self.form or "chat"),
-                self.max_length or _DEFAULT_MAX_LENGTH,
+                max_length=self.max_length or 4_096,
                 max_answer_tokens=self.max_answer_tokens,
             )
         else:
@@ -339,15 +310,6 @@ class GenerativeRaterOptions(ModelOptions):
                     f"rater {name}: {self.path} uses the question that it was trained on: remove "
                     + ", ".join(named)
                 )
-            question = loaded.question
         return GenerativeModel(
-            model,
-            tokenizer,
-            question,
-            name=name,
-            prompts=loaded.prompts,
-            batch_tokens=self.batch_tokens,
-            least_label_mass=self.least_label_mass,
-            training=loaded.training,
-            adapter=loaded.adapter,
+            **stored, question=question, name=name, least_label_mass=self.least_label_mass
         )

@@ -16,7 +16,6 @@ from litbench.errors import ConfigError, DataError
 from litbench.models.generative import (
     GenerativeModel,
     choose_template,
-    make_question,
     require_packing,
 )
 from litbench.models.question import VERDICT, Question, tokenize
@@ -140,13 +139,13 @@ def train_generative_model(
     reads_prompt = "prompt" in template.slots
     model, tokenizer = load_to_train(pairs, options, "language", reads_prompt=reads_prompt)
     require_packing(model, options.model_name())
-    question = make_question(
+    question = Question.make(
         tokenizer,
         model,
         template,
-        options.max_length,
-        options.max_prompt_tokens,
-        options.max_answer_tokens,
+        max_length=options.max_length,
+        max_prompt_tokens=options.max_prompt_tokens,
+        max_answer_tokens=options.max_answer_tokens,
     )
     parts = [
         tokenise(part, tokenizer, question, options.seed)

@@ -24,6 +24,7 @@ from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
 from litbench.raters import Rater, ScoreRater, judge_pairs
 from litbench.sources.evaluation_pairs import read_held_out, read_pairs
+from litbench.sources.pairs import find_pair_columns
 from litbench.store import Artifact, write_json
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
@@ -46,18 +47,21 @@ def train_and_write(
         out, program=program, config=config.record(), inputs=config.inputs(), models=config.files()
     )
     if not artifact.is_current():
-        pairs = read_pairs(Path(config.pairs), None, config.split).headline
+        path, columns = Path(config.pairs), config.columns()
+        pairs = read_pairs(path, None, config.split, columns=columns).headline
         held_out = read_held_out(
             config.evaluation_pairs,
             config.evaluation_split,
             pairs,
-            Path(config.pairs),
+            path,
             prompts_of(config.model_name()),
+            columns,
         )
         checkpoints = checkpoint_folder(out, artifact.fingerprint)
         model = train_model(pairs, config, checkpoints)
         if model is None:
             return
+        model.columns = find_pair_columns(path, columns)
         run = write_trained_model(artifact, model, pairs, held_out, checkpoints)
         rows = (run["evaluation"] or {"raters": []})["raters"]
         own: dict[str, Any] = next(

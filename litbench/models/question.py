@@ -19,9 +19,17 @@ from pydantic import Field
 
 from litbench.errors import ModelError
 from litbench.models.input_format import EncodedStories, longest_of
-from litbench.templates import SLOTS, AnswerForm, Slot, without_delimiters
+from litbench.templates import SLOTS, AnswerForm, Slot, Template, without_delimiters
 
 LABELS = ("A", "B")
+# More than the verdicts need, since models put Markdown around them.
+ANSWER_TOKENS: dict[AnswerForm, int] = {
+    "label": 1,
+    "verdict": 16,
+    "explanation": 512,
+    "json_verdict": 32,
+    "json_explanation": 512,
+}
 # Precedes the label in an answer with a rationale.
 VERDICT = "Preferred:"
 # Stands for an answer in a chat template, as ⟦prompt⟧ does for a prompt.
@@ -61,19 +69,19 @@ class Question:
         cls,
         tokenizer: Any,
         model: Any,
-        parts: Sequence[str],
+        template: Template,
         *,
-        slots: Sequence[Slot] = SLOTS,
-        answer: AnswerForm = "label",
         max_length: int = 4_096,
         max_prompt_tokens: int = 256,
-        max_answer_tokens: int = 1,
+        max_answer_tokens: int | None = None,
     ) -> "Question":
         """Fit a template to a language model and its tokenizer.
 
         If the tokenizer has a chat template, the question is the user's message, otherwise plain
-        text. `max_length` is lowered to the model's number of positions.
+        text. `max_length` is lowered to the model's number of positions; `max_answer_tokens`
+        depends on the form of the answer by default.
         """
+        parts, slots, answer = template.pieces, template.slots, template.answer
         max_length = longest_of(model, max_length)
         marks = [f"⟦{slot}⟧" for slot in slots]
         whole = "".join(map("".join, zip(parts, [*marks, ""], strict=True)))
@@ -98,15 +106,15 @@ class Question:
                 "the tokenizer's eos_token"
             )
         question = cls(
-            tuple(parts),
-            tuple(slots),
+            parts,
+            slots,
             tuple(fixed),
             end,
             _label_ids(tokenizer, fixed[-1], answer),
             answer,
             max_length,
             max_prompt_tokens if "prompt" in slots else 0,
-            max_answer_tokens,
+            max_answer_tokens or ANSWER_TOKENS[answer],
         )
         if question.room < 2 * 16:
             raise ModelError(

@@ -171,8 +171,8 @@ class RewardRaterOptions(ModelOptions):
     def load(self, name: str) -> RewardModel:
         """Load the model."""
         path, form, label = self.path, self.form, self.label
-        loaded = load_folder(self, "reward", "reward", num_labels=None)
-        model, tokenizer = loaded.model, loaded.tokenizer
+        stored, record = load_folder(self, "reward", "reward", num_labels=None)
+        model, tokenizer = stored["model"], stored["tokenizer"]
         labels = model.config.num_labels
         if label is None and labels > 1:
             raise ConfigError(
@@ -181,13 +181,13 @@ class RewardRaterOptions(ModelOptions):
             )
         if label is not None and not 0 <= label < labels:
             raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
-        if loaded.is_ours:
+        if record is not None:
             if form or self.max_length:
                 raise ConfigError(
                     f"{path} was trained by LitBench and has its own input format: remove form and "
                     "max_length"
                 )
-            form = loaded.form or "chat"
+            form = record.form or "chat"
         else:
             longest = longest_of(model, self.max_length or _DEFAULT_MAX_LENGTH)
             # Set in both places, since only init_kwargs is saved.
@@ -198,20 +198,9 @@ class RewardRaterOptions(ModelOptions):
                 tokenizer.pad_token_id = pad
             default: Form = "pair" if is_encoder(model) else "text"
             form = form or ("chat" if tokenizer.chat_template else default)
-        rater = RewardModel(
-            model,
-            tokenizer,
-            name=name,
-            form=form,
-            prompts=loaded.prompts,
-            batch_tokens=self.batch_tokens,
-            training=loaded.training,
-            label=label or 0,
-            reverse=self.reverse,
-            adapter=loaded.adapter,
-        )
-        rater.is_foreign = not loaded.is_ours
+        rater = RewardModel(**stored, name=name, form=form, label=label or 0, reverse=self.reverse)
+        rater.is_foreign = record is None
         rater.gives_probability = self.probability
-        rater.reward_quantiles = None if self.reverse else loaded.reward_quantiles
-        rater.columns = loaded.columns
+        if record is not None and not self.reverse:
+            rater.reward_quantiles = record.reward_quantiles
         return rater

@@ -35,6 +35,7 @@ from litbench.models.packing import StepSampler
 from litbench.progress import ProgressBar
 from litbench.raters import check_prompts, training_prompts_of
 from litbench.records import connected_prompts
+from litbench.sources.columns import PairColumns
 from litbench.store import (
     as_json,
     fingerprint,
@@ -97,6 +98,8 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
 
     given: ClassVar[Sequence[str]] = ()
 
+    # Without `field` it would inherit trl's default, None.
+    model_name_or_path: str = field(metadata={"help": "Model to train: a folder or a Hub name."})
     learning_rate: float = 1e-5
     num_train_epochs: float = 1.0
     warmup_steps: float = 0.1
@@ -119,8 +122,6 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
 
     def __post_init__(self: Any) -> None:
         """Check that the keys are consistent and that a requested GPU exists."""
-        if not self.model_name_or_path:
-            raise ConfigError("key 'model_name_or_path' is missing: give it a value")
         if not 0 <= self.validation < 1:
             raise ConfigError(f"validation is {self.validation}: set it to at least 0 and below 1")
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
@@ -171,20 +172,15 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
 
 
 @dataclass(kw_only=True)
-class ProgramOptions:
+class ProgramOptions(PairColumns):
     """Keys for the input and evaluation pairs of a training program."""
 
     pairs: str = field(metadata={"help": "Pairs to train on."})
+    output_dir: str = field(metadata={"help": "Output folder."})
     split: str | None = option(None, "Use only this split.")
     evaluation_split: str | None = option(None, "Split to evaluate on at the end.")
     evaluation_pairs: str | None = option(None, "Pairs to evaluate on, if not in pairs.")
     language: str | None = option(None, "Language of the stories, such as en, for the model card.")
-
-    def __post_init__(self) -> None:
-        """Check that `output_dir` is set."""
-        if not self.output_dir:  # type: ignore[attr-defined]
-            raise ConfigError("key 'output_dir' is missing: give it a value")
-        super().__post_init__()  # type: ignore[misc]
 
     def inputs(self) -> dict[str, str]:
         """Input files, by key."""

@@ -42,7 +42,6 @@ from litbench.judges.session import (
 )
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
 from litbench.metrics.intervals import jackknife_interval
-from litbench.metrics.printing import write_dollars
 from litbench.protocols.protocol import (
     MOST_JUDGE_SAMPLES,
     PROTOCOLS,
@@ -57,29 +56,23 @@ from litbench.protocols.protocol import (
 )
 from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
-from litbench.show import show
+from litbench.show import show, write_dollars
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
 from litbench.text import count_words
 
+# Columns of `TURNS` that are attributes of an answer.
+_OF_ANSWER = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
 # Rows of a table that are held in memory, and sessions in one log.
 _ROWS_AT_ONCE = 500
 _LOGGED_AT_ONCE = 100
 # The tables of a run.
 SCHEMAS = {
-    schema.name: pa.schema(
-        {
-            **{name: column.type for name, column in empty_columns(schema, 0).items()},
-            **extra,
-        }
-    )
-    for schema, extra in (
-        (TURNS, {}),
-        (STORIES, {"sample": pa.int64(), "step": pa.large_string()}),
-        (RATINGS, {}),
-        (GRADES, {}),
-    )
+    schema.name: pa.table(empty_columns(schema, 0)).schema
+    for schema in (TURNS, STORIES, RATINGS, GRADES)
 }
+for _field in (pa.field("sample", pa.int64()), pa.field("step", pa.large_string())):
+    SCHEMAS["stories"] = SCHEMAS["stories"].append(_field)
 
 
 @dataclass
@@ -138,35 +131,19 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
     turns = sorted(session.transcript.values(), key=lambda one: (one.role, _natural(one.step)))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*SCHEMAS, "events")}
-    rows["turns"] = [
-        {
-            **place,
-            "role": turn.role,
-            "step": turn.step,
-            "text": turn.answer.text,
-            "outcome": turn.outcome,
-            "model": turn.answer.model,
-            "cost_usd": models.cost(session.writer, turn),
-            "input_tokens": turn.answer.input_tokens,
-            "output_tokens": turn.answer.output_tokens,
-            "seconds": turn.answer.seconds,
-        }
-        for turn in turns
-    ]
+    for turn in turns:
+        answer = {name: getattr(turn.answer, name) for name in _OF_ANSWER}
+        cost = models.cost(session.writer, turn)
+        rows["turns"].append(
+            {**place, "role": turn.role, "step": turn.step, "cost_usd": cost, **answer}
+        )
     if session.result is None:
         return rows
     result: ItemResult = session.result
     story = f"{session.writer}/{item.prompt_id}/{session.sample}/"
+    about = {"prompt_id": item.prompt_id, "prompt": item.prompt, "source": session.writer}
     rows["stories"] = [
-        {
-            "story_id": story + step,
-            "prompt_id": item.prompt_id,
-            "prompt": item.prompt,
-            "text": text,
-            "source": session.writer,
-            "sample": session.sample,
-            "step": step,
-        }
+        {**about, "story_id": story + step, "text": text, "sample": session.sample, "step": step}
         for step, text in result.written.texts.items()
     ]
     for judge, judged in result.judged.items():
@@ -179,32 +156,26 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
                 "sample": session.sample,
                 "story_digest": None if text is None else story_digest(item.prompt, text),
             }
-            answers = [turn.answer for turn in rated.turns]
             whole = {
+                name: _sum(getattr(turn.answer, name) for turn in rated.turns)
+                for name in ("input_tokens", "output_tokens", "seconds")
+            }
+            whole["cost_usd"] = _sum(models.cost(session.writer, turn) for turn in rated.turns)
+            of_text = {
                 "rating": rated.grade,
                 "outcome": rated.outcome,
                 "explanation": rated.reply.answer.text or None,
-                "input_tokens": _sum(answer.input_tokens for answer in answers),
-                "output_tokens": _sum(answer.output_tokens for answer in answers),
-                "cost_usd": _sum(models.cost(session.writer, turn) for turn in rated.turns),
-                "seconds": _sum(answer.seconds for answer in answers),
             }
-            rows["ratings"].append({**common, **whole})
+            rows["ratings"].append({**common, **whole, **of_text})
             rows["ratings"] += [
                 {**common, "criterion": name, "rating": rating, "outcome": outcome}
                 for name, (rating, outcome) in rated.ratings.items()
             ]
     for rater, quantity, grade, given in result.grades():
         own = rater is not None and _is_own_judge(session.writer, rater, models)
-        flags = [*given, *["judged by its writer"] * own]
+        flags = "; ".join([*given, *["judged by its writer"] * own]) or None
         rows["grades"].append(
-            {
-                **place,
-                "rater": rater,
-                "quantity": quantity,
-                "grade": grade,
-                "flags": "; ".join(flags) or None,
-            }
+            {**place, "rater": rater, "quantity": quantity, "grade": grade, "flags": flags}
         )
     events = [result.written.events, *(judged.events for judged in result.judged.values())]
     rows["events"] = [{**place, **event} for of_part in events for event in of_part]
@@ -222,7 +193,13 @@ def _is_own_judge(writer: str, judge: str, models: Models) -> bool:
 
 
 class _Tables:
-    """Writes the rows of sessions as they arrive, and their logs."""
+    """Writes the rows of sessions as they arrive, and their logs.
+
+    Attributes:
+        counts: numbers of sessions (`dialogues`), and of turns and ratings by outcome.
+        cost: dollars of all turns whose cost is known.
+        unfinished: the sessions that did not end, with the reason.
+    """
 
     def __init__(self, config: Run, headline: str, items: Mapping[str, Item], models: Models):
         self._config, self._headline, self._items, self._models = config, headline, items, models
@@ -236,40 +213,33 @@ class _Tables:
         }
         self._waiting: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         self._logged: list[LogSample] = []
-        self.rows = Counter[str]()
+        self._rows = Counter[str]()
         self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
         self.cost = 0.0
-        self.rejected_rows = RejectedRows()
+        self.unfinished = RejectedRows()
 
     def add(self, session: Session) -> None:
         """Add a session that has ended."""
         rows = rows_of(session, self._items[session.prompt_id], self._models)
-        events = rows.pop("events")
-        if events:
+        if events := rows.pop("events"):
             with (self._scratch / "events.jsonl").open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
         for name, added in rows.items():
-            self.rows[name] += len(added)
             self._waiting[name] += added
             if len(self._waiting[name]) >= _ROWS_AT_ONCE:
                 self._write(name)
-        self.counts["turns"].update(row["outcome"] for row in rows["turns"])
-        self.counts["ratings"].update(
-            row["outcome"] for row in rows["ratings"] if row.get("criterion") is not None
-        )
+        ratings = [row for row in rows["ratings"] if "criterion" in row]
+        for name, counted in (("turns", rows["turns"]), ("ratings", ratings)):
+            self.counts[name].update(row["outcome"] for row in counted)
         self.cost += sum(row["cost_usd"] or 0 for row in rows["turns"])
         is_finished = session.result is not None
         self.counts["dialogues"]["finished" if is_finished else "unfinished"] += 1
-        number = self.counts["dialogues"].total()
+        about = f"{session.prompt_id}, sample {session.sample}"
         if not is_finished:
-            self.rejected_rows.add(
-                session.writer,
-                number,
-                "dialogue",
-                session.reason or "",
-                f"{session.prompt_id}, sample {session.sample}",
-            )
-        name = f"{session.writer}, {session.prompt_id}, sample {session.sample}"
+            number = self.counts["dialogues"].total()
+            reason = session.reason or ""
+            self.unfinished.add(session.writer, number, "dialogue", reason, about)
+        name = f"{session.writer}, {about}"
         scores = {
             f"{quantity} by {judge}": (grade, "; ".join(flags))
             for judge, quantity, grade, flags in (session.result.grades() if is_finished else ())
@@ -286,24 +256,24 @@ class _Tables:
             self._write(name)
             writer.close()
             path = self._scratch / f"{name}.parquet"
-            if (found := pq.read_metadata(path).num_rows) != self.rows[name]:
+            if (found := pq.read_metadata(path).num_rows) != self._rows[name]:
                 raise DataError(
-                    f"{path} has {found:,} rows, but {self.rows[name]:,} were written: another "
+                    f"{path} has {found:,} rows, but {self._rows[name]:,} were written: another "
                     "program changed it: run the same command again"
                 )
         for path in sorted(self._scratch.iterdir()):
             artifact.write(path.name, partial(shutil.move, path))
         self._scratch.rmdir()
-        artifact.write("rejected.jsonl", self.rejected_rows.write)
+        artifact.write("rejected.jsonl", self.unfinished.write)
 
     def _write(self, name: str) -> None:
-        if self._waiting[name]:
-            table = pa.Table.from_pylist(self._waiting[name], SCHEMAS[name])
-            if "n_words" in table.column_names:
-                index = table.column_names.index("n_words")
-                words = count_words(table["text"].combine_chunks())
-                table = table.set_column(index, "n_words", words)
-            self._writers[name].write_table(table)
+        if rows := self._waiting[name]:
+            if name == "stories":
+                words = count_words(pa.array([row["text"] for row in rows], pa.large_string()))
+                for row, number in zip(rows, words.to_pylist(), strict=True):
+                    row["n_words"] = number
+            self._writers[name].write_table(pa.Table.from_pylist(rows, SCHEMAS[name]))
+            self._rows[name] += len(rows)
             self._waiting[name] = []
 
     def _write_log(self) -> None:
@@ -328,8 +298,7 @@ def _sessions(config: Run, protocol: Protocol, models: Models) -> tuple[Iterator
             )
             return ItemResult(written, dict(zip(config.judges, await at_once(*rated), strict=True)))
 
-        recorded = models.recorded(writer, item.prompt_id, sample)
-        return Session(writer, item.prompt_id, sample, script, recorded)
+        return Session(writer, item.prompt_id, sample, script)
 
     sessions = (
         session(writer, item, sample)
@@ -463,7 +432,7 @@ def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bo
         f"{counts['dialogues'].total():,} dialogues finished, {counts['ratings']['rated']:,} of "
         f"{counts['ratings'].total():,} ratings read, ${tables.cost:.2f}"
     )
-    print(tables.rejected_rows.summary(), end="")
+    print(tables.unfinished.summary(), end="")
     if counts["dialogues"]["unfinished"] and may_go_on:
         print("run the same command again to go on with the unfinished dialogues")
     if counts["ratings"].total() and not counts["ratings"]["rated"]:
@@ -518,10 +487,8 @@ def models_of(config: Run, protocol: Protocol) -> Models:
     if unknown := set(config.roles) - set(protocol.roles):
         name = min(unknown)
         raise ConfigError(f"roles.{name}: no such role: {nearest(name, list(protocol.roles))}")
-    writers = {
-        name: _role(entry, protocol.writer, f"writers.{name}")
-        for name, entry in config.writers.items()
-    }
+    writers = _roles("writers", config.writers, dict.fromkeys(config.writers, protocol.writer))
+    judges = _roles("judges", config.judges, dict.fromkeys(config.judges, protocol.judge))
     for name, role in writers.items():
         same = role.sampling.temperature == 0 or role.sampling.seed is not None
         if config.samples > 1 and same and not role.is_recorded:
@@ -529,27 +496,28 @@ def models_of(config: Run, protocol: Protocol) -> Models:
                 f"writers.{name}: samples is {config.samples}, but with temperature 0 or a seed "
                 "all samples are the same: change its sampling, or set samples to 1"
             )
-    judges = {
-        name: _role(entry, protocol.judge, f"judges.{name}")
-        for name, entry in config.judges.items()
-    }
-    others = {}
+    entries = {}
     for name, default in protocol.roles.items():
-        entry = config.roles.get(name)
-        if entry is None and default.is_judge:
-            if not judges:
-                continue
-            entry = {"model": next(iter(judges.values())).model}
-        if entry is None:
+        if name in config.roles:
+            entries[name] = config.roles[name]
+        elif not default.is_judge:
             raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")
-        others[name] = _role(entry, default.sampling, f"roles.{name}")
+        elif judges:
+            entries[name] = next(iter(judges.values())).model
+    others = _roles("roles", entries, {name: one.sampling for name, one in protocol.roles.items()})
     return Models(writers, {**others, **judges}, load_prices(config.prices))
 
 
-def _role(entry: Any, default: Sampling, where: str) -> Role:
-    given: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
-    given["sampling"] = {**as_plain(default), **given.get("sampling", {})}
-    return build(Role, given, where)
+def _roles(
+    kind: str, entries: Mapping[str, Any], defaults: Mapping[str, Sampling]
+) -> dict[str, Role]:
+    """The roles of entries, which are a model or a role's keys; with default sampling by name."""
+    roles = {}
+    for name, entry in entries.items():
+        given: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
+        given["sampling"] = {**as_plain(defaults[name]), **given.get("sampling", {})}
+        roles[name] = build(Role, given, f"{kind}.{name}")
+    return roles
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

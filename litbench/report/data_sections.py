@@ -251,53 +251,6 @@ def _distributions(splits: Sequence[Split]) -> list[Figure]:
     return panels
 
 
-def data_sections(
-    *,
-    table: pa.Table,
-    before: Path | None,
-    manifest: Mapping[str, Any] | None,
-    examples: Mapping[str, Sequence[Mapping[str, str]]] | None,
-    notes: Sequence[str] = (),
-) -> list[Section]:
-    """The sections.
-
-    Args:
-        table: pairs with the schema PAIRS.
-        before: file of the pairs before length symmetry, if known.
-        manifest: manifest of the program that wrote the pairs, if there is one.
-        examples: examples of removed stories, from `read_examples`; None leaves the section out.
-        notes: notes about missing data.
-    """
-    whole, *splits = split_statistics(table)
-    # All pairs are a row of their own where there are several splits.
-    rows = [*splits, *([whole] if len(splits) > 1 else [])]
-    wider = {}
-    if before is not None:
-        known = [name for name in PAIRS.arrow().names if name not in SIDES]
-        earlier = pa_dataset.dataset(str(before), format="parquet").to_table(known)
-        wider = {split.name: split for split in split_statistics(earlier)}
-    counts = (manifest or {}).get("counts", {})
-    funnel, stories = counts.get("funnel", []), counts.get("stories", {})
-    buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS
-    made_from = flatten(stories if isinstance(stories, Mapping) else {"stories": stories})
-    made = (manifest or {}).get("program")
-    counted = flatten(counts, skip=_SHOWN_ELSEWHERE)
-    warnings = [*few_prompts(whole.longer_wins), *notes, *counts.get("notes", [])]
-    return [
-        replace(_splits_section(splits), warnings=warnings),
-        _lengths_section(rows, wider, buckets),
-        Section(
-            "Words, dates and votes",
-            "The stories of each side (the paper's Figure 3). Unknown quantities are left out, "
-            "and only the four largest splits are shown.",
-            figures=_distributions(splits[:_DRAWN_SPLITS]),
-            name="distributions",
-        ),
-        _funnel_section(funnel, made_from, counted, made),
-        _removed_section(examples),
-    ]
-
-
 def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
     """Who labelled the pairs, and which program made them when."""
     record = manifest or {}
@@ -311,24 +264,29 @@ def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
     return facts
 
 
-def _counts_table(heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
-    cells = [[Cell(name, is_text=True), count] for name, count in rows]
-    return Table([heading, "count"], cells, is_narrow=True)
-
-
-def _funnel_section(
-    funnel: Sequence[Mapping[str, Any]],
-    made_from: Sequence[tuple[str, Any]],
-    counted: Sequence[tuple[str, Any]],
-    made: str | None,
-) -> Section:
-    parts = []
-    if made_from:
-        table = _counts_table("in the table, left out, rejected, changed", made_from)
-        parts.append(Section("Before: the stories table", table=table))
-    if counted:
-        title = f"Counted by {made or 'the program'}"
-        parts.append(Section(title, table=_counts_table("what", counted), name="counted"))
+def _funnel_section(counts: Mapping[str, Any], program: str | None) -> Section:
+    stories, funnel = counts.get("stories", {}), counts.get("funnel", [])
+    shown = {
+        ("Before: the stories table", "in the table, left out, rejected, changed", ""): flatten(
+            stories if isinstance(stories, Mapping) else {"stories": stories}
+        ),
+        (f"Counted by {program or 'the program'}", "what", "counted"): flatten(
+            counts, skip=_SHOWN_ELSEWHERE
+        ),
+    }
+    parts = [
+        Section(
+            title,
+            table=Table(
+                [heading, "count"],
+                [[Cell(label, is_text=True), count] for label, count in rows],
+                is_narrow=True,
+            ),
+            name=name,
+        )
+        for (title, heading, name), rows in shown.items()
+        if rows
+    ]
     note = "" if funnel else "No funnel: these pairs come without one."
     steps = funnel_table(funnel) if funnel else None
     return Section("From stories to pairs", note, steps, parts=parts, name="funnel")
@@ -475,15 +433,32 @@ class PairsFolder:
         return cls(files, manifest, examples, notes)
 
     def sections(self, table: pa.Table) -> list[Section]:
-        """The sections on the pairs in `table`; see `data_sections`."""
+        """The sections on these pairs; `table` has the schema PAIRS."""
         examples: dict[str, Any] | None = {} if self.examples else None
         if "examples" in self.files:
             examples = read_examples(Path(self.files["examples"]))
-        before = self.files.get("pairs_before_symmetry")
-        return data_sections(
-            table=table,
-            before=None if before is None else Path(before),
-            manifest=self.manifest,
-            examples=examples,
-            notes=self.notes,
-        )
+        whole, *splits = split_statistics(table)
+        # All pairs are a row of their own where there are several splits.
+        rows = [*splits, *([whole] if len(splits) > 1 else [])]
+        wider = {}
+        if before := self.files.get("pairs_before_symmetry"):
+            known = [name for name in PAIRS.arrow().names if name not in SIDES]
+            earlier = pa_dataset.dataset(str(before), format="parquet").to_table(known)
+            wider = {split.name: split for split in split_statistics(earlier)}
+        made = self.manifest or {}
+        counts = made.get("counts", {})
+        buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS
+        warnings = [*few_prompts(whole.longer_wins), *self.notes, *counts.get("notes", [])]
+        return [
+            replace(_splits_section(splits), warnings=warnings),
+            _lengths_section(rows, wider, buckets),
+            Section(
+                "Words, dates and votes",
+                "The stories of each side (the paper's Figure 3). Unknown quantities are left out, "
+                "and only the four largest splits are shown.",
+                figures=_distributions(splits[:_DRAWN_SPLITS]),
+                name="distributions",
+            ),
+            _funnel_section(counts, made.get("program")),
+            _removed_section(examples),
+        ]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from litbench.errors import MissingExtraError
@@ -85,6 +85,10 @@ class Cell:
     is_bold: bool = False
     address: str | None = None
 
+    def as_text(self) -> str:
+        """For a terminal: in one line, a text without its small print."""
+        return self.text if self.is_text else " ".join([self.text, *filter(None, self.small)])
+
 
 @dataclass(frozen=True)
 class Table:
@@ -107,15 +111,17 @@ class Table:
         """All cells by row."""
         return [[as_cell(value) for value in row] for row in self.rows]
 
-    def as_text(self) -> str:
-        """The table for a terminal, without pictures, links and small print."""
+    def as_text(self, form: Literal["text", "latex"] = "text") -> str:
+        """The table for a terminal or LaTeX, without pictures, links and small print of texts."""
         named = zip(self.heading, zip(*self.cells, strict=True), strict=False)
         shown = [(name, of) for name, of in named if any(cell.text for cell in of)]
         if not shown:
             return ""
-        texts = ([name.replace("\n", " "), *(cell.text for cell in of)] for name, of in shown)
+        texts = (
+            [clean_name(name), *(clean_name(cell.as_text()) for cell in of)] for name, of in shown
+        )
         align = "l" + "".join("l" if of[0].is_text else "r" for _, of in shown[1:])
-        return show(list(zip(*texts, strict=True)), align=align)
+        return show(list(zip(*texts, strict=True)), form, align)
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,12 @@ class Section:
         notes = [self.notes] if isinstance(self.notes, str) else self.notes
         return [note for note in notes if note]
 
+    def as_text(self) -> str:
+        """Table, remarks and parts for a terminal."""
+        table = self.table.as_text() if self.table else ""
+        blocks = [table, *self.remarks, *(part.as_text() for part in self.parts)]
+        return "\n\n".join(block for block in blocks if block)
+
 
 @dataclass(frozen=True)
 class Page:
@@ -205,23 +217,22 @@ def as_cell(value: Any) -> Cell:
     return Cell(f"{value:,}" if isinstance(value, Integral) else str(value))
 
 
-def stacked(interval: Interval | None, *more: str) -> Cell:
+def stacked(interval: Interval | None, *more: str, is_signed: bool = False) -> Cell:
     """A mean above its interval; further small lines follow."""
     if interval is None or not math.isfinite(interval.mean):
         return Cell("–", more)
-    bounds = f"[{interval.low:.3f}, {interval.high:.3f}]"
+    write = signed if is_signed else "{:.3f}".format
+    bounds = f"[{write(interval.low)}, {write(interval.high)}]"
     small = bounds if math.isfinite(interval.low) else "one prompt: no interval"
-    return Cell(f"{interval.mean:.3f}", (small, *more))
+    return Cell(write(interval.mean), (small, *more))
 
 
 def compared(comparison: Comparison | None, otherwise: str = "reference") -> Cell:
     """A difference above its interval and p value."""
     if comparison is None:
         return Cell(otherwise)
-    difference = comparison.difference
-    bounds = f"[{signed(difference.low)}, {signed(difference.high)}]"
-    small = (bounds, p_value(comparison.p_holm)) if math.isfinite(difference.low) else ()
-    return Cell(signed(difference.mean), small)
+    p = [p_value(comparison.p_holm)] if math.isfinite(comparison.p_holm) else []
+    return stacked(comparison.difference, *p, is_signed=True)
 
 
 def few_prompts(interval: Interval) -> list[str]:

@@ -127,20 +127,12 @@ def bounds(intervals: Sequence[Interval]) -> np.ndarray:
 
 
 def short_count(value: float) -> str:
-    """A count short enough for an axis: 631, 6.31k, 18k, 1M."""
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-def write_size(parameters: float) -> str:
-    """Format a number of parameters in the usual short form: 22.7M, 1.24B."""
+    """A number in the usual short form: 631, 6.31k, 22.7M, 1.24B."""
     for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
         # Rounding to three digits: 999,999,999 is 1B, not 1000M.
-        if parameters >= size * 0.9995:
-            return f"{parameters / size:.3g}{unit}"
-    return f"{parameters:.0f}"
+        if value >= size * 0.9995:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
 
 
 def _whole_counts(axes: Any, label: str) -> None:

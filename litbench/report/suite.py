@@ -10,7 +10,7 @@ from typing import Any
 
 from litbench.metrics.intervals import Interval
 from litbench.metrics.sets import over_sets
-from litbench.passport import Estimate, Passport, SetFigures, set_rows_of
+from litbench.passport import Estimate, Passport, PeopleFigures, SetFigures, set_rows_of
 from litbench.report.document import (
     ENDS,
     Cell,
@@ -20,8 +20,8 @@ from litbench.report.document import (
     Table,
     percent,
     render,
-    signed,
     stacked,
+    table_of,
     write_interval,
 )
 from litbench.report.figures import dots
@@ -142,39 +142,50 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
     rows = [row for one in entries for row in set_rows_of(one.passport) if row["set"] in names]
     first = entries[0].passport
     groups = {name: first.sets[name].group for name in names}
-    table = []
-    for row in over_sets(rows, list(by_rater), first.reference, groups)["raters"]:
+
+    def sets_of(row: Mapping[str, Any]) -> list[SetFigures]:
+        sets = by_rater[row["rater"]].passport.sets
+        return [sets[name] for name in names]
+
+    def named(row: Mapping[str, Any]) -> Cell:
         entry = by_rater[row["rater"]]
-        figures = [entry.passport.sets[name] for name in names]
-        mean, difference = _interval(row, len(names)), row["minus_reference"]
-        against = None if difference is None else _interval(difference, len(names))
-        if len(figures) == 1:
-            # An interval over the prompts of the set.
-            mean, own = figures[0].agreement.interval(), figures[0].minus_reference
-            against = None if own is None else own.interval()
-        relative = [
-            one.people.relative.mean
-            for one in figures
-            if one.people and not one.people.at_chance and one.people.relative.mean is not None
-        ]
-        table.append(
-            [
-                Cell(row["rater"], ("recomputed",) * entry.is_recomputed, address=entry.address),
-                entry.passport.kind,
-                stacked(mean),
-                Cell(scale=mean),
-                "–" if against is None else _difference(against),
-                f"{sum(relative) / len(relative):.2f} ({len(relative)})" if relative else "–",
-                percent(min(one.coverage for one in figures)),
-            ]
-        )
-    heading = ["rater", "kind", "agreement", ENDS, f"minus\n{first.reference}"]
-    heading += ["relative to people\n(sets)", "least\ncoverage"]
+        small = ("recomputed",) * entry.is_recomputed
+        return Cell(row["rater"], small, address=entry.address)
+
+    def agreement(row: Mapping[str, Any]) -> Interval:
+        # Of one set, the interval over its prompts.
+        (own, *more) = sets_of(row)
+        return _interval(row, len(names)) if more else own.agreement.interval()
+
+    def difference(row: Mapping[str, Any]) -> Cell:
+        (own, *more) = sets_of(row)
+        if more and row["minus_reference"]:
+            found = _interval(row["minus_reference"], len(names))
+            return stacked(found, is_signed=True)
+        return Cell("–") if more else _difference(own.minus_reference)
+
+    def relative(row: Mapping[str, Any]) -> str:
+        people = [one.people for one in sets_of(row) if one.people and not one.people.at_chance]
+        known = [one.relative.mean for one in people if one.relative.mean is not None]
+        return f"{sum(known) / len(known):.2f} ({len(known)})" if known else "–"
+
+    table = table_of(
+        over_sets(rows, list(by_rater), first.reference, groups)["raters"],
+        {
+            "rater": named,
+            "kind": lambda row: by_rater[row["rater"]].passport.kind,
+            "agreement": lambda row: stacked(agreement(row)),
+            ENDS: lambda row: Cell(scale=agreement(row)),
+            f"minus\n{first.reference}": difference,
+            "relative to people\n(sets)": relative,
+            "least\ncoverage": lambda row: percent(min(one.coverage for one in sets_of(row))),
+        },
+    )
     counts = [f"{name} ({first.sets[name].agreement.n:,} pairs)" for name in names]
     title = f"{len(names)} sets" if len(names) > 1 else counts[0]
     note = ", ".join(counts) if len(names) > 1 else ""
     name = f"on-{fingerprint([first.sets[name].pairs_sha256 for name in names])[:8]}"
-    return Section(title, note, table=Table(heading, table), name=name)
+    return Section(title, note, table=table, name=name)
 
 
 def _interval(row: Mapping[str, Any], sets: int) -> Interval:
@@ -182,9 +193,8 @@ def _interval(row: Mapping[str, Any], sets: int) -> Interval:
     return Interval(row["mean"], low, high, sets, sets, float(sets))
 
 
-def _difference(interval: Interval) -> Cell:
-    bounds = f"[{signed(interval.low)}, {signed(interval.high)}]"
-    return Cell(signed(interval.mean), (bounds,) if math.isfinite(interval.low) else ())
+def _difference(estimate: Estimate | None) -> Cell:
+    return stacked(None if estimate is None else estimate.interval(), is_signed=True)
 
 
 def _by_pairs(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
@@ -312,28 +322,27 @@ def _mean(estimate: Estimate | None, otherwise: float) -> float:
 
 def _rater_page(entry: Entry) -> str:
     passport = entry.passport
-    rows = []
-    for name, one in passport.sets.items():
-        people = one.people
-        rows.append(
-            [
-                Cell(name, (one.title, *_warnings(one)), is_text=True),
-                f"{one.agreement.n:,} / {one.agreement.clusters:,}",
-                stacked(one.agreement.interval()),
-                "–" if one.minus_reference is None else _difference(one.minus_reference.interval()),
-                one.chosen_longer.mean,
-                one.chosen_shorter.mean,
-                one.flip_rate and one.flip_rate.mean,
-                one.first_share and one.first_share.mean,
-                percent(one.coverage),
-                stacked(people.one_annotator.interval()) if people else "–",
-                _difference(people.difference.interval()) if people else "–",
-                _relative(one),
-            ]
-        )
-    heading = ["set", "pairs /\nprompts", "agreement", f"minus\n{passport.reference}"]
-    heading += ["chosen\nlonger", "chosen\nshorter", "flip\nrate", "first\npreferred", "coverage"]
-    heading += ["one\nannotator", "minus one\nannotator", "relative\nto people"]
+
+    def with_people(write: Callable[[Any], Cell]) -> Callable[[tuple[str, SetFigures]], Cell]:
+        return lambda of: write(of[1].people) if of[1].people else Cell("–")
+
+    table = table_of(
+        list(passport.sets.items()),
+        {
+            "set": lambda of: Cell(of[0], (of[1].title, *_warnings(of[1])), is_text=True),
+            "pairs /\nprompts": lambda of: f"{of[1].agreement.n:,} / {of[1].agreement.clusters:,}",
+            "agreement": lambda of: stacked(of[1].agreement.interval()),
+            f"minus\n{passport.reference}": lambda of: _difference(of[1].minus_reference),
+            "chosen\nlonger": lambda of: of[1].chosen_longer.mean,
+            "chosen\nshorter": lambda of: of[1].chosen_shorter.mean,
+            "flip\nrate": lambda of: of[1].flip_rate and of[1].flip_rate.mean,
+            "first\npreferred": lambda of: of[1].first_share and of[1].first_share.mean,
+            "coverage": lambda of: percent(of[1].coverage),
+            "one\nannotator": with_people(lambda one: stacked(one.one_annotator.interval())),
+            "minus one\nannotator": with_people(lambda one: _difference(one.difference)),
+            "relative\nto people": with_people(_relative),
+        },
+    )
     status = (
         "The figures were computed again from the verdicts."
         if entry.is_recomputed
@@ -344,59 +353,43 @@ def _rater_page(entry: Entry) -> str:
     facts = [
         [key, Cell(str(value), is_text=True)] for key, value in what.items() if value is not None
     ]
-    mean = passport.over_sets
-    lead = f"{len(passport.sets)} sets."
+    mean, lead = passport.over_sets, f"{len(passport.sets)} sets."
     if mean:
         count = len(mean["sets"])
         lead = f"Mean agreement {write_interval(_interval(mean, count))} over {count} sets."
-    page = Page(
-        title=passport.rater,
-        lead=lead,
-        facts=status,
-        sections=[
-            Section("Weaknesses", weaknesses(passport) or "None that these figures show."),
-            Section("In pictures", figures=_pictures(passport)),
-            Section("Set by set", table=Table(heading, rows)),
-            Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
-        ],
-    )
+    sections = [
+        Section("Weaknesses", weaknesses(passport) or "None that these figures show."),
+        Section("In pictures", figures=_pictures(passport)),
+        Section("Set by set", table=table),
+        Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
+    ]
+    page = Page(passport.rater, lead, status, sections)
     return render(page, {"passport": entry.source}, [("all sets", "index.html")])
 
 
-def _relative(figures: SetFigures) -> Cell:
+def _relative(people: PeopleFigures) -> Cell:
     """Agreement relative to people, marked where they are at chance."""
-    if figures.people is None or figures.people.relative.mean is None:
+    interval = people.relative.interval()
+    if not math.isfinite(interval.mean):
         return Cell("–")
-    interval = figures.people.relative.interval()
     known = math.isfinite(interval.low)
     small = [f"[{interval.low:.2f}, {interval.high:.2f}]"] if known else []
-    small += ["people at chance"] if figures.people.at_chance else []
+    small += ["people at chance"] if people.at_chance else []
     return Cell(f"{interval.mean:.2f}", small)
 
 
 def _pictures(passport: Passport) -> list[Figure]:
-    def drawn(value: Interval) -> list[Interval]:
-        if not math.isfinite(value.mean):
-            return []
-        is_open = not math.isfinite(value.low)
-        return [replace(value, low=value.mean, high=value.mean) if is_open else value]
+    def intervals(*of: Estimate | None) -> list[list[Interval]]:
+        return [[one.interval()] if one and one.mean is not None else [] for one in of]
 
-    beside = {name: one.beside.get(passport.reference) for name, one in passport.sets.items()}
-    names = [passport.rater, *([passport.reference] if any(beside.values()) else [])]
+    reference, sets = passport.reference, passport.sets.items()
+    names = [passport.rater]
+    names += [reference] * any(reference in one.beside for _, one in sets)
     agreement = [
-        (
-            name,
-            [
-                drawn(one.agreement.interval()),
-                *([drawn(of.interval()) if (of := beside[name]) else []] * (len(names) - 1)),
-            ],
-        )
-        for name, one in passport.sets.items()
+        (name, intervals(one.agreement, one.beside.get(reference))[: len(names)])
+        for name, one in sets
     ]
-    lengths = [
-        (name, [drawn(one.chosen_longer.interval()), drawn(one.chosen_shorter.interval())])
-        for name, one in passport.sets.items()
-    ]
+    lengths = [(name, intervals(one.chosen_longer, one.chosen_shorter)) for name, one in sets]
     return [
         Figure(
             "Agreement with people",

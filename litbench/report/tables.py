@@ -4,9 +4,9 @@ Names of raters come from configs and uploads, so each format escapes them. The 
 (`published.yaml`) are in separate columns and markers.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
-from litbench.metrics.printing import write_dollars
 from litbench.report import figures
-from litbench.report.document import Figure, short_name, signed
-from litbench.show import latex_escape, show
-from litbench.text import clean_name
+from litbench.report.document import Figure, short_name, signed, table_of
+from litbench.show import latex_escape, write_dollars
 
 _GROUP_OF_KIND = {
     "judge": "zero-shot judges",
@@ -126,38 +124,33 @@ def table_3(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return rows
 
 
-def _written(value: Any, form: str) -> str:
-    if isinstance(value, Interval):
-        if math.isfinite(value.low):
-            return str(value)
-        value = value.mean
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    if form == "dollars":
-        return write_dollars(value)
-    return format(value, form) if form else clean_name(str(value))
-
-
 def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows of `table_3` as LaTeX, without empty columns; requires booktabs and graphicx."""
     published = load_published()
-    # By key, the heading and the format of numbers; "" for text.
-    columns = {
-        "rater": ("rater", ""),
-        "agreement": ("agreement [95 %]", ".3f"),
-        "compared": ("difference", ""),
-        "flip_rate": ("flip rate [95 %]", ".3f"),
-        "first_wins": ("first wins [95 %]", ".3f"),
-        "coverage": ("coverage", ".3f"),
-        "explanation_words": ("words of an explanation", ",.1f"),
-        "cost_per_1000_pairs": ("$ per 1,000 pairs", "dollars"),
-        "published_agreement": (f"published ({published['source']})", ""),
-        "published_where": ("stated in", ""),
-        "published_explanation": (
-            f"published length of an explanation ({published['explanation_unit']})",
-            ",.1f",
+
+    def length(key: str) -> Callable[[Mapping[str, Any]], str | None]:
+        return lambda row: None if row[key] is None else f"{row[key]:,.1f}"
+
+    def dollars(row: Mapping[str, Any]) -> str | None:
+        cost = row["cost_per_1000_pairs"]
+        return None if cost is None else write_dollars(cost)
+
+    columns: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "rater": itemgetter("rater"),
+        "agreement [95 %]": itemgetter("agreement"),
+        "difference": itemgetter("compared"),
+        "flip rate [95 %]": itemgetter("flip_rate"),
+        "first wins [95 %]": itemgetter("first_wins"),
+        "coverage": itemgetter("coverage"),
+        "words of an explanation": length("explanation_words"),
+        "$ per 1,000 pairs": dollars,
+        f"published ({published['source']})": itemgetter("published_agreement"),
+        "stated in": itemgetter("published_where"),
+        f"published length of an explanation ({published['explanation_unit']})": length(
+            "published_explanation"
         ),
     }
+    shown = {name: of for name, of in columns.items() if any(of(row) is not None for row in rows)}
     caption = (
         "Table 3: raters and their agreement with the labels. A correct verdict counts 1, a tie or "
         "a pair that was not judged 1/2, averaged over both orders, then over pairs. Intervals are "
@@ -169,10 +162,6 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{published['test_pairs']:,} pairs, without intervals. They were not measured here, "
             "and are comparable only on the same pairs."
         )
-    shown = [key for key in columns if any(row[key] is not None for row in rows)]
-    cells = [[_written(row[key], columns[key][1]) for key in shown] for row in rows]
-    heading = [columns[key][0] for key in shown]
-    align = "".join("r" if columns[key][1] else "l" for key in shown)
     lines = [
         r"% \usepackage{booktabs,graphicx}",
         r"\begin{table}",
@@ -180,7 +169,7 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
         f"\\caption{{{latex_escape(caption)}}}",
         r"\label{tab:table3}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        show([heading, *cells], "latex", align) + "}",
+        table_of(rows, shown).as_text("latex") + "}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
@@ -227,7 +216,7 @@ def draw_figure_5(entries: Sequence[Entry]) -> Figure | None:
         )
         for (group, _), members in families.items()
     ]
-    drawn = figures.curves(lines, "parameters", tick=figures.write_size, mark=_mark())
+    drawn = figures.curves(lines, "parameters", tick=figures.short_count, mark=_mark())
     caption = (
         "Agreement with its 95 % interval, by prompt, for raters whose size is known. A line joins "
         "raters of one family. Dotted: chance."

@@ -1,14 +1,15 @@
-"""The comparison of writers as tables of text, for the terminal and for the page."""
+"""The comparison of writers: its tables for the terminal, and writers.html."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from litbench.metrics.grades import PeopleAgreement
 from litbench.metrics.plackett_luce import Utilities
-from litbench.metrics.printing import write_p
 from litbench.metrics.writers import (
     Correlation,
     PromptRange,
@@ -16,12 +17,27 @@ from litbench.metrics.writers import (
     WriterRow,
 )
 from litbench.metrics.writing import Inconsistency, LengthCorrelation
-from litbench.report.document import signed
+from litbench.report import figures
+from litbench.report.document import (
+    Card,
+    Figure,
+    Page,
+    Section,
+    Table,
+    few_prompts,
+    p_value,
+    short_name,
+    shorten,
+    signed,
+    table_of,
+    write_page,
+    written_now,
+)
+from litbench.store import Artifact
 
 # Percentiles above it do not tell writers apart (protocol webnovel).
 CEILING = 99
-
-Table = list[list[str]]
+_EXCERPT = 600
 
 
 @dataclass(frozen=True)
@@ -61,103 +77,111 @@ class Comparison:
 
 
 def comparison_tables(found: Comparison) -> dict[str, Table]:
-    """All tables by title; the first row of each is its heading. Empty ones are left out."""
+    """All tables by title; empty ones are left out."""
     writers = [row.writer for row in found.rows]
+
+    def by_writer(columns: Mapping[str, Callable[[str], str]]) -> Table:
+        return table_of(writers, {"writer": lambda name: name, **columns})
+
+    def numbers(columns: Mapping[str, Mapping[str, float]], digits: int) -> Table:
+        return by_writer(
+            {
+                name: lambda writer, of=of: _number(of.get(writer), digits)  # type: ignore[misc]
+                for name, of in columns.items()
+            }
+        )
+
+    def correlations(of: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
+        return {
+            "Pearson": lambda one: _number(of(one).pearson),
+            "tau-b": lambda one: _number(of(one).kendall),
+            "Spearman": lambda one: _number(of(one).spearman),
+        }
+
     tables = {
         f"Writers by {found.quantity}": _leaderboard(found.rows, found.reference),
-        "Judges' offsets": [
-            ["judge", "grades above the mean of all judges by"],
-            *([judge, f"{offset:+.2f}"] for judge, offset in found.judges.items()),
-        ],
-        "Utilities (Plackett-Luce)": [
-            ["writer", *found.utilities],
-            *([name, *(_utility(of, name) for of in found.utilities.values())] for name in writers),
-        ],
-        "Range over prompts": [
-            ["writer", "lowest", "on", "highest", "on", "below the limit"],
-            *(
-                [
-                    one.writer,
-                    _number(one.low),
-                    one.lowest,
-                    _number(one.high),
-                    one.highest,
-                    "–" if one.collapsed is None else str(one.collapsed),
-                ]
-                for one in found.ranges
-            ),
-        ],
-        "Columns": _by_writer(writers, found.columns, 3),
-        "Correlations over writers": [
-            ["columns", "writers", "Pearson", "tau-b", "Spearman"],
-            *(
-                [f"{one.first}, {one.second}", str(one.writers), *_correlation(one)]
-                for one in found.correlations
-            ),
-        ],
-        "Raters against judges, on single texts": [
-            ["rater", "judge", "agreement", "pairs", "minus the longer", "p (Holm)"],
-            *(
-                [
-                    one.rater,
-                    one.judge,
-                    str(one.agreement),
-                    f"{one.agreement.n:,}",
-                    signed(one.difference),
-                    write_p(one.p_holm),
-                ]
-                for one in found.text_agreement
-            ),
-        ],
-        "Judges against people": [
-            [
-                *("judge", "quantity", "agreement on pairs", "pairs", "Pearson", "tau-b"),
-                *("Spearman", "tau-b within prompts", "minus people", "against the others"),
-                "one person",
-            ],
-            *(
-                [
-                    one.rater,
-                    one.quantity + ("" if one.is_paired else " (other texts)"),
-                    str(one.agreement),
-                    f"{one.agreement.n:,}",
-                    *_correlation(one.systems),
-                    str(one.within),
-                    str(one.offset),
-                    *(
-                        "" if share is None else str(share)
-                        for share in (one.against_others, one.one_person)
-                    ),
-                ]
-                for one in found.people_agreement
-            ),
-        ],
-        "Lengths of texts": [
-            ["of", "on", "texts", "Pearson", "slope"],
-            *(
-                [y, x, f"{one.n:,}", _number(one.pearson, 4), _number(one.slope, 3)]
-                for x, y, one in found.length_correlation
-            ),
-        ],
-        "Negotiation inconsistency": [
-            ["planner", "prompts", "delta", "sigma"],
-            *(
-                [
-                    planner,
-                    str(len(of)),
-                    _number(float(np.mean([one.delta for one in of])), 3),
-                    _number(float(np.mean([one.sigma for one in of])), 3),
-                ]
-                for planner, of in found.plan_inconsistency.items()
-            ),
-        ],
-        "Mean grades": _by_writer(writers, found.quantities, 2),
+        "Judges' offsets": table_of(
+            list(found.judges.items()) if len(found.judges) > 1 else [],
+            {
+                "judge": lambda one: one[0],
+                "grades above the mean of all judges by": lambda one: f"{one[1]:+.2f}",
+            },
+        ),
+        "Utilities (Plackett-Luce)": by_writer(
+            {
+                name: lambda writer, of=of: _utility(of, writer)  # type: ignore[misc]
+                for name, of in found.utilities.items()
+            }
+        ),
+        "Range over prompts": table_of(
+            found.ranges,
+            {
+                "writer": lambda one: one.writer,
+                "lowest": lambda one: _number(one.low),
+                "lowest on": lambda one: one.lowest,
+                "highest": lambda one: _number(one.high),
+                "highest on": lambda one: one.highest,
+                "below the limit": lambda one: one.collapsed,
+            },
+        ),
+        "Columns": numbers(found.columns, 3),
+        "Correlations over writers": table_of(
+            found.correlations,
+            {
+                "columns": lambda one: f"{one.first}, {one.second}",
+                "writers": lambda one: one.writers,
+                **correlations(lambda one: one),
+            },
+        ),
+        "Raters against judges, on single texts": table_of(
+            found.text_agreement,
+            {
+                "rater": lambda one: one.rater,
+                "judge": lambda one: one.judge,
+                "agreement": lambda one: one.agreement,
+                "pairs": lambda one: one.agreement.n,
+                "minus the longer": lambda one: signed(one.difference),
+                "p (Holm)": lambda one: p_value(one.p_holm),
+            },
+        ),
+        "Judges against people": table_of(
+            found.people_agreement,
+            {
+                "judge": lambda one: one.rater,
+                "quantity": lambda one: one.quantity + ("" if one.is_paired else " (other texts)"),
+                "agreement on pairs": lambda one: one.agreement,
+                "pairs": lambda one: one.agreement.n,
+                **correlations(lambda one: one.systems),
+                "tau-b within prompts": lambda one: one.within,
+                "minus people": lambda one: one.offset,
+                "against the others": lambda one: one.against_others,
+                "one person": lambda one: one.one_person,
+            },
+        ),
+        "Lengths of texts": table_of(
+            found.length_correlation,
+            {
+                "of": lambda one: one[1],
+                "on": lambda one: one[0],
+                "texts": lambda one: one[2].n,
+                "Pearson": lambda one: _number(one[2].pearson, 4),
+                "slope": lambda one: _number(one[2].slope, 3),
+            },
+        ),
+        "Negotiation inconsistency": table_of(
+            list(found.plan_inconsistency.items()),
+            {
+                "planner": lambda one: one[0],
+                "prompts": lambda one: len(one[1]),
+                "delta": lambda one: float(np.mean([of.delta for of in one[1]])),
+                "sigma": lambda one: float(np.mean([of.sigma for of in one[1]])),
+            },
+        ),
+        "Mean grades": numbers(found.quantities, 2),
     }
-    if len(found.judges) < 2:
-        del tables["Judges' offsets"]
-    if not found.utilities:
-        del tables["Utilities (Plackett-Luce)"]
-    return {title: table for title, table in tables.items() if len(table) > 1}
+    return {
+        title: table for title, table in tables.items() if table.rows and len(table.heading) > 1
+    }
 
 
 def comparison_notes(found: Comparison) -> list[str]:
@@ -190,37 +214,30 @@ def comparison_notes(found: Comparison) -> list[str]:
 
 
 def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
-    raters = list(dict.fromkeys(rater for row in rows for rater in row.win_rates))
-    heading = ["writer", "grade", "95 % interval", "prompts", "grades"]
-    heading += [f"difference to {reference}", "p (Holm)"] if reference is not None else []
-    table = [[*heading, *(f"win rate by {rater}" for rater in raters)]]
-    for row in rows:
-        grade, gap = row.grade, row.difference
-        cells = [
-            row.writer,
-            _number(grade.mean),
-            f"{_number(grade.low)} to {_number(grade.high)}",
-            str(grade.clusters),
-            str(row.grades),
-        ]
-        if gap is not None:
-            bounds = f"[{_number(gap.low)}, {_number(gap.high)}]"
-            cells += [f"{gap.mean:+.2f} {bounds}", write_p(row.p_holm)]
-        elif reference is not None:
-            cells += ["", ""]
-        shares = (row.win_rates.get(rater) for rater in raters)
-        table.append([*cells, *("–" if share is None else str(share) for share in shares)])
-    return table
+    columns: dict[str, Callable[[WriterRow], Any]] = {
+        "writer": lambda row: row.writer,
+        "grade": lambda row: _number(row.grade.mean),
+        "95 % interval": lambda row: f"{_number(row.grade.low)} to {_number(row.grade.high)}",
+        "prompts": lambda row: row.grade.clusters,
+        "grades": lambda row: row.grades,
+    }
+    if reference is not None:
 
+        def difference(row: WriterRow) -> str:
+            gap = row.difference
+            if gap is None:
+                return ""
+            return f"{gap.mean:+.2f} [{_number(gap.low)}, {_number(gap.high)}]"
 
-def _by_writer(writers: Sequence[str], columns: dict[str, dict[str, float]], digits: int) -> Table:
-    rows = [[name, *(_number(of.get(name), digits) for of in columns.values())] for name in writers]
-    return [["writer", *columns], *rows]
+        columns[f"difference to {reference}"] = difference
+        columns["p (Holm)"] = lambda row: "" if row.difference is None else p_value(row.p_holm)
+    for rater in dict.fromkeys(rater for row in rows for rater in row.win_rates):
+        columns[f"win rate by {rater}"] = lambda row, rater=rater: row.win_rates.get(rater)  # type: ignore[misc]
+    return table_of(rows, columns)
 
 
 def _utility(found: Utilities, writer: str) -> str:
-    values = (found.values, found.low, found.high)
-    mean, low, high = (_number(of.get(writer)) for of in values)
+    mean, low, high = (_number(of.get(writer)) for of in (found.values, found.low, found.high))
     return mean if "–" in (mean, low) else f"{mean} [{low}, {high}]"
 
 
@@ -228,5 +245,67 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def _correlation(one: Correlation) -> list[str]:
-    return [_number(value) for value in (one.pearson, one.kendall, one.spearman)]
+def write_writers(
+    artifact: Artifact,
+    found: Comparison,
+    notes: Sequence[str],
+    published: Mapping[str, Mapping[str, float]],
+    excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    distributions: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
+) -> None:
+    """Write writers.txt and writers.html: the leaderboard of writers, all tables, and excerpts.
+
+    Args:
+        artifact: the output folder.
+        found: the comparison.
+        notes: what a reader must know about these results, such as `comparison_notes`.
+        published: published results by name and writer.
+        excerpts: by writer, a prompt and a text.
+        distributions: by quantity and writer, the grades of its items.
+    """
+    tables = comparison_tables(found)
+    texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]
+    artifact.write_text("writers.txt", "\n\n".join([*texts, *notes]) + "\n")
+    rows, name = found.rows, next(iter(published), None)
+    hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
+    drawn = figures.dots(
+        [(short_name(row.writer), [[row.grade]]) for row in rows],
+        [found.quantity],
+        f"{found.quantity}, mean over prompts",
+        levels=(),
+        hollow=hollow,
+        mark=f"published: {name}",
+    )
+    panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
+    about = (
+        "Higher is better; means of single prompts are between "
+        f"{min(one.low for one in found.ranges):.2f} and "
+        f"{max(one.high for one in found.ranges):.2f}. Grades are the ratings of models unless a "
+        "table says people. A writer's grade is the mean over prompts, without the judges' "
+        "offsets. Win rate: the share of other writers' texts for the same prompt and step with a "
+        "lower reward."
+    )
+    warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
+    normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
+    pictures = [Figure(one, "", figures.densities(of, one)) for one, of in distributions.items()]
+    cards = [
+        Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
+        for writer, (prompt, text) in excerpts.items()
+    ]
+    note = "The beginning of one text of each writer, for the same prompt where there is one."
+    sections = [
+        Section("Overview", about, figures=[panel], name="overview"),
+        *([Section("Limits", warnings=warnings)] if warnings else []),
+        *(Section(title, table=table) for title, table in tables.items()),
+        *([Section("Distributions", normal, figures=pictures)] if pictures else []),
+        *([Section("Excerpts", note, cards=cards)] if cards else []),
+    ]
+    best = rows[0].grade
+    same = [row.writer for row in rows if abs(row.grade.mean - best.mean) < 1e-9]
+    who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
+    lead = (
+        f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
+        f"{found.quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
+    )
+    page = Page("LitBench: writers", lead, f"{len(rows)} writers. {written_now()}", sections)
+    write_page(artifact, "writers", page, {"writers": panel})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,31 @@ _NAMES = {
     "rejected": "rejected rejected_text rejected_story story_rejected rejected_response "
     "dispreferred loser worse",
 }
+
+
+@dataclass(kw_only=True)
+class PairColumns:
+    """Keys of every program that reads pairs from elsewhere.
+
+    Attributes:
+        prompt: column of the prompt.
+        chosen: column of the preferred story.
+        rejected: column of the other story.
+    """
+
+    prompt: str = GUESS
+    chosen: str = GUESS
+    rejected: str = GUESS
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are given, for `litbench.sources.pairs.read_any_pairs`."""
+        return given_columns(vars(self))
+
+
+def given_columns(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of `PairColumns` in a config that name a column."""
+    names = ("prompt", "chosen", "rejected")
+    return {name: config[name] for name in names if config.get(name, GUESS) != GUESS}
 
 
 def first_rows(source: str | Path, where: str | None = None, encoding: str = "utf-8") -> pa.Table:

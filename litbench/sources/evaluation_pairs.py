@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from litbench.errors import ConfigError, DataError
 from litbench.records import prompt_keys
-from litbench.sources.pairs import read_any_pairs
+from litbench.sources.pairs import is_pairs_table, read_any_pairs
 from litbench.sources.ratings import ROUNDING
 from litbench.store import read_manifest_of
 from litbench.text import digest, prompt_key
@@ -135,6 +135,7 @@ def read_held_out(
     training: pa.Table,
     pairs: Path,
     known: frozenset[str] = frozenset(),
+    columns: Mapping[str, str] | None = None,
 ) -> pa.Table | None:
     """Read the pairs that a model judges after training; called before training to fail early.
 
@@ -144,13 +145,16 @@ def read_held_out(
         training: the training pairs, which must not share a prompt with the held-out pairs.
         pairs: the file of `training`.
         known: `prompt_key`s of prompts that the base model was trained on.
+        columns: see `read_pairs`; those of `pairs`, and of `path` unless it is LitBench's own.
 
     Returns:
         The held-out pairs; None if both `path` and `split` are None.
     """
     if path is None and split is None:
         return None
-    held_out = read_pairs(path or pairs, None, split).headline
+    if path is not None and is_pairs_table(path):
+        columns = None
+    held_out = read_pairs(path or pairs, None, split, columns=columns).headline
     shared = (known | set(prompt_keys(training))).intersection(prompt_keys(held_out))
     if shared:
         prompts = held_out["prompt"].to_pylist()

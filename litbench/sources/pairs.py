@@ -174,16 +174,12 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     Raises:
         DataError: no column is recognised as the chosen or the rejected text, or no pair is left.
     """
-    path = Path(source)
-    if not columns and path.suffix == ".parquet" and path.is_file() and _has_all_columns(path):
-        return read_table(path, PAIRS)
+    origins = find_pair_columns(source, columns)
+    if not origins:
+        return read_table(Path(source), PAIRS)
     rejected_rows = RejectedRows()
-    rows = first_rows(source)
-    given = {name: (columns or {}).get(name, GUESS) for name in (*SIDES, "prompt")}
-    found = find_columns(source, rows.column_names, given, SIDES)
-    origins = {name: origin for name, origin in found.items() if origin is not None}
     is_implicit = "prompt" not in origins
-    if _is_conversation(rows[origins["chosen"]]):
+    if _is_conversation(first_rows(source)[origins["chosen"]]):
         origins = conversation_columns(origins)
     else:
         quoted = origins.get("prompt", "").replace('"', '""')
@@ -209,8 +205,25 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     return _completed(pairs, "people", "all")
 
 
-def _has_all_columns(path: Path) -> bool:
-    """Whether a Parquet file has the required columns of PAIRS, and is thus read strictly."""
+def find_pair_columns(
+    source: str | Path, columns: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the columns of the prompt, chosen and rejected; none for LitBench's own table.
+
+    For the arguments and errors see `read_any_pairs`.
+    """
+    if not columns and is_pairs_table(source):
+        return {}
+    given = {name: (columns or {}).get(name, GUESS) for name in ("prompt", *SIDES)}
+    found = find_columns(source, first_rows(source).column_names, given, SIDES)
+    return {name: origin for name, origin in found.items() if origin is not None}
+
+
+def is_pairs_table(source: str | Path) -> bool:
+    """Whether a file is Parquet with the required columns of PAIRS, and is thus read strictly."""
+    path = Path(source)
+    if path.suffix != ".parquet" or not path.is_file():
+        return False
     try:
         names = pq.read_schema(path).names
     except (pa.ArrowException, OSError):

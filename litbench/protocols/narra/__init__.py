@@ -261,18 +261,21 @@ def _count(reply: Mapping[str, Any]) -> int:
 def _quantities(episode: Episode) -> list[Grade]:
     """The quantities of an episode, without a judge."""
     own = [m.text for m in episode.history if m.kind in ("text", "notice")]
-    turns = episode.turns or None
+    turns = episode.count("turn")
     flags = [f"{episode.detail} cannot be read"] if episode.detail else []
     if episode.cut:
         flags.append(f"{episode.cut} answers cut")
-    if episode.repaired:
-        flags.append(f"{episode.repaired} actions of the reader repaired")
+    if repaired := episode.count("repaired"):
+        flags.append(f"{repaired} actions of the reader repaired")
+    per_turn = {
+        "safe_turns": episode.count("turn", safe=True),
+        "patches_per_turn": episode.count("guard_patch"),
+        "signals_per_turn": episode.count("stagnation"),
+    }
     found = {
         "failed": float(episode.end == "failed"),
         "truncated": float(episode.end == "truncated"),
         "repetition_index": repetition_index(own) if own else None,
-        "safe_turns": episode.safe_turns / turns if turns else None,
-        "patches_per_turn": episode.patches / turns if turns else None,
-        "signals_per_turn": episode.signals / turns if turns else None,
+        **{name: count / turns if turns else None for name, count in per_turn.items()},
     }
     return [(None, name, value, flags) for name, value in found.items()]

@@ -111,11 +111,6 @@ class Episode:
         prompts: see `PROMPTS`.
         end: how the episode ended.
         detail: the stage at which it failed.
-        turns: turns that the writer answered.
-        safe_turns: empty turns, replaced by a fixed sentence.
-        patches: fields that the guard wrote.
-        signals: signs of stagnation.
-        repaired: the reader's answers that were replaced by a fixed action.
         cut: answers of the writer that were cut.
         events: rows of `events.jsonl`.
         history: all messages.
@@ -128,11 +123,6 @@ class Episode:
     prompts: Mapping[str, Any]
     end: End = "turns"
     detail: str = ""
-    turns: int = 0
-    safe_turns: int = 0
-    patches: int = 0
-    signals: int = 0
-    repaired: int = 0
     cut: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
     history: list[Message] = field(default_factory=list)
@@ -169,11 +159,15 @@ class Episode:
         self._note_event(
             "end",
             reason=self.end,
-            turns=self.turns,
-            safe_turns=self.safe_turns,
-            repaired=self.repaired,
+            turns=self.count("turn"),
+            safe_turns=self.count("turn", safe=True),
+            repaired=self.count("repaired"),
             failed_memory_calls=self._memory.failed_calls,
         )
+
+    def count(self, event: str, **facts: Any) -> int:
+        """How many events of a kind have these facts, such as turns that are safe."""
+        return sum({"event": event, **facts}.items() <= one.items() for one in self.events)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Role, speaker and text of all messages."""
@@ -235,7 +229,6 @@ class Episode:
         note = text_of(value or {}, "internal_state")
         self.notes += [note] * bool(note)
         if not text and name not in ("select_choice", "end_story"):
-            self.repaired += 1
             self._note_event("repaired", step=step)
             return _Action("", instead)
         return _Action(name, text, str((value or {}).get("choice_id", "")).strip())
@@ -366,7 +359,7 @@ class Episode:
 
     async def _play(self) -> None:
         """Turns of reader and writer until one of the ends."""
-        empty = 0
+        was_safe = False
         for turn in range(1, self.persona["end_condition"]["max_user_turns"] + 1):
             # The reader does not see the memory, so both are asked at the same time.
             action, answers = await at_once(self._reader_turn(turn), self._ask_memory())
@@ -375,15 +368,12 @@ class Episode:
                 return
             self._add(action)
             self._remember(await self._ask_memory())
-            before = self.safe_turns
-            await self._writer_turn(turn, action)
-            self.turns += 1
-            empty = empty + 1 if self.safe_turns > before else 0
-            if empty == 2:
+            is_safe = await self._writer_turn(turn, action)
+            if is_safe and was_safe:
                 self.end = "truncated"
+            if self.end in ("truncated", "completed"):
                 return
-            if self.end == "completed":
-                return
+            was_safe = is_safe
 
     async def _reader_turn(self, turn: int) -> Message | None:
         """What the reader does; None at the end of the story."""
@@ -412,8 +402,8 @@ class Episode:
             return Message(self._protagonist, text, "choice" if kind == "choice" else "message")
         return None
 
-    async def _writer_turn(self, turn: int, action: Message) -> None:
-        """The beat that answers the reader, guarded, with its choices."""
+    async def _writer_turn(self, turn: int, action: Message) -> bool:
+        """Take the beat that answers the reader; returns whether it is the fixed sentence."""
         count = self._pace.count(self.history)
         level = self._pace.level(count)
         self._note_event("pacing", turn=turn, count=count, level=level, forced=self._is_forced)
@@ -461,7 +451,6 @@ class Episode:
         )
         is_safe = not beat.text
         if is_safe:
-            self.safe_turns += 1
             beat = replace(beat, text=self.prompts["safe_text"])
         if not beat.scene_shift:
             beat = replace(beat, next_location="")
@@ -500,6 +489,7 @@ class Episode:
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
         for signal in stagnation_signals(self.history, self._protagonist):
             self._signal(signal)
+        return is_safe
 
     def _guarded(self, beat: Beat, turn: int, count: int, progress: Mapping[str, Any]) -> Beat:
         """The beat after the structure guard, which reads and clears the force flag."""
@@ -521,7 +511,6 @@ class Episode:
             beat, state, count, self._pace, self.prompts["guard"], forced=self._is_forced
         )
         self._is_forced = False
-        self.patches += len(patches)
         for patch in patches:
             self._note_event("guard_patch", turn=turn, **vars(patch))
         self._carried = " ".join(patch.after for patch in patches if patch.field != "branches")
@@ -644,7 +633,6 @@ class Episode:
 
     def _signal(self, name: str) -> None:
         """Log a sign of stagnation; it forces a change until the guard has read the flag."""
-        self.signals += 1
         self._note_event("stagnation", messages=len(spoken(self.history)), signal=name)
         # As published, a sign of stagnation only changes labels.
         self._is_forced |= not self._as_published

@@ -5,7 +5,7 @@ Replies are untrusted text of any length: every function takes time linear in it
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,28 +22,6 @@ _FENCE = "```"
 _PREAMBLE = re.compile(r"(?:here(?:'s| is) the|the story) json:|json response:", re.I)
 _CLOSERS = {"{": "}", "[": "]"}
 _MARKERS = ("<<CHARACTER_ID>>", "<<RESPONSE>>", "<<CHOICES>>", "<<TAGS>>")
-_FLAG_TAGS = ("scene_shift", "act_advance", "ending_ready")
-_TEXT_TAGS = (
-    "objective",
-    "tension",
-    "immediate_stakes",
-    "latest_reveal",
-    "relationship_shift",
-    "emotional_beat",
-    "location_status",
-    "next_location",
-    "time_progression",
-    "foreshadowing",
-    "easter_egg",
-    "advancement",
-    "caption",
-    "scene_description",
-    "atmosphere",
-)
-_LIST_TAGS = ("visual_details", "motifs")
-_STATE_LINE = re.compile(
-    rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS + _LIST_TAGS)})[ \t]*:", re.I
-)
 _BULLET = re.compile(r"^[-*\d.)\s]+")
 _NOTHING = {"nothing", "none"}
 _TRUE = {"1", "true", "yes", "y", "on"}
@@ -153,6 +131,17 @@ class Beat:
     motifs: tuple[str, ...] = ()
     replies: int = 1
     branches: tuple[str, ...] = ()
+
+
+# The tags of a turn are the fields of a beat, but for those of its other sections.
+_FLAG_TAGS = [one.name for one in fields(Beat) if one.type is bool]
+_TEXT_TAGS = [
+    one.name for one in fields(Beat) if one.type is str and one.name not in ("speaker", "text")
+]
+_LIST_TAGS = ["visual_details", "motifs"]
+_STATE_LINE = re.compile(
+    rf"[ \t]*(?:{'|'.join(_FLAG_TAGS + _TEXT_TAGS + _LIST_TAGS)})[ \t]*:", re.I
+)
 
 
 def _sections(text: str) -> dict[str, str]:

@@ -1,0 +1,224 @@
+"""The page of a study with human readers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+from litbench.metrics.annotators import annotators_json
+from litbench.metrics.human_study import SHARES, StudyFigures, exclusion_counts
+from litbench.report import figures
+from litbench.report.document import (
+    Cell,
+    Figure,
+    Page,
+    Section,
+    few_prompts,
+    label_text,
+    percent,
+    short_name,
+    shorten,
+    table_of,
+    write_interval,
+    write_page,
+    write_seconds,
+    written_now,
+)
+from litbench.report.leaderboard import annotators_section
+from litbench.report.tables import load_published
+from litbench.store import Artifact
+from litbench.text import clean_name
+
+_PUBLISHED = "readers-of-generated-stories"
+_MADE_LABELS = (
+    "The labels are means of these same ratings, so agreement with them would say nothing: each "
+    "annotator is compared with the others."
+)
+
+
+def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
+    """Plot the shares of a study, and of raters against the majority of the other readers.
+
+    Empty without any share, as for a single reader whose ratings made the labels.
+
+    `published` is the paper's entry for the first share, drawn as a hollow mark; None for none.
+    """
+    rows = [(SHARES[name][0], [[interval]]) for name, interval in found.shares.items()]
+    caption, hollow = "With 95 % intervals. Dotted: ½, chance.", {}
+    if published is not None:
+        hollow = {rows[0][0]: float(published["stated"])}
+        caption += f" Hollow: {published['about']}: {published['stated']} ({published['where']})."
+    if found.annotators is not None:
+        rows.append(("one reader agrees with the others", [[found.annotators.one_annotator]]))
+        rows += [
+            (f"{short_name(row.rater)} agrees with the others", [[row.agreement]])
+            for row in found.annotators.raters
+        ]
+    if not rows:
+        return {}
+    mark = "published for other pairs and readers"
+    drawn = figures.dots(rows, ["readers"], "share", hollow=hollow, mark=mark)
+    return {"human_study": Figure("Shares", caption, drawn)}
+
+
+def write_human_study(
+    artifact: Artifact,
+    everyone: StudyFigures,
+    kept: StudyFigures | None,
+    readers: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Mapping[str, Any]],
+    *,
+    label_sources: Sequence[str],
+    from_choices: bool,
+    versions: int,
+) -> None:
+    """Write human_study.html, its plot, and its figures as human_study.txt.
+
+    Args:
+        artifact: the output folder.
+        everyone: figures of all readers.
+        kept: figures without the readers left out; None if nobody is.
+        readers: rows of `reader_results`.
+        pairs: rows of `pair_results`.
+        label_sources: who labelled the pairs.
+        from_choices: whether readers chose, rather than rated stories.
+        versions: number of versions of the pages that readers saw.
+    """
+    found, published = kept or everyone, None
+    # Whether the readers' answers made the labels.
+    made_labels = "agreement" not in everyone.shares
+    if from_choices and "model" in label_sources:
+        published = {row["name"]: row for row in load_published()["other_test_sets"]}[_PUBLISHED]
+    panels = draw_study(found, published)
+    note = (
+        "Shares of choices have 95 % intervals by prompt and by reader at once, shares of pairs by "
+        "prompt, checks by reader."
+    )
+    if not made_labels:
+        note += (
+            " Choices and majorities are different figures: a pair on which six of ten readers "
+            "agree with the label counts 0.6 in the first and 1 in the second. A tie counts ½."
+        )
+    columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
+    if kept is not None:
+        columns["without readers\nleft out [95 %]"] = partial(_share, kept)
+    columns["all readers [95 %]"] = partial(_share, everyone)
+    shares = Section(
+        "Figures",
+        [note, _MADE_LABELS] if made_labels else note,
+        table_of(list(everyone.shares), columns, is_narrow=True),
+        warnings=_warnings(found, made_labels, versions),
+        remarks=[_times(found)],
+    )
+    read = [shares]
+    if found.annotators is not None:
+        read.append(annotators_section(annotators_json(found.annotators)))
+    out = everyone.readers - found.readers
+    without = f", without {out} readers whom the plan's rules leave out" if out else ""
+    counts = (
+        f"{found.choices:,} choices by {found.readers:,} readers on {found.pairs:,} pairs of "
+        f"{found.prompts:,} prompts{without}."
+    )
+    by_reader = _readers_section(readers)
+    texts = [counts, *by_reader.paragraphs, *(one.as_text() for one in read)]
+    artifact.write_text("human_study.txt", "\n\n".join(filter(None, texts)) + "\n")
+    sections = [
+        shares,
+        Section("Plot", figures=list(panels.values())),
+        *read[1:],
+        by_reader,
+        *([] if made_labels else [_pairs_section(pairs)]),
+    ]
+    facts = f"{counts} Labels: {label_text(label_sources)}. {written_now()}"
+    page = Page(
+        "LitBench: a study with readers",
+        _lead(found, made_labels),
+        facts,
+        sections,
+        label_sources,
+    )
+    write_page(artifact, "human_study", page, panels)
+
+
+def _share(found: StudyFigures, name: str) -> Cell:
+    share = found.shares.get(name)
+    return Cell(write_interval(share), [f"{share.n:,} {SHARES[name][1]}"] if share else [])
+
+
+def _lead(found: StudyFigures, made_labels: bool) -> str:
+    if not made_labels:
+        agreement, majority = (
+            write_interval(found.shares[name]) for name in ("agreement", "majority")
+        )
+        return (
+            f"Readers agree with the labels in {agreement} of their choices; the majority of "
+            f"readers agrees on {majority} of the pairs."
+        )
+    if found.annotators is None:
+        return "The ratings of the annotators, as choices."
+    one = write_interval(found.annotators.one_annotator)
+    return f"One annotator agrees with the others in {one} of the pairs."
+
+
+def _warnings(found: StudyFigures, made_labels: bool, versions: int) -> list[str]:
+    warnings = []
+    if not made_labels:
+        warnings += few_prompts(found.shares["majority"])
+    elif found.annotators is not None:
+        warnings += few_prompts(found.annotators.one_annotator)
+    if found.readers < 20:
+        warnings.append(
+            f"Few readers: {found.readers}. Their intervals are wide and less reliable, and "
+            "other readers may choose differently."
+        )
+    if versions > 1:
+        warnings.append(f"Readers saw {versions} versions of the pages.")
+    return warnings
+
+
+def _times(found: StudyFigures) -> str:
+    text = ""
+    if found.seconds:
+        low, middle, high = map(write_seconds, found.seconds)
+        text = f"Seconds for a pair: median {middle}, quartiles {low} and {high}. "
+    if found.hurried is not None:
+        text += f"Answers first sent too early: {percent(found.hurried)}."
+    return text
+
+
+def _readers_section(readers: Sequence[Mapping[str, Any]]) -> Section:
+    excluded = exclusion_counts(readers)
+    note = "The rules of the plan leave nobody out."
+    if excluded:
+        rules = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
+        note = f"Left out by the rules of the plan: {rules}."
+    table = table_of(
+        readers,
+        {
+            "reader": itemgetter("reader"),
+            "choices": itemgetter("choices"),
+            "agree with\nthe labels": itemgetter("agreement"),
+            "median\nseconds": lambda one: write_seconds(one["median_seconds"]),
+            "attention\npassed": itemgetter("attention"),
+            "same\nagain": itemgetter("repeats"),
+            "left out": lambda one: Cell(", ".join(one["excluded"]), is_text=True),
+        },
+        is_narrow=True,
+    )
+    return Section("Readers", note, parts=[Section("Every reader", table=table, fold=False)])
+
+
+def _pairs_section(pairs: Sequence[Mapping[str, Any]]) -> Section:
+    table = table_of(
+        pairs,
+        {
+            "pair": lambda one: shorten(clean_name(one["pair_id"]), 12),
+            "prompt": lambda one: Cell(shorten(one["prompt"], 120), is_text=True),
+            "choices": itemgetter("choices"),
+            "agree": itemgetter("share"),
+            "": lambda one: Cell(bar=(one["share"], "")),
+        },
+        is_narrow=True,
+    )
+    note = "Share of the choices of each pair that agree with its label."
+    return Section("Pairs", note, parts=[Section("Every pair", table=table, fold=False)])
