@@ -122,6 +122,7 @@ def test_tables_log_and_manifest(serve, run, tmp_path):
         assert server.requests == 2 * 2 * (7 + 3)
     out = tmp_path / "out"
     assert "4 of 4 dialogues finished, 176 of 176 ratings read" in said
+    assert re.search(r" \[-?\d+\.\d\d, \d+\.\d\d\] +2$", said, re.M), "the interval by item"
     found = {name: table.to_pylist() for name, table in tables(out).items()}
     assert {name: len(rows) for name, rows in found.items()} == {
         "turns": 40,

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -354,6 +354,14 @@ class Mock:
 # Running sessions ------------------------------------------------------------------------------
 
 
+async def _send(client: Client, request: Request) -> Answer:
+    """The stored answer to a request, or a new one; UnfinishedError if a limit is reached."""
+    found = await client.answer(request.messages, _key(client, request))
+    if found is None:
+        raise UnfinishedError(client.budget.spent())
+    return found
+
+
 def run_sessions(
     sessions: Iterable[Session],
     total: int,
@@ -361,6 +369,7 @@ def run_sessions(
     store: AnswerStore,
     add: Callable[[Session], None],
     about: str,
+    answer: Callable[[Client, Request], Awaitable[Answer]] = _send,
 ) -> None:
     """Run all sessions and pass each to `add`, in their order.
 
@@ -371,18 +380,59 @@ def run_sessions(
         store: stored answers.
         add: takes a session that has ended.
         about: label of the progress bar.
+        answer: answers a request by the client of its model.
 
     Raises:
         ModelError: a model failed `give_up_after` times in a row.
     """
+    clients = models.clients(store)
+    asked = {key: partial(answer, client) for key, client in clients.items()}
+    roles = {name: model for (kind, name), model in asked.items() if kind == "role"}
+    queue = iter(enumerate(sessions))
+    ended: dict[int, Session] = {}
+    expected = 0
 
-    async def answer(client: Client, request: Request) -> Answer:
-        found = await client.answer(request.messages, _key(client, request))
-        if found is None:
-            raise UnfinishedError(client.budget.spent())
-        return found
+    async def work(bar: Any) -> None:
+        nonlocal expected
+        for index, session in queue:
+            writer = asked.get(("writer", session.writer))
+            session.models = roles if writer is None else {WRITER: writer, **roles}
+            session.recorded = models.recorded
+            assert session.script is not None
+            try:
+                session.result = await session.script(session)
+            except UnfinishedError as error:
+                session.reason = str(error)
+            ended[index] = session
+            bar.update()
+            # Clients of the same model share its dollars.
+            dollars = {client.name: client.budget.dollars for client in clients.values()}
+            bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"})
+            while expected in ended:
+                add(ended.pop(expected))
+                expected += 1
 
-    _run(_run_all(sessions, total, models, models.clients(store), answer, add, about))
+    async def run() -> None:
+        size = total
+        if models.batch is None:
+            connections = sum(client.budget.traffic.connections for client in clients.values())
+            size = min(total, _SESSIONS_PER_CONNECTION * max(connections, 1))
+        async with contextlib.AsyncExitStack() as stack:
+            for client in clients.values():
+                await stack.enter_async_context(client)
+            with ProgressBar(total=total, desc=about, unit="session", leave=False) as bar:
+                workers = [asyncio.create_task(work(bar)) for _ in range(size)]
+                try:
+                    await asyncio.gather(*workers)
+                finally:
+                    # The first error ends the others.
+                    for worker in workers:
+                        worker.cancel()
+                    await asyncio.gather(*workers, return_exceptions=True)
+
+    # Not `asyncio.run`, which inspect-ai may replace by one that leaves its loop open.
+    with asyncio.Runner() as runner:
+        runner.run(run())
 
 
 def finish_sessions(
@@ -449,116 +499,48 @@ def estimate(
     Raises:
         ConfigError: a model has no known provider.
     """
-    clients = models.clients(store)
-    # By client and key of the question: the tokens of a new call; None if the answer is stored.
+    # By budget and key of the question: the tokens of a new call; None if the answer is stored.
     calls: dict[int, dict[str, tuple[int, int] | None]] = defaultdict(dict)
 
     async def answer(client: Client, request: Request) -> Answer:
-        key = _key(client, request)
+        known, key = calls[id(client.budget)], _key(client, request)
         if (stored := store.get(key)) is not None:
-            calls[id(client)][key] = None
+            known[key] = None
             return stored
         read, written = map(estimate_tokens, (text_of(request.messages), mock.example(request)))
-        calls[id(client)][key] = read, written
+        known[key] = read, written
         text = mock.answer(request)
         return Answer("answered", text, input_tokens=read, output_tokens=written)
 
-    adding = partial(_run_all, sessions, total, models, clients, answer)
-    _run(adding(lambda _: None, "reading answers"))
-    return [
-        _estimate(name, client, list(calls[id(client)].values()), total)
-        for (_, name), client in clients.items()
-    ]
-
-
-def _estimate(
-    rater: str, client: Client, calls: Sequence[tuple[int, int] | None], total: int
-) -> Estimate:
-    check_model(client.name)
-    new = [tokens for tokens in calls if tokens is not None]
-    read, written = (sum(tokens[place] for tokens in new) for place in (0, 1))
-    most, price = client.sampling.max_tokens, client.budget.price
-
-    def cost(written: int) -> float | None:
-        if price is None:
-            return None
-        return price.of(read, written, batched=client.batch is not None)
-
-    at_once = max(min(client.budget.traffic.connections, total), 1)
-    return Estimate(
-        rater=rater,
-        model=client.name,
-        calls=len(new),
-        known=len(calls) - len(new),
-        input_tokens=read,
-        output_tokens=written,
-        cost_usd=cost(written),
-        most_cost_usd=None if most is None else cost(len(new) * most),
-        seconds=(len(new) * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / at_once,
-    )
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in an event loop of its own, which is closed.
-
-    inspect-ai may replace `asyncio.run` by one that leaves its loop open.
-    """
-    with asyncio.Runner() as runner:
-        runner.run(work)
+    run_sessions(sessions, total, models, store, lambda _: None, "reading answers", answer)
+    found = []
+    for (_, name), client in models.clients(store).items():
+        check_model(client.name)
+        of_model, price = calls[id(client.budget)], client.budget.price
+        new = [tokens for tokens in of_model.values() if tokens is not None]
+        read, written = (sum(tokens[place] for tokens in new) for place in (0, 1))
+        most = client.sampling.max_tokens
+        costs = [
+            None if price is None else price.of(read, output, batched=client.batch is not None)
+            for output in (written, len(new) * (most or 0))
+        ]
+        at_once = max(min(client.budget.traffic.connections, total), 1)
+        seconds = (len(new) * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / at_once
+        found.append(
+            Estimate(
+                rater=name,
+                model=client.name,
+                calls=len(new),
+                known=len(of_model) - len(new),
+                input_tokens=read,
+                output_tokens=written,
+                cost_usd=costs[0],
+                most_cost_usd=None if most is None else costs[1],
+                seconds=seconds,
+            )
+        )
+    return found
 
 
 def _key(client: Client, request: Request) -> str:
     return keys_of(client.name, [request.messages], client.sampling, request.number)[0]
-
-
-async def _run_all(
-    sessions: Iterable[Session],
-    total: int,
-    models: Models,
-    clients: Mapping[tuple[str, str], Client],
-    answer: Callable[[Client, Request], Awaitable[Answer]],
-    add: Callable[[Session], None],
-    about: str,
-) -> None:
-    connections = sum(client.budget.traffic.connections for client in clients.values()) or 1
-    size = total
-    if models.batch is None:
-        size = min(total, _SESSIONS_PER_CONNECTION * connections)
-    asked = {key: partial(answer, client) for key, client in clients.items()}
-    roles = {name: model for (kind, name), model in asked.items() if kind == "role"}
-    queue = iter(enumerate(sessions))
-    ended: dict[int, Session] = {}
-    expected = 0
-
-    async def work(bar: Any) -> None:
-        nonlocal expected
-        for index, session in queue:
-            writer = asked.get(("writer", session.writer))
-            session.models = roles if writer is None else {WRITER: writer, **roles}
-            session.recorded = models.recorded
-            assert session.script is not None
-            try:
-                session.result = await session.script(session)
-            except UnfinishedError as error:
-                session.reason = str(error)
-            ended[index] = session
-            bar.update()
-            # Clients of the same model share its dollars.
-            dollars = {client.name: client.budget.dollars for client in clients.values()}
-            bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"})
-            while expected in ended:
-                add(ended.pop(expected))
-                expected += 1
-
-    async with contextlib.AsyncExitStack() as stack:
-        for client in clients.values():
-            await stack.enter_async_context(client)
-        with ProgressBar(total=total, desc=about, unit="session", leave=False) as bar:
-            workers = [asyncio.create_task(work(bar)) for _ in range(size)]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                # The first error ends the others.
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)

@@ -41,7 +41,7 @@ from litbench.judges.session import (
     run_sessions,
 )
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
-from litbench.metrics.intervals import jackknife_interval
+from litbench.metrics.intervals import mean_interval
 from litbench.protocols.protocol import (
     MOST_JUDGE_SAMPLES,
     PROTOCOLS,
@@ -450,7 +450,7 @@ def _grades_text(path: Path, headline: str) -> str:
             found[row["writer"], row["rater"] or ""].append((row["grade"], row["prompt_id"]))
     rows = [("writer", "judge", headline, "95 %", "items")]
     for (writer, judge), grades in found.items():
-        mean = jackknife_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
+        mean = mean_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
         interval = f"[{mean.low:.2f}, {mean.high:.2f}]"
         rows.append((writer, judge, f"{mean.mean:.2f}", interval, str(mean.clusters)))
     return show(rows)
