@@ -32,6 +32,7 @@ from litbench.human_study.sessions import PROTOCOL, SessionStudy
 from litbench.metrics.agreement import has_texts
 from litbench.protocols.protocol import load_protocol
 from litbench.records import STORIES
+from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.tables import read_table, write_table
@@ -39,7 +40,7 @@ from litbench.templates.rubric import load_rubric
 
 
 @dataclass(kw_only=True)
-class Config(Plan):
+class Config(PairColumns, Plan):
     """Configuration of `make_study.py`; the other keys are those of litbench.human_study.plan.Plan.
 
     Attributes:
@@ -58,7 +59,8 @@ class Config(Plan):
 def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> Study:
     """Write the pairs of a study."""
     assert config.pairs is not None
-    pairs = read_pairs(config.pairs, None, config.split).headline.sort_by("pair_id")
+    read = read_pairs(config.pairs, None, config.split, columns=config.columns())
+    pairs = read.headline.sort_by("pair_id")
     without = int((~has_texts(pairs)).sum())
     copies = pc.sum(pc.equal(pairs["chosen"], pairs["rejected"])).as_py()
     if without or copies:

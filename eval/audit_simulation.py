@@ -2,7 +2,7 @@
 
     python eval/audit_simulation.py --config configs/eval/sample_audit_simulation.yaml
 
-Every set has invented texts, random labels, and up to `most_plants` plants: a preference for
+Every set has invented texts, random labels, and up to two plants: a preference for
 longer, later or noted stories, for a position or a model's style, copies in both splits, prompts
 under two ids, noise of annotators. Writes `sets.csv` (a row per set and plant),
 `audit_simulation.csv` and `.txt` (how often plants of a size that the power calculation calls

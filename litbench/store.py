@@ -220,6 +220,8 @@ def write_sealed(content: Mapping[str, Any], path: Path) -> None:
 
 def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str, Any]:
     """Read what `write_sealed` wrote; raise `error` if it is missing, damaged or was changed."""
+    if not path.parent.is_dir():
+        raise error(f"there is no folder {path.parent}: check the path")
     try:
         if path.exists() and not path.is_file():
             raise ValueError("it is not a file")

@@ -2,11 +2,13 @@
 
 import csv
 import json
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from litbench.cli import main
 from litbench.errors import DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.models.baselines import LengthRater
@@ -136,3 +138,33 @@ def test_a_benchmark_reads_any_pairs(tmp_path):
     run_benchmark(Benchmark(path, tmp_path / "out", raters), "test")
     board = json.loads((tmp_path / "out" / "leaderboard.json").read_text())
     assert {row["rater"]: row["agreement"]["mean"] for row in board} == {"longer": 1, "shorter": 0}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["audit", "own.csv", "--rater", "{kind: shorter}", "--probe_prompts", "2"],
+        ["eval", "benchmark", "--pairs", "own.csv", "--raters", "{longer: {kind: longer}}"],
+        ["eval", "crossvalidate", "--pairs", "own.csv", "--raters", "{longer: {kind: longer}}"],
+    ],
+    ids=["audit", "benchmark", "crossvalidate"],
+)
+def test_columns_are_given_by_the_same_keys(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    write(
+        tmp_path / "own.csv",
+        [
+            {"heading": f"A door {n}.", "a": "It shone all night. " * 9, "b": f"No {n}."}
+            for n in range(12)
+        ],
+    )
+    columns = ("--prompt", "heading", "--chosen", "a", "--rejected", "b")
+    for given in (columns[:4], columns):
+        monkeypatch.setattr(sys, "argv", ["litbench", *command, "--out", "out", *given])
+        if given == columns:
+            main()
+            assert "12 pairs" in capsys.readouterr().out
+        else:
+            with pytest.raises(SystemExit):
+                main()
+            assert "give --rejected COLUMN" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_what_cannot_be_trained_is_said(pair_table, tmp_path):
     with pytest.raises(DataError, match="1 pairs are too few for a bag of words"):
         fit_bag_of_words(pair_table(rows(1)), BagOfWordsOptions())
     alone = pair_table([{"chosen": f"x{k}", "rejected": f"y{k}"} for k in range(6)])
-    with pytest.raises(DataError, match="12 training stories have none: lower min_stories"):
+    with pytest.raises(DataError, match="12 training stories have none: leave it out"):
         fit_bag_of_words(alone, BagOfWordsOptions())
     with pytest.raises(ConfigError, match="min_story"):
         RaterSpec("bag", "bag_of_words", {"path": str(tmp_path), "min_story": 3}).load()

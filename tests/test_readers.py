@@ -1,5 +1,6 @@
 """A saved model gives the same reward in every program that reads its folder."""
 
+import csv
 import functools
 import itertools
 import json
@@ -290,7 +291,7 @@ READERS = {
     pipeline_on_pairs: "transformers' pipeline, pairs of texts",
     pipeline_on_plain_text: "transformers' pipeline, `prompt\\n\\nstory`",
 }
-# A program that is not named here may differ: the table in docs/training.md says so.
+# A program that is not named here may differ: docs/results/saved_reward_models.csv says so.
 WHOLE = {*READERS} - {pipeline_on_pairs, pipeline_on_plain_text}
 EQUAL = {
     "whole": WHOLE,
@@ -332,7 +333,7 @@ def saved(tmp_path):
     return save
 
 
-# Every cell of the table in docs/training.md --------------------------------------------------
+# Every cell of docs/results/saved_reward_models.csv ---------------------------------------
 
 FAMILIES = {
     "BERT": ("bert", {}),
@@ -440,6 +441,11 @@ def test_every_program_gives_the_same_reward(reader, family, form, cells):
             assert found[column] == "equal", column
 
 
+def table(name):
+    with (ROOT / "docs/results" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
 def row_of(found):
     """One cell of the table, from the results of all families."""
     if len(set(found.values())) == 1:
@@ -453,13 +459,12 @@ def row_of(found):
 
 
 def test_the_table_in_the_docs_is_current(cells):
-    lines = [f"| program | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    rows = [["program", *COLUMNS]]
     for reader, name in READERS.items():
         results = {one: cells(reader, *one) for one in SAVED}
         row = [row_of({one: of[column] for one, of in results.items()}) for column in COLUMNS]
-        lines.append(f"| {name} | {' | '.join(row)} |")
-    table = "\n".join(lines)
-    assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
+        rows.append([name, *row])
+    assert rows == table("saved_reward_models")
 
 
 # Generative models --------------------------------------------------------------------------------
@@ -562,13 +567,12 @@ def test_generative_models_give_the_same_probability(generative_cells):
     expected = {reader: dict.fromkeys(COLUMNS, "equal") for reader in GENERATIVE}
     expected[serve] = dict.fromkeys(COLUMNS, "refused")
     expected[plain_transformers]["over length"] = "differs"
-    lines = []
+    rows = [["program", *COLUMNS]]
     for reader, name in GENERATIVE.items():
         for saved_as in ASKED:
             assert generative_cells(reader, *saved_as) == expected[reader], (name, saved_as)
-        lines.append(f"| {name} | {' | '.join(expected[reader].values())} |")
-    table = "\n".join(lines)
-    assert table in (ROOT / "docs" / "training.md").read_text(), f"the table is now:\n{table}"
+        rows.append([name, *expected[reader].values()])
+    assert rows == table("saved_generative_models")
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])

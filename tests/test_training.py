@@ -422,7 +422,7 @@ def test_full_disk_names_the_folder(tiny_model, marked_rows, pair_table, tmp_pat
 
 REFUSED = {
     "unknown": ({"learning_rat": 1}, "unknown key 'learning_rat': did you mean 'learning_rate'"),
-    "missing": ({"model_name_or_path": None}, "'model_name_or_path' is missing"),
+    "no model": ({"model_name_or_path": None}, "'model_name_or_path' is None"),
     "choice": ({"lr_scheduler_type": "linnear"}, "linnear"),
     "number": ({"num_train_epochs": "three"}, "'num_train_epochs' is 'three'"),
     "validation": ({"validation": 1.0}, "validation is 1.0"),

@@ -194,10 +194,10 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
     sets = list_sets(config)
     notes = [(name, source.about) for name, source in sets.items() if source.about]
     evaluations: list[OpenedSet] = []
-    broken = []
+    broken, absent = [], []
     for name, source in sets.items():
         if name and not source.pairs.is_file():
-            notes.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
+            absent.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
             continue
         try:
             evaluations.append(open_set(config, name, source, notes))
@@ -209,10 +209,14 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
             notes.append((name, f"not used: {str(error).replace(f'{source.pairs.parent}/', '')}"))
     for name, note in notes:
         print(f"{name}: {note}" if name else note)
+    if absent:
+        names = ", ".join(name for name, _ in absent)
+        print(f"absent: {names} (no file {sets[absent[0][0]].pairs})")
+        notes += absent
     if not evaluations:
         raise DataError(
-            f"none of the {len(sets)} sets can be used: make them with `litbench data import` or "
-            "the other programs in data_prep, or name other files in pairs"
+            f"none of the {len(sets)} sets can be used: make them with `litbench data import`, or "
+            "name other files"
         )
     return evaluations, notes, broken
 

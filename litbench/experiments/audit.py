@@ -5,7 +5,7 @@ The method is in `litbench.experiments.audit_findings` (the set) and `audit_rate
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,7 @@ from litbench.report.document import (
     short_name,
     stacked,
 )
+from litbench.sources.columns import PairColumns
 from litbench.sources.pairs import read_any_pairs
 from litbench.sources.ratings import overall_ratings
 from litbench.store import Artifact, write_json
@@ -61,7 +62,7 @@ _ON_TOP, _PERIODS, _LEAST_PER_PERIOD = 5, 4, 20
 
 
 @dataclass(kw_only=True)
-class Audit:
+class Audit(PairColumns):
     """Find out what a set of preferences, and a rater on it, really measures.
 
         litbench audit pairs.parquet --out runs/audit
@@ -143,6 +144,7 @@ def audit(config: Audit) -> None:
                 Path(folder.files["pairs"]),
                 config.out,
                 split=config.split,
+                columns=config.columns(),
                 most_pairs=config.most_pairs,
                 probe_prompts=config.probe_prompts,
                 seed=config.seed,
@@ -150,7 +152,15 @@ def audit(config: Audit) -> None:
             )
         if config.dry_run:
             return
-        files = audit_files(folder, config.title, page, rater, split=config.split, seed=config.seed)
+        files = audit_files(
+            folder,
+            config.title,
+            page,
+            rater,
+            split=config.split,
+            columns=config.columns(),
+            seed=config.seed,
+        )
         for name, write in files.items():
             artifact.write(name, write)
         artifact.finish()
@@ -166,6 +176,7 @@ def audit_files(
     *,
     beside: Sequence[str] = (),
     split: str | None = None,
+    columns: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Audit the set of a folder, and return what writes audit.html, audit.json and audit.txt.
@@ -177,9 +188,10 @@ def audit_files(
         rater: the rater's part, if there is one.
         beside: pages in the same folder to link to, see `page_links`.
         split: only pairs of this split.
+        columns: columns of the pairs, see `read_any_pairs`.
         seed: seed of folds.
     """
-    table = read_any_pairs(folder.files["pairs"])
+    table = read_any_pairs(folder.files["pairs"], columns)
     if split is not None:
         table = table.filter(pc.equal(table["split"], split))
     ratings, per_story, annotators = folder.files.get("ratings"), 1.0, None

@@ -1,7 +1,7 @@
 """The audit's second part: what a rater, or the judge of a benchmark, measures on a set."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ def audit_rater(
     out: Path,
     *,
     split: str | None = None,
+    columns: Mapping[str, str] | None = None,
     most_pairs: int | None = None,
     probe_prompts: int = 20,
     seed: int = 0,
@@ -86,6 +87,7 @@ def audit_rater(
         pairs: pairs file, or a name on the Hub.
         out: folder; verdicts are written into `rater`, probes into `probes`.
         split: only pairs of this split.
+        columns: columns of the pairs, see `litbench.sources.pairs.read_any_pairs`.
         most_pairs: maximum number of pairs, drawn over prompts.
         probe_prompts: number of prompts whose stories are changed; 0 leaves probes out.
         seed: seed of folds and changes.
@@ -100,7 +102,8 @@ def audit_rater(
         on_training_prompts="flag",
         dry_run=dry_run,
     )
-    evaluations = run_benchmark(benchmark, "litbench audit")
+    named: dict[str, Any] = dict(columns or {})
+    evaluations = run_benchmark(replace(benchmark, **named), "litbench audit")
     if probe_prompts:
         probing = ProbesConfig(
             pairs,
@@ -114,7 +117,7 @@ def audit_rater(
             on_training_prompts="flag",
             dry_run=dry_run,
         )
-        run_probes(probing, "litbench audit")
+        run_probes(replace(probing, **named), "litbench audit")
     if dry_run:
         return None
     evaluation = evaluations[""]

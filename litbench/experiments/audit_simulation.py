@@ -43,6 +43,8 @@ PLANTS: dict[str, tuple[str, ...]] = {
     "label_noise": ("label_noise",),
 }
 # Plants that are counted, and so need no power.
+# A set has none up to so many plants.
+_MOST_PLANTS = 2
 _COUNTED = ("duplicates", "merged_ids")
 _FALSE = "false alarms"
 
@@ -57,7 +59,6 @@ class AuditSimulation:
             as seed, so that more sets go on where fewer stopped.
         pairs: numbers of pairs to draw from.
         sizes: sizes of a plant to draw from, as a share of the pairs that differ in it.
-        most_plants: a set has none up to so many plants.
         words: median number of words of a story.
     """
 
@@ -65,7 +66,6 @@ class AuditSimulation:
     sets: int = 100
     pairs: list[int] = field(default_factory=lambda: [200, 500, 1_000, 2_000, 5_000])
     sizes: list[float] = field(default_factory=lambda: [0.55, 0.6, 0.7, 0.8])
-    most_plants: int = 2
     words: float = 60.0
 
 
@@ -164,7 +164,7 @@ def draw_plants(config: AuditSimulation, number: int) -> tuple[dict[str, float],
     """The plants of a set and their sizes, and its number of pairs, by the set's number."""
     random = np.random.default_rng([number, 1])
     names = [name for name in PLANTS if name != "nothing"]
-    count = random.integers(config.most_plants + 1)
+    count = random.integers(_MOST_PLANTS + 1)
     drawn = random.permutation(names)[:count].tolist()
     return (
         {
@@ -244,7 +244,7 @@ def run_simulation(config: AuditSimulation, program: str) -> None:
     artifact = Artifact(config.out, program=program, config=config)
     if not artifact.is_current():
         parts, rows = Cache(config.out / "parts"), []
-        drawn = [config.pairs, config.sizes, config.most_plants, config.words]
+        drawn = [config.pairs, config.sizes, _MOST_PLANTS, config.words]
         for number in ProgressBar(range(config.sets), desc="sets", unit=" sets", leave=False):
             rows += parts.get([VERSION, drawn, number], partial(run_set, config, number))
         table = summary(rows)

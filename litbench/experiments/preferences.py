@@ -60,6 +60,7 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
 from litbench.text import clean_name, digest
@@ -70,7 +71,7 @@ _VALIDATION_SHARE = 0.1
 
 
 @dataclass
-class PreferencesConfig:
+class PreferencesConfig(PairColumns):
     """Pairs, embedding, autoencoder and the model that describes the units.
 
     Attributes:
@@ -306,7 +307,7 @@ def check(config: PreferencesConfig) -> None:
 
 def read_table(config: PreferencesConfig) -> pa.Table:
     """Read the pairs."""
-    table = read_pairs(config.pairs, None, config.split).headline
+    table = read_pairs(config.pairs, None, config.split, columns=config.columns()).headline
     prompts = len(set(connected_prompts(table)))
     if prompts < max(4, config.folds):
         raise DataError(

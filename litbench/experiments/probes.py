@@ -42,6 +42,7 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.show import show
+from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache, read_manifest
 from litbench.tables import write_table
@@ -49,7 +50,7 @@ from litbench.text import clean_name, digest
 
 
 @dataclass
-class ProbesConfig:
+class ProbesConfig(PairColumns):
     """Raters, and the stories and probes that they are given.
 
     Attributes:
@@ -222,7 +223,7 @@ def run_probes(config: ProbesConfig, program: str) -> None:
         artifact.show("probes.txt", "probes.html")
         return
 
-    labelled = read_pairs(config.pairs, None, config.split).headline
+    labelled = read_pairs(config.pairs, None, config.split, columns=config.columns()).headline
     stories = draw_originals(labelled, config.side, config.per_prompt, config.prompts, config.seed)
     pairs, not_applicable = probe_pairs(stories, probes, config.strengths, config.seed)
     if config.dry_run:

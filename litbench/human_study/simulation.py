@@ -31,6 +31,8 @@ from litbench.text import digest
 _TIMEOUT, _PATIENCE = 30, 60
 # In sessions, the chance to end the story in a turn, and the turns among which readers leave.
 _ENDS, _TURNS = 0.05, 20
+# Standard deviations of the agreement or the ratings: of pairs or stories, of readers; of a rating.
+_PAIR_SD, _READER_SD, _NOISE_SD = 0.2, 0.05, 0.15
 # A form, or the link of a page that asks to come again.
 _NEXT = re.compile(r'<(?:form method="post" action|a class="again" href)="([^"]*)"')
 _LINE = re.compile(r'<fieldset class="criterion"><legend>(.*?)</legend>(.*?)</fieldset>', re.DOTALL)
@@ -53,18 +55,12 @@ class SimulatedReaders:
 
     Attributes:
         agreement: share of choices of careful readers that agree with the labels.
-        pair_sd: standard deviation of the agreement between pairs, or of ratings between stories.
-        reader_sd: standard deviation of the agreement, or of ratings, between readers.
-        noise_sd: standard deviation of a reader's ratings of equally good stories.
         careless: share of readers who choose at random.
         dropout: share of readers who leave before the end.
         seed: seed of all readers.
     """
 
     agreement: Share = 0.564
-    pair_sd: Share = 0.2
-    reader_sd: Share = 0.05
-    noise_sd: Share = 0.15
     careless: Share = 0.0
     dropout: Share = 0.0
     seed: int = 0
@@ -79,7 +75,7 @@ class Reader:
         self._crowd, self.name = crowd, name or f"simulated-{crowd.seed}-{number}"
         draw = random.Random(digest("reader", crowd.seed, number))
         self.is_careless = draw.random() < crowd.careless
-        self.effect = draw.gauss(0, crowd.reader_sd)
+        self.effect = draw.gauss(0, _READER_SD)
         self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
 
     def answer(
@@ -96,20 +92,20 @@ class Reader:
             return random.Random(digest("guess", self.name, place)).random() < 0.5
         if kind == "attention":
             return study.garbled_side(pair_id) == "rejected"
-        effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, crowd.pair_sd)
+        effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, _PAIR_SD)
         chance = random.Random(digest("choice", self.name, pair_id)).random()
         return chance < crowd.agreement + effect + self.effect
 
     def rate(self, story_id: str, html: str, again: int = 0) -> dict[str, str]:
         """The fields of a page of ratings; another opinion each time it is rated `again`."""
         crowd, found = self._crowd, {}
-        quality = random.Random(digest("pair", crowd.seed, story_id)).gauss(0, crowd.pair_sd)
+        quality = random.Random(digest("pair", crowd.seed, story_id)).gauss(0, _PAIR_SD)
         for legend, inputs in _LINE.findall(html):
             fields, numbers = zip(*_OPTION.findall(inputs), strict=True)
             field = fields[0]
             draw = random.Random(digest("rating", self.name, story_id, field, again))
             asked = re.search(r"choose (\S+) here", legend)
-            share = 0.5 + quality + self.effect + draw.gauss(0, crowd.noise_sd)
+            share = 0.5 + quality + self.effect + draw.gauss(0, _NOISE_SD)
             place = round(min(max(share, 0), 1) * (len(numbers) - 1))
             if self.is_careless:
                 place = draw.randrange(len(numbers))

@@ -22,6 +22,8 @@ from litbench.tables import read_table
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
 _WORD = rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’][^\W{_UNSPACED}]+)*"
+# Words of fewer training stories are left out.
+_MIN_STORIES = 2
 
 
 @dataclass
@@ -31,12 +33,10 @@ class BagOfWordsOptions:
     Attributes:
         c: inverse regularisation strengths to select from, in folds of the training pairs.
         folds: number of these folds, by prompt.
-        min_stories: leave out words of fewer training stories.
     """
 
     c: list[float] = field(default_factory=lambda: [0.1, 1.0, 10.0, 100.0])
     folds: int = 5
-    min_stories: int = 2
 
     def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "BagOfWords":
         """Train on a pairs table; deterministic, writes no files."""
@@ -98,12 +98,11 @@ class BagOfWords(ScoreRater):
         return {"c": self.c, "words": len(self.coefficients)}
 
 
-def word_vectors(stories: Sequence[str], min_stories: int = 2) -> tuple[Any, Any]:
+def word_vectors(stories: Sequence[str]) -> tuple[Any, Any]:
     """The tf-idf vectors of stories, of length 1, and their fitted vectorizer.
 
     Args:
         stories: shape (n,).
-        min_stories: leave out words of fewer stories.
 
     Returns:
         A TfidfVectorizer, and a sparse matrix of shape (n, words).
@@ -111,14 +110,14 @@ def word_vectors(stories: Sequence[str], min_stories: int = 2) -> tuple[Any, Any
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
 
     vectorizer = TfidfVectorizer(
-        token_pattern=_WORD, min_df=min_stories, sublinear_tf=True, dtype=np.float64
+        token_pattern=_WORD, min_df=_MIN_STORIES, sublinear_tf=True, dtype=np.float64
     )
     try:
         return vectorizer, vectorizer.fit_transform(stories)
     except ValueError as error:
         raise DataError(
-            f"a bag of words needs words in {min_stories} or more stories, and the "
-            f"{len(stories)} training stories have none: lower min_stories, or leave it out"
+            f"a bag of words needs words in {_MIN_STORIES} or more stories, and the "
+            f"{len(stories)} training stories have none: leave it out"
         ) from error
 
 
@@ -138,7 +137,7 @@ def fit_bag_of_words(
         raise DataError(f"{pairs.num_rows} pairs are too few for a bag of words: give at least two")
     blinded, first_chosen = blind(pairs)
     stories = sorted({story for pair in blinded for story in (pair.first, pair.second)})
-    vectorizer, vectors = word_vectors(stories, options.min_stories)
+    vectorizer, vectors = word_vectors(stories)
     row_of = {story: row for row, story in enumerate(stories)}
     sides = ([row_of[getattr(p, side)] for p in blinded] for side in ("first", "second"))
     first, second = (vectors[rows] for rows in sides)
