@@ -139,6 +139,8 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
     Raises:
         DataError: no two people rated the same two texts of a prompt, or there are too few texts.
     """
+    from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
+
     by_prompt: dict[str, dict[str, dict[tuple[str, int], float]]] = defaultdict(dict)
     for row in grades:
         of_rater = by_prompt[row["prompt_id"]].setdefault(row["rater"], {})
@@ -169,13 +171,7 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
         float(np.mean([variance - noise / number for variance, number in of]))
         for of in (of_raters, of_texts)
     )
-    design = np.array(
-        [
-            [writer == one for one in writers] + [prompt == one for one in prompts]
-            for writer, prompt, *_ in cells
-        ],
-        dtype=float,
-    )
+    design = OneHotEncoder(sparse_output=False).fit_transform([cell[:2] for cell in cells])
     means = np.array([cell[2] for cell in cells])
     rest = means - design @ np.linalg.lstsq(design, means, rcond=None)[0]
     text = float((rest**2).sum()) / left - noise * float(np.mean([1 / cell[3] for cell in cells]))
