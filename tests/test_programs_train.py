@@ -228,12 +228,11 @@ def test_trackers_get_config_and_held_out_result(train, tmp_path, monkeypatch):
     assert not list(folder.glob("checkpoints-*"))
 
 
-def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
+def test_command_shows_a_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     """Through a pseudo-terminal, as `script` makes one."""
-    program = ROOT / "train" / "bradley_terry.py"
     command = (
-        f"stty cols 100 rows 40; {sys.executable} {program} --pairs {pairs_file} "
-        f"--output_dir {tmp_path / 'tty'} --split train "
+        f"stty cols 100 rows 40; {sys.executable} -m litbench train bradley_terry "
+        f"--pairs {pairs_file} --output_dir {tmp_path / 'tty'} --split train "
         f"--model_name_or_path {tiny_model('llama')} --max_length 64 "
         "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"
     )
