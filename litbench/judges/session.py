@@ -404,10 +404,10 @@ def run_sessions(
             except UnfinishedError as error:
                 session.reason = str(error)
             ended[index] = session
-            bar.update()
             # Clients of the same model share its dollars.
             dollars = {client.name: client.budget.dollars for client in clients.values()}
-            bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"})
+            bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"}, refresh=False)
+            bar.update()
             while expected in ended:
                 add(ended.pop(expected))
                 expected += 1
