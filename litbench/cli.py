@@ -400,7 +400,8 @@ def _run_member(group: str, words: list[str]) -> None:
     if package is None:
         _run_function(f"litbench.human_study.command:{name}")
     else:
-        runpy.run_module(f"{package}.{name}", run_name="__main__")
+        # As `__main__`, so that trainers can pickle the config.
+        runpy.run_module(f"{package}.{name}", run_name="__main__", alter_sys=True)
 
 
 def _extra_of(library: str, preferred: str = "train") -> str | None:
