@@ -50,7 +50,7 @@ storyer() {
     raters+=", smollm2: {kind: reward, model_name_or_path: '$SMOLLM2', max_length: 1024, learning_rate: 1.0e-5}}"
     if [ -n "$TINY" ]; then
         seeds=0
-        raters="{longer: {kind: longer}, minilm: {kind: reward, model_name_or_path: '$MINILM', max_length: 128, max_steps: 1}}"
+        raters="{longer: {kind: longer}, minilm: {kind: reward, model_name_or_path: '$MINILM', max_length: 128, max_steps: 1, gradient_accumulation_steps: 1}}"
     fi
     for seed in $seeds; do
         $PYTHON -m litbench eval crossvalidate --pairs "$PAIRS" --out "$OUT/storyer_$seed" --seed "$seed" \

@@ -16,7 +16,6 @@ import inspect
 import logging
 import os
 import re
-import runpy
 import signal
 import sys
 import typing
@@ -400,8 +399,9 @@ def _run_member(group: str, words: list[str]) -> None:
     if package is None:
         _run_function(f"litbench.human_study.command:{name}")
     else:
-        # As `__main__`, so that trainers can pickle the config.
-        runpy.run_module(f"{package}.{name}", run_name="__main__", alter_sys=True)
+        # Not by runpy: trainers pickle the config, whose class must be found in its module.
+        program = importlib.import_module(f"{package}.{name}")
+        run_program(program.main, program.Config, program.__doc__)
 
 
 def _extra_of(library: str, preferred: str = "train") -> str | None:

@@ -34,10 +34,7 @@ class Estimate:
 
     def interval(self) -> Interval:
         """As an interval, with NaN for null."""
-        mean, low, high = (
-            math.nan if one is None else one for one in (self.mean, self.low, self.high)
-        )
-        return Interval(mean, low, high, self.n, self.clusters, self.effective_clusters)
+        return Interval.of(vars(self))
 
 
 @dataclass

@@ -15,7 +15,6 @@ from pyarrow import csv
 from tolerance import assert_same
 
 import litbench
-from litbench import cli
 from litbench.cli import Score, score
 from litbench.errors import ConfigError, DataError
 from litbench.models import trained_columns
@@ -229,12 +228,11 @@ def test_trackers_get_config_and_held_out_result(train, tmp_path, monkeypatch):
     assert not list(folder.glob("checkpoints-*"))
 
 
-def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
+def test_command_shows_a_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     """Through a pseudo-terminal, as `script` makes one."""
-    program = ROOT / "train" / "bradley_terry.py"
     command = (
-        f"stty cols 100 rows 40; {sys.executable} {program} --pairs {pairs_file} "
-        f"--output_dir {tmp_path / 'tty'} --split train "
+        f"stty cols 100 rows 40; {sys.executable} -m litbench train bradley_terry "
+        f"--pairs {pairs_file} --output_dir {tmp_path / 'tty'} --split train "
         f"--model_name_or_path {tiny_model('llama')} --max_length 64 "
         "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"
     )
@@ -369,15 +367,3 @@ def test_unknown_columns_of_own_pairs_are_an_error(train, tmp_path):
     message = "which column is the rejected; the columns are heading, a, b: give --rejected COLUMN"
     with pytest.raises(DataError, match=message):
         train(pairs=str(source), split=None, chosen="a")
-
-
-def test_a_program_run_as_a_command_saves_its_checkpoints(
-    tiny_model, pairs_file, tmp_path, monkeypatch
-):
-    folder = tiny_model("llama", head="reward")
-    keys = {"pairs": pairs_file, "output_dir": tmp_path / "run", "model_name_or_path": folder}
-    keys |= {"max_length": 64, "per_device_train_batch_size": 20, "use_cpu": "true"}
-    words = [word for key, value in keys.items() for word in (f"--{key}", str(value))]
-    monkeypatch.setattr(sys, "argv", ["litbench", "train", "bradley_terry", *words])
-    cli.main()
-    assert (tmp_path / "run/model/run.json").exists()

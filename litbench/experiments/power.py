@@ -139,6 +139,8 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
     Raises:
         DataError: no two people rated the same two texts of a prompt, or there are too few texts.
     """
+    from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
+
     by_prompt: dict[str, dict[str, dict[tuple[str, int], float]]] = defaultdict(dict)
     for row in grades:
         of_rater = by_prompt[row["prompt_id"]].setdefault(row["rater"], {})
@@ -169,13 +171,7 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
         float(np.mean([variance - noise / number for variance, number in of]))
         for of in (of_raters, of_texts)
     )
-    design = np.array(
-        [
-            [writer == one for one in writers] + [prompt == one for one in prompts]
-            for writer, prompt, *_ in cells
-        ],
-        dtype=float,
-    )
+    design = OneHotEncoder(sparse_output=False).fit_transform([cell[:2] for cell in cells])
     means = np.array([cell[2] for cell in cells])
     rest = means - design @ np.linalg.lstsq(design, means, rcond=None)[0]
     text = float((rest**2).sum()) / left - noise * float(np.mean([1 / cell[3] for cell in cells]))
@@ -336,7 +332,19 @@ _HEADINGS = {
 }
 
 
-def _text(rows: Sequence[Mapping[str, Any]], note: str) -> str:
+# What a table of cases, of grades and of judges says below, by a column that only it has.
+_NOTES = {
+    "pairs": "Prompts: effective number. Detectable: the difference of two raters at the same\n"
+    "disagreement, or the agreement of one rater. Needs: effective prompts with as many pairs each,"
+    " or pairs\nof the same prompts.",
+    "sessions": "Deviation: of the difference on one prompt, over prompts.",
+    "judge": "Agreement with the other annotators' mean, against: of one annotator.\n"
+    "Judge: number of people whose mean is as exact. Texts: of a prompt. Deviation: of the "
+    "difference\nof both on one prompt.",
+}
+
+
+def _text(rows: Sequence[Mapping[str, Any]], power: float) -> str:
     """The rows as a table for a terminal, with the columns that they have."""
 
     def cell(key: str, value: Any) -> str:
@@ -349,7 +357,8 @@ def _text(rows: Sequence[Mapping[str, Any]], note: str) -> str:
 
     keys = [key for key in _HEADINGS if key in rows[0]]
     table = [[_HEADINGS[key] for key in keys], *([cell(k, row[k]) for k in keys] for row in rows)]
-    return f"{show(table)}\n{note}"
+    note = next(text for name, text in _NOTES.items() if name in rows[0])
+    return f"{show(table)}\n\nAt a power of {power:g}. {note}\n"
 
 
 def run_power(config: PowerConfig, program: str) -> None:
@@ -378,37 +387,10 @@ def run_power(config: PowerConfig, program: str) -> None:
         for criterion, spread in spreads.items():
             row = {"name": f"{name}: {criterion}", **asdict(one)}
             judges.append(row | judge_plan(one, spread, config.power, alpha))
-    texts = []
-    if rows:
-        texts.append(
-            _text(
-                rows,
-                f"\nAt a power of {config.power:g}. Prompts: effective number. Detectable: the "
-                "difference of two raters at the same\ndisagreement, or the agreement of one rater."
-                " Needs: effective prompts with as many pairs each, or pairs\nof the same "
-                "prompts.\n",
-            )
-        )
-    if graded:
-        texts.append(
-            _text(
-                graded,
-                f"\nAt a power of {config.power:g}. Deviation: of the difference on one prompt, "
-                "over prompts.\n",
-            )
-        )
-    if judges:
-        texts.append(
-            _text(
-                judges,
-                f"\nAt a power of {config.power:g}. Agreement with the other annotators' mean, "
-                "against: of one annotator.\nJudge: number of people whose mean is as exact. "
-                "Texts: of a prompt. Deviation: of the difference\nof both on one prompt.\n",
-            )
-        )
-    text = "\n".join(texts)
+    tables = [found for found in (rows, graded, judges) if found]
+    text = "\n".join(_text(found, config.power) for found in tables)
     table = pa.concat_tables(
-        [pa.Table.from_pylist(found) for found in (rows, graded, judges) if found],
+        [pa.Table.from_pylist(found) for found in tables],
         promote_options="permissive",
     )
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))

@@ -27,6 +27,7 @@ from scipy.optimize import linear_sum_assignment
 from litbench.errors import DataError
 from litbench.human_study.plan import Study, read_plan, reading_text, reading_time
 from litbench.human_study.store import Page, Shown, Store, page_of
+from litbench.metrics.human_study import ANSWERED
 from litbench.records import RATINGS, STORIES, Column, Schema
 from litbench.sources.ratings import grades_of, story_digest
 from litbench.store import read_manifest, read_manifest_of
@@ -47,23 +48,11 @@ ANSWERS = Schema(
         Column("position", "integer", "place of the story in its group"),
         Column("ratings", "text", "JSON object: criterion to number", required=True),
         Column("is_right", "integer", "1 if the named number was chosen, else 0; null: not asked"),
-        Column("seconds", "number", "time from the first look at the page to the first answer"),
-        Column("hurried", "integer", "answers sent back because they came too early"),
-        Column("reason", "text", "what the reader wrote"),
-        Column("version", "text", "version of the page"),
-        Column("answered_utc", "time", "when the first answer came"),
-        Column("finished", "integer", "1 if the reader finished, else 0"),
+        *ANSWERED,
         Column("excluded", "text", "rules of the plan that leave the reader out; null: none"),
     ),
     key=("reader", "place"),
 )
-_ANSWERS = """
-select hashed(reader) as reader, place, pair_id as story_id, cast("order" as integer) as position,
-    answer as ratings, is_right, seconds, hurried, reason, version,
-    cast(answered as integer) as answered_utc, state = 'finished' as finished
-from choices join readers using (number)
-where answered is not null and kind in ('rating', 'checked') order by answered
-"""
 # The pages of one group of a reader.
 _GROUP = """
 select choices.* from choices join readers using (number)
@@ -296,15 +285,20 @@ class RatingStore(Store):
 
     def answers(self) -> pa.Table:
         """All answers; table with the schema ANSWERS, whose readers are salted hashes."""
-        rows = [dict(row) for row in self._all(_ANSWERS)]
         names = [criterion.name for criterion in self.study.rubric.criteria]
-        for row in rows:
-            given = json.loads(row["ratings"])
-            ratings = {name: given[f"rating{at}"] for at, name in enumerate(names)}
-            row["ratings"] = json.dumps(ratings, ensure_ascii=False)
         excluded = {row["reader"]: "; ".join(row["excluded"]) for row in self.readers()}
-        for row in rows:
-            row["excluded"] = excluded[row["reader"]] or None
+        rows = []
+        for row in self._answered():
+            if row["kind"] in self.counted:
+                given = json.loads(row["answer"])
+                ratings = {name: given[f"rating{at}"] for at, name in enumerate(names)}
+                about = {
+                    "story_id": row["pair_id"],
+                    "position": row["order"] and int(row["order"]),
+                    "ratings": json.dumps(ratings, ensure_ascii=False),
+                    "excluded": excluded[row["reader"]] or None,
+                }
+                rows.append(row | about)
         return pa.Table.from_pylist(rows, ANSWERS.arrow())
 
     def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:

@@ -62,9 +62,10 @@ select coalesce(max(at), 0.0) from (
     select seen as at from readers union all select max(shown, coalesce(answered, 0)) from choices
 )
 """
-_CHOICES = """
-select hashed(reader) as reader, place, kind, pair_id, "order", outcome, is_right, seconds, hurried,
-    reason, version, cast(answered as integer) as answered_utc, state = 'finished' as finished
+_ANSWERED = """
+select hashed(reader) as reader, place, kind, pair_id, "order", outcome, answer, is_right, seconds,
+    hurried, reason, version, cast(answered as integer) as answered_utc,
+    state = 'finished' as finished
 from choices join readers using (number) where answered is not null order by answered
 """
 
@@ -431,7 +432,10 @@ class Store:
 
     def choices(self) -> pa.Table:
         """All answered pages; table with the schema CHOICES, whose readers are salted hashes."""
-        return pa.Table.from_pylist([dict(row) for row in self._all(_CHOICES)], CHOICES.arrow())
+        return pa.Table.from_pylist(self._answered(), CHOICES.arrow())
+
+    def _answered(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._all(_ANSWERED)]
 
     def readers(self) -> list[dict[str, Any]]:
         """The results of every reader, see `reader_results`."""

@@ -23,6 +23,15 @@ from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
 from litbench.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
 
+# Columns of every answered page.
+ANSWERED = (
+    Column("seconds", "number", "time from the first look at the page to the answer"),
+    Column("hurried", "integer", "answers sent back because they came too early"),
+    Column("reason", "text", "what the reader wrote"),
+    Column("version", "text", "version of the page"),
+    Column("answered_utc", "time", "when the answer came"),
+    Column("finished", "integer", "1 if the reader finished, else 0"),
+)
 CHOICES = Schema(
     "choices",
     (
@@ -49,12 +58,7 @@ CHOICES = Schema(
             choices=("chosen", "rejected", "tie"),
         ),
         Column("is_right", "integer", "1 if a check was answered right, else 0; null for no check"),
-        Column("seconds", "number", "time from the first look at the page to the answer"),
-        Column("hurried", "integer", "answers sent back because they came too early"),
-        Column("reason", "text", "what the reader wrote"),
-        Column("version", "text", "version of the page"),
-        Column("answered_utc", "time", "when the answer came"),
-        Column("finished", "integer", "1 if the reader finished, else 0"),
+        *ANSWERED,
     ),
     key=("reader", "place"),
 )

@@ -7,7 +7,7 @@ methods (docs/statistics.md). Choices also share readers, and pairs of texts sha
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,14 @@ class Interval:
     n: int
     clusters: int
     effective_clusters: float
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Interval":
+        """The interval of JSON values, of which unknown ones are null."""
+        known: dict[str, Any] = {
+            key: math.nan if one is None else one for key, one in values.items()
+        }
+        return cls(**known)
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"

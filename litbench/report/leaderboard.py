@@ -178,14 +178,7 @@ def judges_section(judges: Sequence[LeaderboardRow]) -> Section:
 
 def annotators_section(found: Mapping[str, Any]) -> Section:
     """One annotator against the others; `found` is the content of annotators.json."""
-
-    def interval(value: Mapping[str, Any]) -> Interval:
-        known: dict[str, Any] = {
-            key: math.nan if item is None else item for key, item in value.items()
-        }
-        return Interval(**known)
-
-    one = interval(found["one_annotator"])
+    one = Interval.of(found["one_annotator"])
     limit = f"differ by less than {found['min_gap']:g}" if found["min_gap"] else "are equal"
     note = (
         "Each annotator is left out in turn, and the mean of the others is the label for that "
@@ -198,13 +191,13 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
     )
     rows: list[list[Any]] = [[ONE_ANNOTATOR, Cell(scale=one), one, "reference"]]
     for row in found["raters"]:
-        agreement, comparison = interval(row["agreement"]), row["comparison"]
+        agreement, comparison = Interval.of(row["agreement"]), row["comparison"]
         difference = stacked(
-            interval(comparison["difference"]), p_value(comparison["p_holm"]), is_signed=True
+            Interval.of(comparison["difference"]), p_value(comparison["p_holm"]), is_signed=True
         )
         rows.append([row["rater"], Cell(scale=agreement), agreement, difference])
     alpha = as_cell(math.nan if found["alpha"] is None else found["alpha"]).text
-    two = write_interval(interval(found["two_annotators"]))
+    two = write_interval(Interval.of(found["two_annotators"]))
     remarks = [
         f"{found['annotators']} annotators, {found['pairs']:,} pairs, {one.clusters} prompts, "
         f"{one.n:,} comparisons. Two annotators prefer the same story in {two} of the pairs; "

@@ -443,12 +443,7 @@ class Episode:
         if self._is_full:
             prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
         text = await self._ask(f"turn_{turn}", prompt, texts)
-        beat = read_beat(
-            text,
-            list(self._names),
-            responder,
-            as_published=self._as_published,
-        )
+        beat = read_beat(text, list(self._names), responder, as_published=self._as_published)
         is_safe = not beat.text
         if is_safe:
             beat = replace(beat, text=self.prompts["safe_text"])
@@ -532,13 +527,9 @@ class Episode:
     async def _offer(self, beat: Beat, turn: int, count: int, shifted: bool) -> list[str]:
         """The choices of the next turn."""
         ending = may_end(self._countdown, self.history)
-        kind = (
-            "ending"
-            if ending
-            else "shift"
-            if shifted
-            else ("late" if self._pace.must_change(count) else "normal")
-        )
+        kind = "late" if self._pace.must_change(count) else "normal"
+        if ending or shifted:
+            kind = "ending" if ending else "shift"
         fallback = self.prompts["fallback_choices"][kind]
         # In the published code the guard's branches never reach the reader.
         is_branched = bool(beat.branches) and not self._as_published
@@ -673,12 +664,9 @@ class Episode:
     async def _make_artifact(self, turn: int, wanted: Mapping[str, Any]) -> None:
         """Make an element, once more if it is too much like a former one."""
         described = {
-            name: text_of(wanted, key)
-            for name, key in (
-                ("type", "element_type"),
-                ("description", "description"),
-                ("purpose", "purpose"),
-            )
+            "type": text_of(wanted, "element_type"),
+            "description": text_of(wanted, "description"),
+            "purpose": text_of(wanted, "purpose"),
         }
         rule = self.options.novelty
 
