@@ -307,11 +307,10 @@ def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
     file = stories.out / "stories.parquet"
     if config.input == "sample":
         rules["label_source"] = "planted"
-    times = pq.read_table(file, columns=["created_utc"])["created_utc"]
+    times, scores = pq.read_table(file, columns=["created_utc", "score"]).columns
     if rules["chosen_later"] and times.null_count == len(times):
         rules["chosen_later"] = False
         print("no column of times (--time): the chosen story of a pair may be the earlier one")
-    scores = pq.read_table(file, columns=["score"])["score"]
     is_rating = pa.types.is_floating(scores.type) or stories.columns.get("score") in _RATINGS
     if is_rating and rules["label_source"] == "votes":
         rules["label_source"] = "people"

@@ -14,15 +14,14 @@ import functools
 import itertools
 import json
 import math
-import os
 import sqlite3
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TextIO, TypedDict, Unpack
+from typing import Any, NamedTuple, TextIO, TypedDict, Unpack
 
 import duckdb
 import numpy as np
@@ -36,7 +35,7 @@ from litbench.config import nearest
 from litbench.errors import DataError
 from litbench.hub import is_name, open_stream
 from litbench.progress import ProgressBar
-from litbench.records import STORIES, Schema
+from litbench.records import STORIES, Schema, is_text
 from litbench.text import count_words, digest
 
 # Column with the number of each row in the source, counted from 1.
@@ -46,15 +45,17 @@ CHUNK_BYTES = 64 << 20
 
 _MOST_COLUMNS = 1_000
 _LARGEST_LINE = 256 << 20
+# Characters of JSON lines that are read at a time. Larger blocks take five times as long, because
+# the memory of each is requested from the system.
+_BLOCK = 1 << 20
 # Largest column of a Parquet row group that is read as a dictionary.
 _LARGEST_CODED = 16 << 20
 # Column with a hash of each row's key, to find repeated keys.
 _KEY = "(key)"
-_PROBLEM, _VALUE = "(problem)", "(value)"
+_PROBLEM = "(problem)"
 # Prefix of the column with the whole numbers among scores, null for other scores.
 _WHOLE_SCORE = "(whole) "
-_INTERNAL = (ROW, _KEY, _PROBLEM, _VALUE)
-_JSON = pa.json_(pa.large_string())
+_INTERNAL = (ROW, _KEY, _PROBLEM)
 
 # Called for each broken row with its number, the column, the reason and the value.
 Problem = Callable[..., None]
@@ -88,6 +89,14 @@ class RejectedRows:
                 "TMPDIR to another one"
             ) from error
 
+    def reject(
+        self, table: pa.Table, broken: pa.ChunkedArray, file: str, column: str, reason: str
+    ) -> pa.Table:
+        """Add the rows of a numbered table where `broken` is true, and return the other rows."""
+        for row in table[ROW].filter(broken).to_pylist():
+            self.add(file, row, column, reason)
+        return table.filter(pc.invert(broken))
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """All rows, sorted by file and row: file, row, column, reason, start of the value."""
@@ -118,7 +127,21 @@ class RejectedRows:
         return (dict(zip(names, row, strict=True)) for row in self._database.execute(query))
 
 
-# Sources: chunks with the source's columns and each row's number in `ROW` ----------------------
+# Sources: chunks with the source's columns and each row's number --------------------------------
+
+
+class _Chunk(NamedTuple):
+    """Rows of a source.
+
+    Attributes:
+        names: names of the source's columns.
+        rows: table that the SQL below reads under the name `raw`.
+        sql: SQL of a relation with the columns "(0)", "(1)", ... in the order of `names`, and ROW.
+    """
+
+    names: Sequence[str]
+    rows: pa.Table
+    sql: str = "raw"
 
 
 def _without(table: pa.Table, *names: str) -> pa.Table:
@@ -126,12 +149,7 @@ def _without(table: pa.Table, *names: str) -> pa.Table:
     return table.select(kept)
 
 
-def _numbered(table: pa.Table, numbers: Any) -> pa.Table:
-    _check_columns(table.column_names)
-    return _without(table, *_INTERNAL).append_column(ROW, pa.array(numbers))
-
-
-def _check_columns(names: Sequence[str]) -> None:
+def _check_columns(names: Collection[str]) -> None:
     if len(names) > _MOST_COLUMNS:
         raise ValueError(
             f"has more than {_MOST_COLUMNS:,} columns: put keys that differ by row into one object"
@@ -142,9 +160,40 @@ def _bar(total: int | None, unit: str) -> Any:
     return ProgressBar(total=total, desc="reading", unit=unit, unit_scale=True, leave=False)
 
 
+def _chunk(table: pa.Table, numbers: Any, problem: Problem, encoding: str = "utf-8") -> _Chunk:
+    """Return a chunk without the rows whose text is not UTF-8, in types that DuckDB reads."""
+    _check_columns(table.column_names)
+    table = _without(table, *_INTERNAL)
+    names, count = table.column_names, table.num_columns
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    rows = pa.table([*columns, pa.array(numbers)], [*(f"({k})" for k in range(count)), ROW])
+    rows = _valid(rows, "(row)", problem, encoding)
+    return _Chunk(names, pa.table(list(map(_readable, rows.columns)), rows.column_names))
+
+
+def _valid(rows: pa.Table, where: str, problem: Problem, encoding: str) -> pa.Table:
+    """Remove rows with text that is not UTF-8; `where` and `encoding` are for the message."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        kept = []
+        for index in range(rows.num_rows):
+            try:
+                for column in rows.columns:
+                    column[index].as_py()
+                kept.append(index)
+            except UnicodeDecodeError:
+                problem(rows[ROW][index].as_py(), where, f"bytes that are not {encoding.upper()}")
+        rows = rows.take(pa.array(kept, pa.int64()))
+    return rows
+
+
 def _batch_chunks(
     batches: Iterable[pa.RecordBatch], total: int | None, problem: Problem, most: float = math.inf
-) -> Iterator[pa.Table]:
+) -> Iterator[_Chunk]:
     """Split batches into chunks; raises ValueError if they decode to more than `most` bytes."""
     done = decoded = 0
     with _bar(total, " rows") as bar:
@@ -156,31 +205,9 @@ def _batch_chunks(
             step = max(1, min(CHUNK_ROWS, table.num_rows * CHUNK_BYTES // max(size, 1)))
             for start in range(0, table.num_rows, step):
                 part = table.slice(start, step)
-                yield _valid(_numbered(part, np.arange(part.num_rows) + done + 1), problem)
+                yield _chunk(part, np.arange(part.num_rows) + done + 1, problem)
                 done += part.num_rows
                 bar.update(part.num_rows)
-
-
-def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
-    """Remove rows with text that is not UTF-8, and convert the columns to types of DuckDB."""
-    columns = [
-        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-        for column in chunk.columns
-    ]
-    chunk = pa.table(columns, chunk.column_names)
-    try:
-        chunk.validate(full=True)
-    except pa.ArrowInvalid:
-        kept = []
-        for index in range(chunk.num_rows):
-            try:
-                for column in chunk.columns:
-                    column[index].as_py()
-                kept.append(index)
-            except UnicodeDecodeError:
-                problem(chunk[ROW][index].as_py(), "(row)", "bytes that are not UTF-8")
-        chunk = chunk.take(pa.array(kept, pa.int64()))
-    return pa.table(list(map(_readable, chunk.columns)), chunk.column_names)
 
 
 def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -199,7 +226,7 @@ def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
         else to_json(value, bytes_mode="base64", inf_nan_mode="null", fallback=str).decode()
         for value in column.to_pylist()
     )
-    return pa.chunked_array([pa.array(texts, pa.large_string())]).cast(_JSON)
+    return pa.chunked_array([pa.array(texts, pa.large_string())]).cast(pa.json_(pa.large_string()))
 
 
 def _check_decoded(size: int, most: float) -> None:
@@ -216,140 +243,119 @@ def _decoded_size(column: pa.Array) -> int:
     if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         return _decoded_size(column.flatten())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else None
-    if kind is not None and (_is_text(kind) or pa.types.is_binary(kind)):
+    if kind is not None and (is_text(kind) or pa.types.is_binary(kind)):
         lengths = pc.binary_length(column.dictionary).take(column.indices)
         return pc.sum(lengths).as_py() or 0
     return int(column.nbytes)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
-    """Open a text file; invalid bytes become surrogates, which are rejected row by row."""
+    """Open a text file; invalid bytes become surrogates, which `_as_bytes` turns back."""
     encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     return path.open(encoding=encoding, errors="surrogateescape", newline=newline)
 
 
-def _text_chunks(
-    file: Any, rows: Iterable[tuple[int, Sequence[str]]], names: Sequence[str], problem: Problem
-) -> Iterator[pa.Table]:
-    """Yield chunks of numbered rows of texts; empty texts become null."""
-    numbers: list[int] = []
-    records: list[Sequence[str]] = []
-    size = 0
-
-    def chunk() -> pa.Table:
-        fields = ([text or None for text in texts] for texts in zip(*records, strict=True))
-        columns = [pa.array(values, pa.large_string()) for values in fields]
-        return _numbered(pa.table(columns, names), numbers)
-
-    with _bar(os.fstat(file.fileno()).st_size, "B") as bar:
-        for number, values in rows:
-            try:
-                "".join(values).encode()
-            except UnicodeEncodeError as error:
-                reason = f"bytes that are not {file.encoding.removesuffix('-sig').upper()}"
-                problem(
-                    number,
-                    "(line)" if names == ["line"] else "(row)",
-                    reason,
-                    f"at character {error.start}",
-                )
-                continue
-            numbers.append(number)
-            records.append(values)
-            size += sum(map(len, values))
-            if len(numbers) >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                bar.update(file.buffer.tell() - bar.n)
-                yield chunk()
-                numbers, records, size = [], [], 0
-        if numbers:
-            yield chunk()
+def _as_bytes(text: str) -> bytes:
+    """Encode in UTF-8; bytes that were invalid in the file stay invalid, for `_valid`."""
+    return text.encode("utf-8", "surrogateescape")
 
 
-def _json_texts(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
-    """Yield the non-blank lines of JSONL, or the elements of a JSON array, as column `line`."""
+def _lines(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+    """Yield the lines of JSONL, or the elements of a JSON array, as column `line`, with ROW."""
 
-    def lines() -> Iterator[tuple[int, Sequence[str]]]:
-        number = 0
-        while line := file.readline(_LARGEST_LINE):
-            number += 1
-            if len(line) == _LARGEST_LINE:
-                raise ValueError(f"line {number} has more than {_LARGEST_LINE:,} characters")
-            if not line.isspace():
-                yield number, (line,)
+    def joined() -> pa.Table:
+        return _valid(pa.concat_tables(blocks).combine_chunks(), "(line)", problem, encoding)
 
-    def elements() -> Iterator[tuple[int, Sequence[str]]]:
-        query = "SELECT unnest(from_json(?::JSON, '[\"JSON\"]'))::VARCHAR"
-        yield from enumerate(duckdb.execute(query, [file.read()]).fetchall(), start=1)
+    with _open_text(path, encoding, "\n") as file, _bar(path.stat().st_size, "B") as bar:
+        if path.suffix == ".json":
+            query = "SELECT unnest(from_json(?::JSON, '[\"JSON\"]'))::VARCHAR"
+            elements = [text for (text,) in duckdb.execute(query, [file.read()]).fetchall()]
+            yield pa.table([elements, np.arange(len(elements)) + 1], ["line", ROW])
+            return
+        number, blocks = 1, list[pa.Table]()
+        while text := file.read(min(_BLOCK, CHUNK_BYTES)) + file.readline(_LARGEST_LINE):
+            if len(text) > _LARGEST_LINE:
+                raise ValueError(f"has a line of more than {_LARGEST_LINE:,} characters")
+            blocks.append(_split_lines(text, number))
+            number += blocks[-1].num_rows
+            bar.update(file.buffer.tell() - bar.n)
+            if sum(block.nbytes for block in blocks) >= CHUNK_BYTES // 4:
+                yield joined()
+                blocks = []
+        if blocks:
+            yield joined()
 
-    with _open_text(path, encoding, "\n") as file:
-        rows = elements() if path.suffix == ".json" else lines()
-        yield from _text_chunks(file, rows, ["line"], problem)
+
+def _split_lines(text: str, number: int) -> pa.Table:
+    content = _as_bytes(text if text.endswith("\n") else text + "\n")
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n")) + 1
+    offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int64))
+    lines = pa.LargeStringArray.from_buffers(len(ends), offsets, pa.py_buffer(content))
+    return pa.table([lines, np.arange(len(ends)) + number], ["line", ROW])
 
 
-def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
     """Yield the rows of JSONL, or of a JSON array.
 
     The file is read twice: for the names and types of its columns, and for its rows. A column
     therefore has the same type in all chunks, even if some rows do not have it.
     """
-    with closing(_database().cursor()) as connection:
-        types, broken = _json_columns(connection, _json_texts(path, encoding, problem), problem)
-        pointers = _pointers(types)
-        values = [
-            f"nullif(j[{k}]::VARCHAR, 'null')" if kind == "JSON" else f"TRY_CAST(s[{k}] AS {kind})"
-            for k, kind in enumerate(types.values(), start=1)
-        ]
-        query = (
-            f"SELECT {', '.join(values)} FROM (SELECT json_extract(line, {pointers}) AS j, "  # noqa: S608
-            f"json_extract_string(line, {pointers}) AS s FROM raw)"
-        )
-        for lines in _json_texts(path, encoding, lambda *_: None):
-            good = lines.filter(pc.invert(pc.is_in(lines[ROW], value_set=broken)))
-            if types and good.num_rows:
-                table = connection.register("raw", good).sql(query).to_arrow_table()
-                columns = [
-                    column.cast(_JSON) if kind == "JSON" else column
-                    for column, kind in zip(table.columns, types.values(), strict=True)
-                ]
-                yield _numbered(pa.table(columns, list(types)), good[ROW].combine_chunks())
-
-
-def _json_columns(
-    connection: duckdb.DuckDBPyConnection, chunks: Iterable[pa.Table], problem: Problem
-) -> tuple[dict[str, str], pa.Array]:
-    """Return the SQL types of the columns of JSON by name, and the numbers of broken rows."""
-    types_of: dict[str, set[str]] = {}
-    broken: list[int] = []
-    for chunk in chunks:
-        sql = "SELECT TRY(json_keys(line)), json_valid(line) FROM raw"
-        keys, valid = connection.register("raw", chunk).sql(sql).to_arrow_table().columns
-        empty = pc.equal(pc.fill_null(pc.list_value_length(keys), 0), 0)
-        for row in chunk.append_column("valid", valid).filter(empty).to_pylist():
-            if row["line"].strip() != "{}":
-                reason = "not a JSON object" if row["valid"] else "not JSON"
-                problem(row[ROW], "(line)", reason, row["line"][:60])
-                broken.append(row[ROW])
-        names = pc.unique(pc.list_flatten(keys)).to_pylist()
-        _check_columns(list(types_of.keys() | set(names)))
-        connection.register("raw", chunk.filter(pc.invert(empty)))
-        pointers = _pointers(names)
-        # json_type returns UBIGINT for every integer that is not negative.
-        is_large = "lambda v: v IS NOT NULL AND TRY_CAST(v AS BIGINT) IS NULL"
-        large = f"list_transform(json_extract_string(line, {pointers}), {is_large})"
-        kinds = f"SELECT DISTINCT json_type(line, {pointers}), {large} FROM raw"  # noqa: S608
-        for types, larges in connection.sql(kinds).fetchall():
-            for name, kind, is_large in zip(names, types, larges, strict=True):
-                whole = "HUGEINT" if is_large else "BIGINT"
-                types_of.setdefault(name, set()).add(
-                    whole if kind in ("BIGINT", "UBIGINT") else kind
-                )
-    return {name: _sql_type(kinds) for name, kinds in types_of.items()}, pa.array(
-        broken, pa.int64()
+    types, broken = _json_columns(_lines(path, encoding, problem), problem)
+    mixed = [name for name, kind in types.items() if kind == "JSON"]
+    plain = [name for name in types if name not in mixed]
+    value_of = {name: f"nullif(j[{k}], 'null'::JSON)" for k, name in enumerate(mixed, start=1)}
+    value_of |= {n: f"TRY_CAST(s[{k}] AS {types[n]})" for k, n in enumerate(plain, start=1)}
+    columns = "".join(f'{value_of[name]} AS "({k})", ' for k, name in enumerate(types))
+    sql = (
+        f'(SELECT {columns}"{ROW}" FROM (SELECT json_extract(line, {_pointers(mixed)}) AS j, '  # noqa: S608
+        f'json_extract_string(line, {_pointers(plain)}) AS s, "{ROW}" FROM raw))'
     )
+    for lines in _lines(path, encoding, lambda *_: None):
+        rows = lines.filter(pc.invert(pc.is_in(lines[ROW], value_set=broken)))
+        if types and rows.num_rows:
+            yield _Chunk(list(types), rows, sql)
+
+
+def _json_columns(chunks: Iterable[pa.Table], problem: Problem) -> tuple[dict[str, str], pa.Array]:
+    """Return the SQL types of the columns of JSON by name, and the numbers of lines to leave out.
+
+    These are broken lines, which are reported, and blank ones.
+    """
+    types_of: dict[str, set[str]] = {}
+    left_out: list[int] = []
+    with closing(_database().cursor()) as connection:
+        for chunk in chunks:
+            sql = (
+                "SELECT keys, CASE WHEN keys IS NULL OR keys = [] THEN json_valid(line) END "
+                "FROM (SELECT line, TRY(json_keys(line)) AS keys FROM raw)"
+            )
+            keys, valid = connection.register("raw", chunk).sql(sql).to_arrow_table().columns
+            for row in chunk.append_column("valid", valid).filter(valid.is_valid()).to_pylist():
+                line = row["line"].strip()
+                if line != "{}":
+                    left_out.append(row[ROW])
+                if line not in ("", "{}"):
+                    reason = "not a JSON object" if row["valid"] else "not JSON"
+                    problem(row[ROW], "(line)", reason, line[:60])
+            names = pc.unique(pc.list_flatten(keys)).to_pylist()
+            _check_columns(types_of.keys() | set(names))
+            connection.register("raw", chunk.filter(valid.is_null()))
+            kinds = f"SELECT DISTINCT json_type(line, {_pointers(names)}) FROM raw"  # noqa: S608
+            for (kinds_of_row,) in connection.sql(kinds).fetchall():
+                for name, kind in zip(names, kinds_of_row, strict=True):
+                    types_of.setdefault(name, set()).add("BIGINT" if kind == "UBIGINT" else kind)
+            # json_type returns UBIGINT for every integer that is not negative.
+            whole = [name for name in names if "BIGINT" in types_of[name]]
+            is_large = "regexp_full_match(v, '-?[0-9]{19,}') AND TRY_CAST(v AS BIGINT) IS NULL"
+            large = (
+                f"SELECT DISTINCT list_transform(json_extract_string(line, {_pointers(whole)}), "  # noqa: S608
+                f"lambda v: {is_large}) FROM raw"
+            )
+            for (larges,) in connection.sql(large).fetchall() if whole else ():
+                for name, too_large in zip(whole, larges, strict=True):
+                    types_of[name].update(["JSON"] if too_large else [])
+    types = {n: _sql_type(kinds) for n, kinds in types_of.items() if n not in _INTERNAL}
+    return types, pa.array(left_out, pa.int64())
 
 
 def _pointers(names: Iterable[str]) -> str:
@@ -368,7 +374,7 @@ def _sql_type(kinds: set[str]) -> str:
     return kind if is_one else "JSON"
 
 
-def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
     # DuckDB (`store_rejects`) and Arrow are faster, but lose the row after an unclosed quote. Here
     # the broken record is an error, and reading resumes at the next line.
     csv.field_size_limit(_LARGEST_LINE)
@@ -405,13 +411,29 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]
             elif values:
                 yield number, values
 
-    with _open_text(path, encoding, "") as file:
+    def chunk() -> _Chunk:
+        numbers, rows = zip(*taken, strict=True)
+        fields = ([_as_bytes(text) or None for text in texts] for texts in zip(*rows, strict=True))
+        columns = [pa.array(values, pa.large_binary()).view(pa.large_string()) for values in fields]
+        bar.update(file.buffer.tell() - bar.n)
+        return _chunk(pa.table(columns, names), numbers, problem, encoding)
+
+    with _open_text(path, encoding, "") as file, _bar(path.stat().st_size, "B") as bar:
         names = next((values for values in parse() if values), [])
         "".join(names).encode()
-        yield from _text_chunks(file, records(), names, problem)
+        taken: list[tuple[int, Sequence[str]]] = []
+        size = 0
+        for number, values in records():
+            taken.append((number, values))
+            size += sum(map(len, values))
+            if len(taken) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield chunk()
+                taken, size = [], 0
+        if taken:
+            yield chunk()
 
 
-def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
+def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # A few kilobytes can decode to gigabytes: a long text in a dictionary that every row refers to.
@@ -440,7 +462,7 @@ def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
     yield from _batch_chunks(batches(), metadata.num_rows, problem, most)
 
 
-def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
+def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
     """Read a folder saved by `datasets`: files of Arrow batches, listed in `state.json`."""
     if splits := sorted(state.parent.name for state in path.glob("*/state.json")):
         raise ValueError(f"has splits {splits}: name one, as {path / splits[0]}")
@@ -454,7 +476,7 @@ def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
     yield from _batch_chunks(batches(), None, problem)
 
 
-_READERS: dict[str, Callable[[Path, str, Problem], Iterator[pa.Table]]] = {
+_READERS: dict[str, Callable[[Path, str, Problem], Iterator[_Chunk]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_json,
     ".ndjson": _read_json,
@@ -464,7 +486,7 @@ _READERS: dict[str, Callable[[Path, str, Problem], Iterator[pa.Table]]] = {
 }
 
 
-def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
     """Yield chunks of a source, each of a bounded number of rows and bytes."""
     if not path.exists() and is_name(path):
         yield from _batch_chunks(open_stream(str(path)), None, problem)
@@ -512,26 +534,13 @@ CREATE MACRO as_time(t) AS CASE
   WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
 END;
 """
-_MACRO = {
-    "integer": "as_whole",
-    "number": "as_number",
-    "time": "as_time",
-    "text": "",
-    "score": "as_score",
-}
-_NOT_A = {
-    "text": "not text",
-    "integer": "not a whole number",
-    "number": "not a finite number",
-    "time": "not a time (Unix seconds or ISO 8601)",
-    "score": "not a number",
-}
-_SQL_TYPES = {
-    "text": "VARCHAR",
-    "integer": "BIGINT",
-    "number": "DOUBLE",
-    "time": "BIGINT",
-    "score": "DOUBLE",
+# By kind of column: the macro that converts a text, the SQL type, and the reason if it fails.
+_KINDS = {
+    "text": ("", "VARCHAR", "not text"),
+    "integer": ("as_whole", "BIGINT", "not a whole number"),
+    "number": ("as_number", "DOUBLE", "not a finite number"),
+    "time": ("as_time", "BIGINT", "not a time (Unix seconds or ISO 8601)"),
+    "score": ("as_score", "DOUBLE", "not a number"),
 }
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
@@ -574,7 +583,7 @@ def _converted(value: str, given: str, kind: str) -> str:
         text = f"CASE WHEN {is_whole} THEN {value}::BIGINT::VARCHAR END"
     elif given.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not given.endswith("]"):
         text = f"{value}::VARCHAR"
-    return f"{_MACRO[kind]}({text})"
+    return f"{_KINDS[kind][0]}({text})"
 
 
 def _extra(value: str, given: str) -> str:
@@ -593,10 +602,11 @@ def _mapped(
     connection: duckdb.DuckDBPyConnection,
     source: str,
     names: Sequence[str],
+    rows: str,
     origins: Mapping[str, str],
     where: str | None,
 ) -> str:
-    """Return SQL that computes the values `v0`, `v1`, ... of the origins for the rows of `raw`.
+    """Return SQL that computes the values `v0`, `v1`, ... of the origins for a chunk's rows.
 
     For an expression, `x0` tells whether it failed.
     """
@@ -604,7 +614,7 @@ def _mapped(
     slots = {name: f'"({k})"' for k, name in enumerate(names)}
     by_name = {name.lower(): name for name in reversed(names)}.values()
     aliases = [slots[name] + ' AS "' + name.replace('"', '""') + '"' for name in by_name]
-    scope = f"(SELECT *, {', '.join(aliases)} FROM raw)"  # noqa: S608
+    scope = f"(SELECT *, {', '.join(aliases)} FROM {rows})"  # noqa: S608
     inner, outer = [], []
     for k, (name, origin) in enumerate(origins.items()):
         if origin in slots:
@@ -635,16 +645,17 @@ def _query(
     connection: duckdb.DuckDBPyConnection,
     source: str,
     names: Sequence[str],
+    rows: str,
     schema: Schema,
     columns: Mapping[str, str] | None,
     where: str | None,
-) -> tuple[str, list[str], list[tuple[str, str]]]:
-    """Return SQL that fits the chunks of a source, registered as `raw`, to a schema.
+) -> tuple[str, list[str]]:
+    """Return SQL that fits the rows of a source's chunks, an SQL relation, to a schema.
 
     Returns:
-        The SQL, the names of its columns, and the column and reason of every possible problem.
-        After the fitted columns come `ROW`, `_KEY`, `_PROBLEM` (an index into the problems, -1 for
-        rows left out by `where`, null for good rows) and `_VALUE` (the problem's value).
+        The SQL and the names of its columns. After the fitted columns come `ROW`, `_KEY` and
+        `_PROBLEM`: column, reason and value of the first problem, null for good rows. The column is
+        empty for rows left out by `where`.
     """
     mapped = dict(columns or {})
     known = [column.name for column in schema.columns]
@@ -652,24 +663,23 @@ def _query(
         advice = nearest(name, known)
         raise DataError(f"{source}: columns: '{name}' is not a column of {schema.name}: {advice}")
     origins = mapped | {n: n for n in names if n not in mapped and n not in mapped.values()}
-    rows = _mapped(connection, source, names, origins, where)
-    relation = connection.sql(rows)
+    values = _mapped(connection, source, names, rows, origins, where)
+    relation = connection.sql(values)
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
     given = {name: (f"v{k}", kinds[f"v{k}"]) for k, name in enumerate(origins)}
-    problems: list[tuple[str, str]] = []
-    cases, shown = ['WHEN NOT "(chosen)" THEN -1'], [""]
+    cases: list[str] = []
 
     def flag(column: str, reason: str, condition: str, value: str = "NULL") -> None:
-        cases.append(f"WHEN {condition} THEN {len(problems)}")
-        shown.append(f"WHEN {len(problems)} THEN {value}::VARCHAR")
-        problems.append((column, reason))
+        what = f"'column': {_literal(column)}, 'reason': {_literal(reason)}"
+        cases.append(f"WHEN {condition} THEN {{{what}, 'value': {value}::VARCHAR}}")
 
+    flag("", "", 'NOT "(chosen)"')
     for k, (name, origin) in enumerate(origins.items()):
         if f"x{k}" in kinds:
             flag(name, f"cannot be computed: {origin}", f"x{k}")
     fitted = {}
     for column in schema.columns:
-        name, sql_type = column.name, _SQL_TYPES[column.kind]
+        name, (_, sql_type, reason) = column.name, _KINDS[column.kind]
         value, kind = given.pop(name, ("NULL", ""))
         if name == "n_words" and schema is STORIES and columns is not None:
             # Counted later by our rule.
@@ -681,12 +691,12 @@ def _query(
                 f"{source}: column '{name}' is missing ({column.about}); it has "
                 f"{', '.join(origins)}{advice}"
             )
-        converted = _converted(value, kind, column.kind) if kind else value
-        converted = fitted[name] = f"({converted})::{sql_type}"
-        shown_value = _extra(value, kind)
+        converted, shown = f"o{len(fitted)}", _extra(value, kind)
+        own = _converted(value, kind, column.kind) if kind else value
+        fitted[name] = f"({own})::{sql_type}"
         if kind not in ("", sql_type) or kind == "DOUBLE":
             failed = f"{value} IS NOT NULL AND {converted} IS NULL"
-            flag(name, _NOT_A[column.kind], failed, shown_value)
+            flag(name, reason, failed, shown)
         if column.kind == "score":
             whole = _converted(value, kind, "integer") if kind else value
             fitted[_WHOLE_SCORE + name] = f"({whole})::BIGINT"
@@ -694,7 +704,7 @@ def _query(
             flag(name, "null", f"{value} IS NULL")
         if column.kind == "time":
             future = f"{converted} > {int(time.time()) + 86_400}"
-            flag(name, "in the future", future, shown_value)
+            flag(name, "in the future", future, shown)
         if column.choices:
             reason = f"not one of {', '.join(column.choices)}"
             flag(name, reason, f"{converted} NOT IN {column.choices}", value)
@@ -703,14 +713,19 @@ def _query(
         # Leave out unnested lists, which would be repeated in full in each of their rows.
         if not (is_unnested and kind.endswith("]")):
             fitted[name] = _extra(value, kind)
-    key = ", ".join(fitted[name] for name in schema.key) or "0"
-    results = [f"{value} AS o{k}" for k, value in enumerate(fitted.values())]
+    output = {name: f"o{k}" for k, name in enumerate(fitted)}
+    key = ", ".join(output[name] for name in schema.key) or "0"
+    # Nested, so that each value is computed once.
+    inner = ", ".join(f"{value} AS {output[name]}" for name, value in fitted.items())
     sql = (
-        f'SELECT {", ".join(results)}, "{ROW}", hash({key}), '  # noqa: S608
-        f"CASE {' '.join(cases)} END AS problem, "
-        f"CASE problem WHEN -1 THEN NULL {' '.join(shown)} END FROM ({rows})"
+        f'SELECT {", ".join(output.values())}, "{ROW}", hash({key}), CASE {" ".join(cases)} END '  # noqa: S608
+        f"FROM (SELECT *, {inner} FROM ({values}))"
     )
-    return sql, [*fitted, ROW, _KEY, _PROBLEM, _VALUE], problems
+    return sql, [*fitted, ROW, _KEY, _PROBLEM]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _distinct(
@@ -781,31 +796,28 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
     sql = ""
     with closing(_database().cursor()) as connection:
         for chunk in _read_chunks(Path(source), options.get("encoding", "utf-8"), problem):
-            own = _without(chunk, ROW)
-            own = own.rename_columns(_distinct(own.column_names, str(source), schema, columns))
-            raw = own.rename_columns([f"({k})" for k in range(own.num_columns)])
-            connection.register("raw", raw.append_column(ROW, chunk[ROW]))
+            own = _distinct(chunk.names, str(source), schema, columns)
+            connection.register("raw", chunk.rows)
             try:
                 if not sql:
-                    sql, names, problems = _query(
-                        connection, str(source), own.column_names, schema, columns, where
+                    sql, names = _query(
+                        connection, str(source), own, chunk.sql, schema, columns, where
                     )
                 for batch in connection.sql(sql).to_arrow_reader(CHUNK_ROWS):
                     table = pa.Table.from_batches([batch]).rename_columns(names)
                     if table[_PROBLEM].null_count < table.num_rows:
-                        if rejected:
-                            left_out = pc.sum(pc.equal(table[_PROBLEM], -1)).as_py() or 0
-                            rejected.not_selected += left_out
-                        broken = table.filter(pc.greater_equal(table[_PROBLEM], 0))
-                        for row in broken.select([ROW, _PROBLEM, _VALUE]).to_pylist():
-                            column, reason = problems[row[_PROBLEM]]
-                            problem(row[ROW], column, reason, row[_VALUE])
+                        broken = table.select([ROW, _PROBLEM]).filter(table[_PROBLEM].is_valid())
+                        for row in broken.to_pylist():
+                            if row[_PROBLEM]["column"]:
+                                problem(row[ROW], **row[_PROBLEM])
+                            elif rejected:
+                                rejected.not_selected += 1
                         table = table.filter(table[_PROBLEM].is_null())
                     if schema is STORIES and columns is not None:
                         index = table.column_names.index("n_words")
                         table = table.set_column(index, "n_words", count_words(table["text"]))
                     if table.num_rows:
-                        yield _with_scores(_without(table, _PROBLEM, _VALUE))
+                        yield _with_scores(_without(table, _PROBLEM))
             except (duckdb.Error, pa.ArrowException) as error:
                 what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
                 reason = str(error).partition("\n")[0]

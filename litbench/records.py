@@ -44,6 +44,11 @@ def stored_type(column: Column, found: pa.DataType) -> pa.DataType:
     return pa.float64() if has_fractions else ARROW_TYPES[column.kind]
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's types of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 @dataclass(frozen=True)
 class Schema:
     """A table's columns, in the order in which they are written; a table may have more.

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -177,24 +177,27 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     }
 
 
-def _stored_rewards(
-    rater: ScoreRater,
-    prompts: Sequence[str],
-    stories: Sequence[str],
-    parts: Cache,
-    key: Any,
-    label: str = "rewards",
-) -> dict[str, Any]:
-    """The `rewards` of some stories and how many were truncated (`stories_cut`), from a part."""
+# The number of a chunk, and a prompt and a story for each reward.
+Chunk = tuple[int, Sequence[str], Sequence[str]]
 
-    def score() -> dict[str, Any]:
-        cut = -rater.notes().get("stories_cut", 0)
-        # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
-        rewards = finite_rewards(rater, prompts, stories) + 0.0
-        cut += rater.notes().get("stories_cut", 0)
-        return {"rewards": rewards.tolist(), "stories_cut": cut}
 
-    return parts.get(key, score, label=label)
+def _rewards(
+    rater: ScoreRater, chunks: Iterable[Chunk], parts: Cache, key: str
+) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
+    """Yield prompts and stored rewards of each chunk; chunks without a part are scored.
+
+    A part has the `rewards` and the number of truncated stories, `stories_cut`.
+    """
+    for number, prompts, stories in chunks:
+
+        def score(prompts: Sequence[str] = prompts, stories: Sequence[str] = stories) -> Any:
+            cut = -rater.notes().get("stories_cut", 0)
+            # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
+            rewards = finite_rewards(rater, prompts, stories) + 0.0
+            cut += rater.notes().get("stories_cut", 0)
+            return {"rewards": rewards.tolist(), "stories_cut": cut}
+
+        yield prompts, parts.get([key, number], score, label=f"{number:07d}")
 
 
 def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.ndarray, int]:
@@ -203,95 +206,76 @@ def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.
     Returns:
         The rewards, float64, shape (n,), and the number of prompts that the rater was trained on.
     """
-    rater, depends_on = load_scorer(spec), rewards_depend_on(spec)
+    rater = load_scorer(spec)
     rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
     distinct = list(dict.fromkeys(rows))
-    reward_of: dict[tuple[str, str], float] = {}
-    for start in range(0, len(distinct), _STORIES_PER_PART):
-        batch = distinct[start : start + _STORIES_PER_PART]
-        prompts, texts = zip(*batch, strict=True)
-        key = {"depends_on": depends_on, "batch": batch}
-        stored = _stored_rewards(rater, prompts, texts, parts, key)
-        reward_of.update(zip(batch, stored["rewards"], strict=True))
+
+    def chunks() -> Iterator[Chunk]:
+        for start in range(0, len(distinct), _STORIES_PER_PART):
+            prompts, texts = zip(*distinct[start : start + _STORIES_PER_PART], strict=True)
+            yield start, prompts, texts
+
+    key = fingerprint(rewards_depend_on(spec), distinct)
+    stored = (part["rewards"] for _, part in _rewards(rater, chunks(), parts, key))
+    reward_of = dict(zip(distinct, itertools.chain.from_iterable(stored), strict=True))
     trained_on = check_training_prompts(rater, stories, "flag")
     return np.array([reward_of[row] for row in rows]), trained_on
 
 
-class _Rows:
-    """The input's rows in one Parquet file, and a part with the rewards for each chunk."""
+def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
+    """Write the rows of the input to a Parquet file."""
+    job.parts.mkdir(parents=True, exist_ok=True)
+    if job.pairs is not None:
+        pairs = read_any_pairs(job.input, job.pairs)
+        write_atomically(path, partial(write_table, pairs))
+        return
+    with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
+        table = StreamingTable(
+            [job.input], job.schema, Path(scratch), where=job.where, rejected_rows=rejected
+        )
+        batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
+        reader = pa.RecordBatchReader.from_batches(table.schema, batches)
+        write_atomically(path, lambda part: write_sorted_batches(reader, job.schema, part))
 
-    def __init__(self, job: ScoringJob, job_fingerprint: str) -> None:
-        self.job = job
-        self.fingerprint = job_fingerprint
-        self.parts = Cache(job.parts / f"input-{job_fingerprint[:16]}")
-        self.path = self.parts.folder / "rows.parquet"
 
-    def read(self, rejected: RejectedRows) -> None:
-        """Write the rows of the input to the Parquet file."""
-        job = self.job
-        job.parts.mkdir(parents=True, exist_ok=True)
-        if job.pairs is not None:
-            pairs = read_any_pairs(job.input, job.pairs)
-            write_atomically(self.path, partial(write_table, pairs))
-            return
-        with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
-            table = StreamingTable(
-                [job.input], job.schema, Path(scratch), where=job.where, rejected_rows=rejected
-            )
-            batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
-            reader = pa.RecordBatchReader.from_batches(table.schema, batches)
-            write_atomically(self.path, lambda path: write_sorted_batches(reader, job.schema, path))
+def _chunks(job: ScoringJob, rows: Path, index: int = 0, count: int = 1) -> Iterator[Chunk]:
+    """Yield every chunk of the rows whose number modulo `count` is `index`.
 
-    def rewards(
-        self, rater: ScoreRater, index: int = 0, count: int = 1
-    ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-        """Yield prompts and stored rewards of every chunk whose number modulo `count` is `index`.
+    Of pairs, the chosen stories of a chunk come first, then the rejected ones.
+    """
+    with pq.ParquetFile(rows, pre_buffer=False) as file:
+        batches = enumerate(file.iter_batches(job.chunk_stories, columns=job.columns))
+        for number, chunk in itertools.islice(batches, index, None, count):
+            prompts, *sides = (chunk[name].to_pylist() for name in job.columns)
+            yield number, prompts * len(sides), list(itertools.chain(*sides))
 
-        Chunks without a part are scored.
-        """
-        columns = self.job.columns
-        with pq.ParquetFile(self.path, pre_buffer=False) as file:
-            batches = enumerate(file.iter_batches(self.job.chunk_stories, columns=columns))
-            for number, chunk in itertools.islice(batches, index, None, count):
-                prompts, *sides = (chunk[name].to_pylist() for name in columns)
-                key, label = [self.fingerprint, number], f"{number:07d}"
-                texts = list(itertools.chain(*sides))
-                yield (
-                    prompts,
-                    _stored_rewards(rater, prompts * len(sides), texts, self.parts, key, label),
-                )
 
-    def score(self, rater: ScoreRater, index: int, count: int) -> None:
-        """Store the rewards of this process's chunks."""
-        total = pq.read_metadata(self.path).num_rows // count
-        hidden = True if index else None
-        with ProgressBar(total=total, desc="score", unit=" stories", disable=hidden) as bar:
-            for prompts, _ in self.rewards(rater, index, count):
-                bar.update(len(prompts))
-
-    def scored(self, rater: ScoreRater) -> tuple[pa.Table, int]:
-        """The added columns for every row, and the number of truncated stories."""
-        tables, cut = [], 0
-        for prompts, stored in self.rewards(rater):
-            keys = [prompt_key(prompt)[:16] for prompt in prompts]
-            rewards = np.reshape(stored["rewards"], (-1, len(prompts)))
-            columns = {"reward": rewards[0], "rejected": rewards[-1]}
-            tables.append(pa.table({"prompt": keys, **columns}))
-            cut += stored["stories_cut"]
-        if self.job.pairs is not None:
-            sides = [pa.concat_tables(tables)[name] for name in ("reward", "rejected")]
-            both = [column for one in sides for column in (one, _percentiles(rater, one))]
-            return pa.table(both, self.job.added), cut
-        with duckdb.connect() as connection:
-            connection.register("scored", pa.concat_tables(tables))
-            added = connection.sql(
-                "SELECT reward, rank() OVER (PARTITION BY prompt ORDER BY reward DESC) AS "
-                "rank_within_prompt FROM (SELECT *, row_number() OVER () AS row_index FROM scored) "
-                "ORDER BY row_index"
-            )
-            table = added.to_arrow_table()
-        percentiles = _percentiles(rater, table["reward"])
-        return table.add_column(1, "reward_percentile", percentiles), cut
+def _added_columns(
+    job: ScoringJob, rater: ScoreRater, scored: Iterable[tuple[Sequence[str], dict[str, Any]]]
+) -> tuple[pa.Table, int]:
+    """Return the added columns for every row, and the number of truncated stories."""
+    tables, cut = [], 0
+    for prompts, stored in scored:
+        rewards = np.reshape(stored["rewards"], (len(job.columns) - 1, -1))
+        keys = [prompt_key(prompt)[:16] for prompt in prompts[: rewards.shape[1]]]
+        columns = {"reward": rewards[0], "rejected": rewards[-1]}
+        tables.append(pa.table({"prompt": keys, **columns}))
+        cut += stored["stories_cut"]
+    table = pa.concat_tables(tables)
+    if job.pairs is not None:
+        sides = [table[name] for name in ("reward", "rejected")]
+        both = [column for one in sides for column in (one, _percentiles(rater, one))]
+        return pa.table(both, job.added), cut
+    with duckdb.connect() as connection:
+        connection.register("scored", table)
+        added = connection.sql(
+            "SELECT reward, rank() OVER (PARTITION BY prompt ORDER BY reward DESC) AS "
+            "rank_within_prompt FROM (SELECT *, row_number() OVER () AS row_index FROM scored) "
+            "ORDER BY row_index"
+        )
+        table = added.to_arrow_table()
+    percentiles = _percentiles(rater, table["reward"])
+    return table.add_column(1, "reward_percentile", percentiles), cut
 
 
 def _percentiles(rater: ScoreRater, rewards: pa.ChunkedArray) -> pa.Array:
@@ -355,16 +339,25 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             if manifest["fingerprint"] == job_fingerprint and written == file_digest(job.out):
                 return None if index else {**manifest, "unchanged": True}
         rater = load_scorer(job.rater)
-        rows, rejected = _Rows(job, job_fingerprint), RejectedRows()
+        parts, rejected = Cache(job.parts / f"input-{job_fingerprint[:16]}"), RejectedRows()
+        rows = parts.folder / "rows.parquet"
         if index == 0:
-            rows.read(rejected)
+            _read_rows(job, rejected, rows)
         wait_for_all()
-        rows.score(rater, index, count)
+        total = pq.read_metadata(rows).num_rows * len(job.columns[1:])
+        hidden = True if index else None
+        with ProgressBar(
+            total=total // count, desc="score", unit=" stories", disable=hidden
+        ) as bar:
+            chunks = _chunks(job, rows, index, count)
+            for prompts, _ in _rewards(rater, chunks, parts, job_fingerprint):
+                bar.update(len(prompts))
         wait_for_all()
         if index:
             return None
-        added, cut = rows.scored(rater)
-        write_atomically(job.out, lambda path: _write_output(rows.path, added, path))
+        scored = _rewards(rater, _chunks(job, rows), parts, job_fingerprint)
+        added, cut = _added_columns(job, rater, scored)
+        write_atomically(job.out, lambda path: _write_output(rows, added, path))
         job.rejected_rows.unlink(missing_ok=True)
         if rejected.counts():
             write_atomically(job.rejected_rows, rejected.write)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.errors import DataError
-from litbench.records import ARROW_TYPES, Column, Schema, stored_type
+from litbench.records import ARROW_TYPES, Column, Schema, is_text, stored_type
 
 _ADVICE = "write it again with the program that made it, or import it"
 _ROW_GROUP = 16_384
@@ -60,7 +60,7 @@ def _fitted(table: pa.Table, column: Column) -> pa.ChunkedArray:
     values = table[name]
     found = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     is_number = pa.types.is_integer(found) or pa.types.is_floating(found)
-    suits = _is_text(found) if column.kind == "text" else is_number
+    suits = is_text(found) if column.kind == "text" else is_number
     if not (suits or pa.types.is_null(found)):
         raise ValueError(f"column '{name}' is {found}, not {kind}")
     values = values.cast(stored_type(column, found))
@@ -91,10 +91,6 @@ def _check_keys(table: pa.Table, schema: Schema) -> None:
             seen.add(key)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def check_parquet(path: Path, schema: Schema) -> None:
     """Check a Parquet file's columns and nulls against a schema, without reading its texts.
 
@@ -114,7 +110,7 @@ def check_parquet(path: Path, schema: Schema) -> None:
             name = column.name
             found = given.schema.field(name).type if name in given.schema.names else None
             wanted = stored_type(column, found or pa.null())
-            if found != wanted and not (column.kind == "text" and found and _is_text(found)):
+            if found != wanted and not (column.kind == "text" and found and is_text(found)):
                 faults.append(f"column '{name}' is {found or 'missing'}, not {wanted}")
             elif column.required and (nulls := given.count_rows(filter=pc.field(name).is_null())):
                 faults.append(f"column '{name}' has {nulls} nulls")

@@ -120,7 +120,7 @@ def prepare(tmp_path, load_program, pair_table, monkeypatch):
         if kind == "scores":
             dump("in.jsonl", [{"prompt": f"p{k % 3}", "text": "a " * k + "b"} for k in range(32)])
             finish = partial(score, stories=tmp_path / "in.jsonl")
-            interrupt(lambda: finish(folder), scoring._Rows, "scored")
+            interrupt(lambda: finish(folder), scoring, "_added_columns")
             return finish
         if kind == "dumps":
             monkeypatch.setenv("LITBENCH_SALT", "a salt of the tests")

@@ -83,7 +83,7 @@ def test_golden_rankings():
 
 
 @pytest.mark.skipif("PSYCHDEPTH" not in os.environ, reason="PSYCHDEPTH is not set to its folder")
-def test_psychdepth():
+def test_psychdepth(monkeypatch):
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     folder = Path(os.environ["PSYCHDEPTH"])
@@ -107,7 +107,8 @@ def test_psychdepth():
         "Llama-2-7B": -0.398,
         "Vicuna-33B": -0.505,
     }
-    assert plackett_luce(rankings, ties="efron").values["GPT-4"] == pytest.approx(1.139, abs=5e-4)
+    efron_always(monkeypatch)
+    assert plackett_luce(rankings).values["GPT-4"] == pytest.approx(1.139, abs=5e-4)
 
 
 def test_ties_average_over_orders():
@@ -121,10 +122,16 @@ def test_ties_average_over_orders():
         assert log_likelihood(rankings, moved) < found.log_likelihood
 
 
-def test_efron_is_its_formula():
+def efron_always(monkeypatch):
+    """Efron's form for every tied block, not only for large ones."""
+    monkeypatch.setattr("litbench.metrics.plackett_luce._MOST_ORDERED", 1)
+
+
+def test_efron_is_its_formula(monkeypatch):
+    efron_always(monkeypatch)
     # Two tied above one: exp(2u) / ((2 exp(u) + exp(v)) (exp(u) + exp(v))), and c wins once.
     rankings = [Ranking([["a", "b"], ["c"]]), Ranking([["c"], ["a", "b"]])]
-    found = plackett_luce(rankings, ties="efron")
+    found = plackett_luce(rankings)
     assert found.values["a"] == pytest.approx(found.values["b"], abs=1e-8)
     a, c = math.exp(found.values["a"]), math.exp(found.values["c"])
     terms = (a * a / ((2 * a + c) * (a + c)), c / (2 * a + c) / 2)
@@ -162,10 +169,11 @@ def test_items_without_a_finite_utility_are_named(orders, infinite):
     assert sum(shrunk.values.values()) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_tie_of_two_says_nothing_about_them():
+def test_a_tie_of_two_says_nothing_about_them(monkeypatch):
     rankings = [Ranking([["a", "b"]]), Ranking([["b"], ["c"]]), Ranking([["c"], ["b"]])]
     assert plackett_luce(rankings).infinite == ("a",)
-    assert not plackett_luce(rankings, ties="efron").infinite
+    efron_always(monkeypatch)
+    assert not plackett_luce(rankings).infinite
 
 
 def test_ratings_become_a_ranking():

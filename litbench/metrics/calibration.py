@@ -11,6 +11,9 @@ import numpy as np
 
 from litbench.metrics.intervals import Interval, jackknife_interval
 
+# At most so many bins of equal size, each with at least so many pairs.
+_BINS, _LEAST_PAIRS = 8, 20
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -31,13 +34,12 @@ class Calibration:
     n: int
 
 
-def calibration(p_chosen: np.ndarray, clusters: np.ndarray, bins: int = 8) -> Calibration | None:
+def calibration(p_chosen: np.ndarray, clusters: np.ndarray) -> Calibration | None:
     """Measure calibration.
 
     Args:
         p_chosen: probability of the chosen story, NaN where missing; shape (n,).
         clusters: prompt of each pair; shape (n,).
-        bins: number of bins of equal size; reduced so that a bin has at least 20 pairs.
 
     Returns:
         The calibration, or None if no probability differs from one half.
@@ -49,7 +51,7 @@ def calibration(p_chosen: np.ndarray, clusters: np.ndarray, bins: int = 8) -> Ca
     confidence = np.maximum(p, 1 - p)
     correct = np.where(p == 0.5, 0.5, (p > 0.5).astype(float))
     order = np.argsort(confidence, kind="stable")
-    parts = np.array_split(order, max(1, min(bins, len(p) // 20)))
+    parts = np.array_split(order, max(1, min(_BINS, len(p) // _LEAST_PAIRS)))
     table = [
         (float(confidence[part].mean()), jackknife_interval(correct[part], clusters[part]))
         for part in parts

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 # A Chinese or Japanese character is a word, as in `litbench.text.count_words`.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W_])+")
 
+# Of each text only its beginning counts.
+_MOST_WORDS = 50
 
-def distinct_trigrams(texts: Sequence[str], words: int = 50) -> float:
+
+def distinct_trigrams(texts: Sequence[str]) -> float:
     """Share of distinct trigrams among all word trigrams of the beginnings of the texts.
 
     Only the first words count, since longer texts repeat more. For the same reason, compare only
@@ -15,13 +18,12 @@ def distinct_trigrams(texts: Sequence[str], words: int = 50) -> float:
 
     Args:
         texts: for example all completions of a training step.
-        words: number of words to read of each text.
 
     Returns:
         Between 0 and 1 (no trigram occurs twice); NaN if no text has three words.
     """
     trigrams: list[tuple[str, ...]] = []
     for text in texts:
-        found = _WORDS.findall(text.lower())[:words]
+        found = _WORDS.findall(text.lower())[:_MOST_WORDS]
         trigrams.extend(zip(found, found[1:], found[2:], strict=False))
     return len(set(trigrams)) / len(trigrams) if trigrams else float("nan")

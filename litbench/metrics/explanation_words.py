@@ -13,6 +13,7 @@ from litbench.config import read_yaml
 from litbench.text import normalise
 
 _MARKS = str.maketrans("_*#`~>", "      ")
+_MOST_LETTERS = 420
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -73,10 +74,10 @@ def features_of(text: str) -> list[bool]:
     return [words.find(folded) is not None for words in FEATURES.values()]
 
 
-def excerpt(feature: str, text: str, letters: int = 420) -> str:
-    """At most `letters` characters of an explanation, from the first sentence with a feature."""
+def excerpt(feature: str, text: str) -> str:
+    """At most 420 characters of an explanation, from the first sentence with a feature."""
     parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
     start = next((k for k, part in enumerate(parts) if FEATURES[feature].find(_fold(part))), 0)
     rest = " ".join(" ".join(parts[start:]).split())
-    cut = rest if len(rest) <= letters else rest[:letters].rsplit(" ", 1)[0] + " …"
+    cut = rest if len(rest) <= _MOST_LETTERS else rest[:_MOST_LETTERS].rsplit(" ", 1)[0] + " …"
     return f"… {cut}" if start else cut

@@ -13,17 +13,17 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from litbench.errors import DataError
 from litbench.metrics.intervals import LEVEL, effective_clusters
 
-Ties = Literal["average", "efron"]
 # Tied blocks of one ranking, the best first; a block of one is an item without a tie.
 Blocks = Sequence[Sequence[str]]
 
+# Larger tied blocks have Efron's form.
 _MOST_ORDERED = 5
 
 
@@ -82,9 +82,7 @@ def ranking_of(
     return Ranking([blocks[rating] for rating in sorted(blocks, reverse=True)], rater, prompt)
 
 
-def plackett_luce(
-    rankings: Sequence[Ranking], *, ties: Ties = "average", prior: float = 0.0
-) -> Utilities:
+def plackett_luce(rankings: Sequence[Ranking], *, prior: float = 0.0) -> Utilities:
     """Fit utilities by maximum likelihood, with intervals over raters and prompts.
 
     The raters of a prompt rank the same stories, so the variance is that by rater plus that by
@@ -96,7 +94,6 @@ def plackett_luce(
 
     Args:
         rankings: those with fewer than two items are left out.
-        ties: mean over the orders of a tied block, or Efron's approximation for every block.
         prior: strength of a Gaussian prior of mean zero: prior / 2 times the sum of squared
             utilities is subtracted from the log-likelihood. It gives every item a finite value.
 
@@ -117,11 +114,11 @@ def plackett_luce(
         if len(items) != len(set(items)):
             raise DataError(f"a ranking has an item twice: {items}: merge its ratings")
     every = sorted({item for ranking in used for block in ranking.blocks for item in block})
-    connected = every if prior else _connected(used, every, ties)
+    connected = every if prior else _connected(used, every)
     values, low, high = (dict.fromkeys(every, math.nan) for _ in range(3))
     likelihood = math.nan
     if len(connected) > 1:
-        fit = _Fit(used, connected, ties, prior)
+        fit = _Fit(used, connected, prior)
         best, likelihood = fit.maximise(np.ones(len(used)), np.zeros(len(connected)))
         half = _half_widths(fit, best)
         for index, item in enumerate(connected):
@@ -189,16 +186,16 @@ def _cell_variance(fit: "_Fit", best: np.ndarray, labels: np.ndarray) -> np.ndar
     return np.asarray((count - 1) / count * np.sum(steps**2, axis=1))
 
 
-def _edges(blocks: Blocks, ties: Ties) -> Iterable[tuple[str, str]]:
+def _edges(blocks: Blocks) -> Iterable[tuple[str, str]]:
     """Pairs of items of which the first wins; with Efron's form a tie wins both ways."""
     for index, block in enumerate(blocks):
         for other in blocks[index + 1 :]:
             yield from itertools.product(block, other)
-        if ties == "efron" or len(block) > _MOST_ORDERED:
+        if len(block) > _MOST_ORDERED:
             yield from itertools.permutations(block, 2)
 
 
-def _connected(rankings: Sequence[Ranking], items: Sequence[str], ties: Ties) -> list[str]:
+def _connected(rankings: Sequence[Ranking], items: Sequence[str]) -> list[str]:
     """The largest set of items that wins connect both ways, the first one of equal size."""
     from scipy.sparse import coo_array  # noqa: PLC0415
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
@@ -207,7 +204,7 @@ def _connected(rankings: Sequence[Ranking], items: Sequence[str], ties: Ties) ->
     wins = {
         (place[a], place[b])
         for ranking in rankings
-        for a, b in _edges(ranking.blocks, ties)
+        for a, b in _edges(ranking.blocks)
         if a in place and b in place
     }
     rows, columns = zip(*wins, strict=True) if wins else ((), ())
@@ -228,13 +225,11 @@ class _Fit:
     Attributes:
         rankings: with at least two items each.
         items: those that get a utility; others are left out of the rankings.
-        ties: form of tied blocks.
         prior: strength of the prior.
     """
 
     rankings: Sequence[Ranking]
     items: Sequence[str]
-    ties: Ties
     prior: float
 
     def __post_init__(self) -> None:
@@ -275,7 +270,7 @@ class _Fit:
         """The memberships of each stage, for each order of a block."""
         base = np.zeros(len(self.items))
         base[rest] = 1
-        if self.ties == "efron" or len(block) > _MOST_ORDERED:
+        if len(block) > _MOST_ORDERED:
             tied = np.zeros(len(self.items))
             tied[block] = 1
             yield [base + tied * (1 - stage / len(block)) for stage in range(len(block))]
@@ -291,7 +286,7 @@ class _Fit:
     def is_connected(self, weights: np.ndarray) -> bool:
         """Whether the rankings with a weight still connect all items."""
         kept = [ranking for ranking, w in zip(self.rankings, weights, strict=True) if w]
-        return bool(self.prior) or len(_connected(kept, self.items, self.ties)) == len(self.items)
+        return bool(self.prior) or len(_connected(kept, self.items)) == len(self.items)
 
     def maximise(self, weights: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
         """Utilities at the maximum, centred, and the log-likelihood without the prior.

@@ -14,6 +14,8 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # In scripts without spaces between words, two adjacent characters count as a word.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
+_SHOWN = 6
+
 
 @dataclass(frozen=True)
 class Surface:
@@ -43,7 +45,6 @@ def surface_of(
     differences: np.ndarray,
     names: Sequence[str],
     words: Sequence[tuple[frozenset[str], frozenset[str]]],
-    shown: int = 6,
 ) -> Surface:
     """The surface features and words of one unit."""
     correlations = {
@@ -51,7 +52,7 @@ def surface_of(
         for name, column in zip(names, differences.T, strict=True)
         if np.ptp(column) > 1e-12 and np.ptp(values) > 0
     }
-    strongest = sorted(correlations, key=lambda name: (-abs(correlations[name]), name))[:shown]
+    strongest = sorted(correlations, key=lambda name: (-abs(correlations[name]), name))[:_SHOWN]
     active = np.flatnonzero(values).tolist()
     only: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for row in active:
@@ -68,8 +69,8 @@ def surface_of(
     ranked = sorted(z, key=lambda word: (-z[word], word))
     return Surface(
         {name: correlations[name] for name in strongest},
-        [word for word in ranked[:shown] if z[word] > 0],
-        [word for word in ranked[::-1][:shown] if z[word] < 0],
+        [word for word in ranked[:_SHOWN] if z[word] > 0],
+        [word for word in ranked[::-1][:_SHOWN] if z[word] < 0],
     )
 
 

@@ -65,7 +65,7 @@ from litbench.text import count_words
 _OF_ANSWER = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
 # Rows of a table that are held in memory, and sessions in one log.
 _ROWS_AT_ONCE = 500
-_LOGGED_AT_ONCE = 100
+_LOGGED_AT_ONCE = 50
 # The tables of a run.
 SCHEMAS = {
     schema.name: pa.table(empty_columns(schema, 0)).schema
@@ -264,6 +264,8 @@ class _Tables:
         for path in sorted(self._scratch.iterdir()):
             artifact.write(path.name, partial(shutil.move, path))
         self._scratch.rmdir()
+        # Return the writers' buffers to the system before the summary is computed.
+        pa.default_memory_pool().release_unused()
         artifact.write("rejected.jsonl", self.unfinished.write)
 
     def _write(self, name: str) -> None:

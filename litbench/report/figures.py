@@ -93,9 +93,7 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *(name for name in _CJK_FONTS if name in installed)]
 
 
-def drawing(
-    name: str, draw: Callable[[Any], None], height: float = HEIGHT, width: float = WIDTH
-) -> Drawing:
+def drawing(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> Drawing:
     """Run `draw(axes)` on a new figure with a size in inches; names must be unique on a page."""
     try:
         import matplotlib as mpl  # noqa: PLC0415
@@ -106,7 +104,7 @@ def drawing(
     with warnings.catch_warnings(), mpl.rc_context(settings, fname=STYLE):
         # A page's text is drawn by the browser, which has further fonts.
         warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         draw(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

@@ -189,17 +189,12 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     )
     if origins["prompt"] == "''":
         texts = _with_implicit_prompts(texts)
-    same, no_prompt = pc.equal(*(texts[s] for s in SIDES)), pc.equal(texts["prompt"], "")
+    no_prompt = pc.equal(texts["prompt"], "")
     if pc.all(no_prompt).as_py():
         print(f"{source}: the pairs have no prompts", file=sys.stderr)
-        no_prompt = pc.is_null(no_prompt)
-    for column, reason, broken in (
-        ("prompt", "no text", no_prompt),
-        ("rejected", "the same text on both sides", same),
-    ):
-        for row in texts[ROW].filter(broken).to_pylist():
-            rejected_rows.add(str(source), row, column, reason)
-    texts = texts.filter(pc.invert(pc.or_(no_prompt, same)))
+    else:
+        texts = rejected_rows.reject(texts, no_prompt, str(source), "prompt", "no text")
+    texts = _with_two_texts(texts, str(source), rejected_rows)
     pairs = name_pairs(texts)
     check_prompt_ids(pairs, str(source))
     pairs = drop_repeats(pairs, str(source), rejected_rows)
@@ -207,7 +202,7 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
         print(f"{source}: {count:,} rows rejected, {reason}", file=sys.stderr)
     if not pairs.num_rows:
         raise DataError(f"{source}: no pair is left ({rejected_rows.counts()}): check the columns")
-    return _completed(pairs)
+    return _completed(pairs, "people", "all")
 
 
 def find_pair_columns(
@@ -261,14 +256,19 @@ def _with_implicit_prompts(texts: pa.Table) -> pa.Table:
     return texts
 
 
-def _completed(pairs: pa.Table) -> pa.Table:
+def _with_two_texts(texts: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.Table:
+    same = pc.equal(texts["chosen"], texts["rejected"])
+    return rejected_rows.reject(texts, same, file, "rejected", "the same text on both sides")
+
+
+def _completed(pairs: pa.Table, label_source: str, split: str) -> pa.Table:
     """Return pairs with the schema PAIRS, missing values filled in, and extra columns."""
     columns = {name: pairs[name] for name in pairs.column_names if name != ROW}
     for side in SIDES:
         columns[f"{side}_n_words"] = count_words(pairs[side])
     source = columns.get("label_source", pa.nulls(pairs.num_rows, pa.large_string()))
-    columns["label_source"] = pc.fill_null(source, "people")
-    columns["split"] = pc.fill_null(pairs["split"], "all")
+    columns["label_source"] = pc.fill_null(source, label_source)
+    columns["split"] = pc.fill_null(pairs["split"], split)
     return as_pairs(columns)
 
 
@@ -467,28 +467,22 @@ def complete(
     if config.cleaning != Cleaning.none():
         named = dict.fromkeys(SIDES, "pair_id")
         pairs, cut = clean_table(pairs, config.cleaning, named, examples)
-    same = pc.equal(pairs["chosen"], pairs["rejected"])
-    for row in pairs[ROW].filter(same).to_pylist():
-        rejected_rows.add(config.pairs, row, "rejected", "the same text on both sides")
-    pairs = drop_repeats(pairs.filter(pc.invert(same)), config.pairs, rejected_rows)
+    pairs = _with_two_texts(pairs, config.pairs, rejected_rows)
+    pairs = drop_repeats(pairs, config.pairs, rejected_rows)
     if config.max_train_pairs_per_prompt is not None:
         # Pairs are sorted by pair_id, a digest, so the first ones are a random subsample.
-        kept, seen = [], Counter[str]()
-        for index, row in enumerate(pairs.select([ROW, "prompt_id", "split"]).to_pylist()):
+        beyond, seen = [], Counter[str]()
+        for row in pairs.select(["prompt_id", "split"]).to_pylist():
             seen[row["prompt_id"]] += 1
             is_train = (row["split"] or config.split) == "train"
-            if is_train and seen[row["prompt_id"]] > config.max_train_pairs_per_prompt:
-                reason = "beyond max_train_pairs_per_prompt"
-                rejected_rows.add(config.pairs, row[ROW], "prompt_id", reason)
-            else:
-                kept.append(index)
-        pairs = pairs.take(pa.array(kept, pa.int64()))
-    columns = {name: pairs[name] for name in pairs.column_names}
-    columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}
-    columns["split"] = pc.fill_null(pairs["split"], config.split)
-    columns["label_source"] = pa.chunked_array([pa.array([config.label_source] * pairs.num_rows)])
-    extra = [*config.keep, *(RATIONALE if config.rationale is not None else ())]
-    return as_pairs({name: columns[name] for name in (*PAIRS.arrow().names, *extra)}), cut
+            beyond.append(is_train and seen[row["prompt_id"]] > config.max_train_pairs_per_prompt)
+        reason = "beyond max_train_pairs_per_prompt"
+        mask = pa.chunked_array([pa.array(beyond, pa.bool_())])
+        pairs = rejected_rows.reject(pairs, mask, config.pairs, "prompt_id", reason)
+    declared = [column.name for column in PAIRS.columns]
+    kept = [*declared, *config.keep, *(RATIONALE if config.rationale is not None else ())]
+    known = [name for name in kept if name in pairs.column_names and name != "label_source"]
+    return _completed(pairs.select(known), config.label_source, config.split), cut
 
 
 def import_pairs(config: PairImport, program: str) -> None:
