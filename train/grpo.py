@@ -208,21 +208,21 @@ def main(config: Config) -> None:
     model, tokenizer = load_backbone(config.model_name_or_path, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
     texts = {"before": write_stories(model, tokenizer, prompts, args)}
-    if args.beta:
-        # trl loads the reference model by the model's name, without a revision or a GGUF file's.
-        reference = checkpoints / "reference"
-        with quiet():
-            model.save_pretrained(reference)
-        model.config._name_or_path = str(reference)
     rows = {
         "prompt": [policy_prompt(p, tokenizer) for p in training],
         "writing_prompt": list(training),
     }
-    trainer = GRPOTrainer(
-        model, reward, args=args, train_dataset=Dataset.from_dict(rows), processing_class=tokenizer
-    )
-    add_callbacks(trainer)
+    data = Dataset.from_dict(rows)
     with quiet():
+        if args.beta:
+            # trl loads the reference model by the model's name, without its revision or GGUF file.
+            reference = checkpoints / "reference"
+            model.save_pretrained(reference)
+            model.config._name_or_path = str(reference)
+        trainer = GRPOTrainer(
+            model, reward, args=args, train_dataset=data, processing_class=tokenizer
+        )
+        add_callbacks(trainer)
         train_from_last_checkpoint(trainer, checkpoints)
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
 
@@ -272,7 +272,8 @@ def main(config: Config) -> None:
     artifact.write("samples.jsonl", lambda path: path.write_text("\n".join(lines) + "\n"))
 
     def save(folder: Path) -> None:
-        trainer.save_model(str(folder))
+        with quiet():
+            trainer.save_model(str(folder))
         # A pickle.
         (folder / "training_args.bin").unlink()
 
