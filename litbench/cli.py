@@ -189,9 +189,10 @@ class Score(RaterKeys):
         litbench score --model runs/mine/model --prompt "A PROMPT" --story "A STORY"
 
     The rows of the output are those of the input with reward, reward_percentile and
-    rank_within_prompt; of pairs, with reward and reward_percentile of both sides. Columns with
-    common names, or with those that the model was trained on, are found. Run a killed
-    command again to resume it. Several processes: accelerate launch -m litbench score ...
+    rank_within_prompt; of pairs, with reward and reward_percentile of both sides, in the order of
+    their pair_id. Columns with common names, or with those that the model was trained on, are
+    found. Run a killed command again to resume it. Several processes: accelerate launch -m
+    litbench score ...
 
     Attributes:
         input: Parquet, JSONL, CSV or a datasets name.

@@ -67,7 +67,8 @@ class ScoringJob:
         prompt_column: the column that holds the prompt.
         text_column: the column that holds the story.
         pairs: for a file of pairs, whose both sides are scored: columns of the prompt, chosen and
-            rejected, as those of `litbench.sources.pairs.read_any_pairs`.
+            rejected, as those of `litbench.sources.pairs.read_any_pairs`. Pairs from elsewhere are
+            written in the order of their pair_id.
         where: SQL condition (DuckDB) on the rows of the input; only matching rows are scored.
         chunk_stories: stories per chunk.
     """

@@ -19,16 +19,14 @@ import yaml
 
 from litbench.config import Positional, Runtime
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
 from litbench.evaluation.loop import compare_annotators
 from litbench.evaluation.results import Evaluation, find_input
-from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
 from litbench.judges.store import Sampling, file_name
 from litbench.metrics.annotators import AnnotatorAgreement
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.metrics.sets import linked_sets, over_sets
-from litbench.models import model_entry
 from litbench.models.card import model_card
 from litbench.passport import (
     Estimate,
@@ -110,7 +108,6 @@ class Suite:
 def raters_of(config: Suite) -> dict[str, Any]:
     """Return the entries of the raters, without the baselines."""
     judge = {
-        "kind": "judge",
         "template": config.template,
         "prices": config.prices,
         "sampling": {"max_tokens": config.max_tokens},
@@ -118,8 +115,7 @@ def raters_of(config: Suite) -> dict[str, Any]:
     }
     raters = dict(config.raters)
     for model in config.model:
-        is_judge = not Path(model).exists() and model.partition("/")[0] in providers()
-        raters[model] = judge | {"model": model} if is_judge else model_entry(model)
+        raters[model] = rater_entry(model, judge)
     if taken := sorted(set(raters) & set(BASELINES)):
         raise ConfigError(f"rater '{taken[0]}' is a baseline of the suite: choose another name")
     return raters

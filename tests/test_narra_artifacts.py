@@ -107,6 +107,15 @@ def test_tags_of_a_letter():
     )
 
 
+def test_strict_tags_ignore_words_within_words():
+    drawing = Element("tape", "An old tape", "Listen.", "<path d=M0/> e.keyCode orange keynote")
+    assert {"click", "puzzle", "document"} <= element_tags(drawing)
+    strict = element_tags(drawing, strict_tags=True)
+    assert not {"click", "puzzle", "document"} & strict
+    assert "tuning" in interaction_pattern(drawing)
+    assert interaction_pattern(drawing, strict_tags=True) == "tap/click interaction"
+
+
 def test_similarities():
     assert tag_similarity([], ["map"]) == 0
     assert tag_similarity(["map", "click", "a"], ["map", "click", "b"]) == pytest.approx(0.9)

@@ -138,7 +138,7 @@ def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
     [(block(3), False, 1), ("无法评分", False, 3), ("无法评分", True, 1)],
 )
 def test_human_chapters_are_rated_and_need_no_synopsis(
-    tmp_path, monkeypatch, reply, as_published, requests
+    tmp_path, monkeypatch, capsys, reply, as_published, requests
 ):
     books = tmp_path / "books.jsonl"
     books.write_text(json.dumps({"request_id": "b", "novel": "无题", "novel_info": ["", ""]}))
@@ -147,7 +147,10 @@ def test_human_chapters_are_rated_and_need_no_synopsis(
     options = {"books": books, "as_published": as_published}
     with served(monkeypatch, lambda _: reply) as server:
         writers = {"human": turns, "new": server.model}
-        run(Run("webnovel", tmp_path / "out", writers, {"judge": server.model}, options=options))
+        judges = {"judge": server.model}
+        run(Run("webnovel", tmp_path / "out", writers, judges, options=options, dry_run=True))
+        assert "1 of 2 would end early, as b: chapter_1: no synopsis" in capsys.readouterr().out
+        run(Run("webnovel", tmp_path / "out", writers, judges, options=options))
         assert server.requests == requests
     grade = 3 if requests == 1 and not as_published else None
     assert grades_of(tmp_path / "out")["human", "b", "judge", "mean"][0] == grade

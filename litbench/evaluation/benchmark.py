@@ -36,11 +36,13 @@ from litbench.evaluation.selection import (
     check_validation,
     list_candidates,
 )
+from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.leaderboard import check_reference
 from litbench.metrics.sets import linked_sets, over_sets, set_rows
+from litbench.models import model_entry
 from litbench.records import connected_prompts, prompt_keys
 from litbench.report.csv_table import write_csv
 from litbench.report.sets import sets_markdown
@@ -125,6 +127,19 @@ class OpenedSet:
     source: Set
     pairs: EvaluationPairs
     specs: list[RaterSpec]
+
+
+def rater_entry(model: str, judge: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config entry of a rater that is given by its name alone.
+
+    Args:
+        model: a model folder, a reward model on the Hub, or inspect-ai's name of a model that
+            judges: one whose first part is a provider.
+        judge: options of the judge.
+    """
+    if not Path(model).exists() and model.partition("/")[0] in providers():
+        return {**judge, "kind": "judge", "model": model}
+    return model_entry(model)
 
 
 def list_sets(config: Benchmark) -> dict[str, Set]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from litbench.config import Positional, Runtime
 from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError
+from litbench.evaluation.benchmark import rater_entry
 from litbench.evaluation.loop import compare_annotators
 from litbench.experiments.audit_cues import SIDES
 from litbench.experiments.audit_findings import (
@@ -28,11 +29,9 @@ from litbench.experiments.audit_findings import (
     audit_pairs,
 )
 from litbench.experiments.audit_rater import RaterAudit, audit_rater, rater_section
-from litbench.locations import resolve
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
-from litbench.models import model_entry
 from litbench.probes import language_of
 from litbench.records import RATINGS, VERDICTS, connected_prompts, empty_columns
 from litbench.report import figures
@@ -79,7 +78,8 @@ class Audit(PairColumns):
         split: only pairs of this split.
         title: heading of the page.
         examples: show texts of stories that the steps removed.
-        model: also audit this rater: a model folder, or inspect-ai's name of a model that judges.
+        model: also audit this rater: a model folder, a reward model on the Hub, or inspect-ai's
+            name of a model that judges.
         rater: the same by a config entry, such as '{kind: reward, path: OWNER/MODEL}'.
         most_pairs: maximum number of pairs that the rater judges, drawn over prompts.
         max_cost_usd: maximum dollars for a model that is asked, over all runs.
@@ -114,12 +114,9 @@ class Audit(PairColumns):
             )
         if self.model is None:
             return None
-        if Path(resolve(self.model)).exists():
-            entry, name = model_entry(self.model), Path(self.model).name
-        else:
-            traffic = {"max_cost_usd": self.max_cost_usd}
-            entry = {"kind": "judge", "model": self.model, "traffic": traffic}
-            entry["template"], name = "alternative", self.model
+        judge = {"template": "alternative", "traffic": {"max_cost_usd": self.max_cost_usd}}
+        entry = rater_entry(self.model, judge)
+        name = Path(self.model).name if "path" in entry else self.model
         return RaterSpec(name, entry.pop("kind"), entry, False)
 
 

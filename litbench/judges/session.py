@@ -512,7 +512,15 @@ def estimate(
         text = mock.answer(request)
         return Answer("answered", text, input_tokens=read, output_tokens=written)
 
-    run_sessions(sessions, total, models, store, lambda _: None, "reading answers", answer)
+    early: list[str] = []
+
+    def add(session: Session) -> None:
+        if session.reason is not None:
+            early.append(f"{session.prompt_id}: {session.reason}")
+
+    run_sessions(sessions, total, models, store, add, "reading answers", answer)
+    if early:
+        print(f"{len(early):,} of {total:,} would end early, as {early[0]}")
     found = []
     for (_, name), client in models.clients(store).items():
         check_model(client.name)

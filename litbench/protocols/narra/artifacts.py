@@ -39,10 +39,13 @@ class Novelty:
     Attributes:
         tau: similarity from which it is made once more, and violates the rule if it is kept.
         window: accepted elements that it is compared with, from the last on.
+        strict_tags: read tags from words of their own; by default from substrings, as published,
+            so that `path` of an SVG makes a map.
     """
 
     tau: float = 0.58
     window: PositiveInt = 6
+    strict_tags: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,49 +69,51 @@ class Record:
     retried: bool
 
 
-def _has(text: str, words: Collection[str]) -> bool:
-    """Whether a text has one of the words, also inside a word, as published: `path` makes a map."""
+def _has(text: str, words: Collection[str], strict: bool) -> bool:
+    """Whether a text has one of the words, as a substring or (strict) as a word of its own."""
+    if strict:
+        return re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", text) is not None
     return any(word in text for word in words)
 
 
-def visual_style(element: Element) -> str:
+def visual_style(element: Element, *, strict_tags: bool = False) -> str:
     """The look of an element: the first of six that its words show, or its type."""
     text = f"{element.type} {element.description} {element.html}".lower()
     for style, words in WORDS["styles"].items():
-        if _has(text, words):
+        if _has(text, words, strict_tags):
             return f"{style} aesthetic"
     return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
 
 
-def interaction_pattern(element: Element) -> str:
+def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
     """How the player handles an element: the first of seven that its HTML shows."""
     html = element.html.lower()
     for pattern, words in WORDS["interactions"].items():
-        if _has(html, words):
+        if _has(html, words, strict_tags):
             return f"{pattern} interaction"
     return "tap/click interaction"
 
 
-def element_tags(element: Element) -> set[str]:
-    """Type, look, pattern, content and handling of an element."""
+def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
+    """Type, look, pattern, content and handling of an element; see `Novelty.strict_tags`."""
     text = f"{element.type} {element.description} {element.html}".lower()
     named = {**WORDS["content_tags"], **WORDS["interaction_tags"]}
-    tags = {tag for tag, words in named.items() if _has(text, words)}
+    tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
     labels = (
         element.type.lower().replace("_", "-"),
-        visual_style(element).lower(),
-        interaction_pattern(element).lower(),
+        visual_style(element, strict_tags=strict_tags).lower(),
+        interaction_pattern(element, strict_tags=strict_tags).lower(),
     )
     return tags | {label.replace(" ", "-") for label in labels if label}
 
 
-def element_summary(element: Element) -> str:
+def element_summary(element: Element, *, strict_tags: bool = False) -> str:
     """One sentence: look, type, handling and purpose."""
     purpose = (element.purpose or element.description or "advance the story").strip().rstrip(".")
     return (
-        f"A {visual_style(element)} built as a "
+        f"A {visual_style(element, strict_tags=strict_tags)} built as a "
         f"{element.type.replace('_', ' ')}; the player engages through "
-        f"{interaction_pattern(element)} to {purpose.lower()}."
+        f"{interaction_pattern(element, strict_tags=strict_tags)} to {purpose.lower()}."
     )
 
 
@@ -146,8 +151,8 @@ def needs_retry(
     element: Element, records: Sequence[Record], rule: Novelty
 ) -> tuple[bool, float, Record | None]:
     """Whether an element is to be made once more, its score, and the first record that gives it."""
-    summary = element_summary(element)
-    tags = element_tags(element)
+    summary = element_summary(element, strict_tags=rule.strict_tags)
+    tags = element_tags(element, strict_tags=rule.strict_tags)
     score, nearest = 0.0, None
     for record in records[-rule.window :]:
         found = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
@@ -177,8 +182,8 @@ def accept(
         if again[1] < score:
             kept, (violates, score, nearest) = retry, again
     record = Record(
-        element_summary(kept),
-        tuple(sorted(element_tags(kept))),
+        element_summary(kept, strict_tags=rule.strict_tags),
+        tuple(sorted(element_tags(kept, strict_tags=rule.strict_tags))),
         round(score, 3),
         violates,
         nearest.summary if nearest else None,
