@@ -181,8 +181,10 @@ PROGRAMS = {
         {
             "stories": "$data/stories.parquet",
             "out": "$out",
-            "rater": {"verifier": {"kind": "reward", "path": "$llama"}},
-            "second": {"longer": {"kind": "longer"}},
+            "raters": {
+                "verifier": {"kind": "reward", "path": "$llama"},
+                "longer": {"kind": "longer"},
+            },
             "least_stories": 4,
         },
         ["stories.parquet", "pairs.parquet", "best_of_n.csv"],
