@@ -106,7 +106,8 @@ def render(pair_table, tmp_path):
         evaluation.rows = leaderboard(verdicts, pairs, "longer", before_symmetry=pairs)
         evaluation.annotators = lambda: None
         evaluation.manifest_of_pairs = lambda: pairs_manifest
-        return render_report(evaluation, "A title", tmp_path / "report.html", **more)
+        # A page links to pages in folders beside its own, so other tests' must not lie there.
+        return render_report(evaluation, "A title", tmp_path / "page" / "report.html", **more)
 
     return build
 
