@@ -328,6 +328,6 @@ def test_gguf_model_can_be_saved(tmp_path, capsys):
         adapted = peft.get_peft_model(model, lora)
         adapted.save_pretrained(tmp_path / "adapter")
         model = adapted.merge_and_unload()
-    RewardModel(model, tokenizer).save(tmp_path)
+    RewardModel(model, tokenizer, form="story").save(tmp_path)
     again, _ = load_backbone(str(tmp_path))
     assert torch.equal(again.model.norm.weight, model.model.norm.weight)
