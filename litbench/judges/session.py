@@ -520,7 +520,7 @@ def estimate(
 
     run_sessions(sessions, total, models, store, add, "reading answers", answer)
     if early:
-        print(f"{len(early):,} of {total:,} would end early, as {early[0]}")
+        print(f"{len(early):,} of {total:,} would end early, for example {early[0]}")
     found = []
     for (_, name), client in models.clients(store).items():
         check_model(client.name)
