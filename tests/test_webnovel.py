@@ -149,7 +149,10 @@ def test_human_chapters_are_rated_and_need_no_synopsis(
         writers = {"human": turns, "new": server.model}
         judges = {"judge": server.model}
         run(Run("webnovel", tmp_path / "out", writers, judges, options=options, dry_run=True))
-        assert "1 of 2 would end early, for example b: chapter_1: no synopsis" in capsys.readouterr().out
+        assert (
+            "1 of 2 would end early, for example b: chapter_1: no synopsis"
+            in capsys.readouterr().out
+        )
         run(Run("webnovel", tmp_path / "out", writers, judges, options=options))
         assert server.requests == requests
     grade = 3 if requests == 1 and not as_published else None
