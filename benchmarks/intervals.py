@@ -60,7 +60,8 @@ def draw_outcomes(
     if correlation > 0:
         strength = (1 - correlation) / correlation
         share = random.beta(agreement * strength, (1 - agreement) * strength, len(sizes))
-    return (random.random(sizes.sum()) < np.repeat(share, sizes)).astype(float)
+    outcomes: np.ndarray = random.random(sizes.sum()) < np.repeat(share, sizes)
+    return outcomes.astype(float)
 
 
 def percentile_bootstrap(
@@ -159,7 +160,7 @@ def draw_panel(
     values = math.sqrt(between) * levels[:, :, None, None] + math.sqrt((1 - between) / 2) * noise
     writer, prompt, chapter = (of.ravel().tolist() for of in np.indices(values.shape[1:]))
     groups = [(p, c) for p, c in zip(prompt, chapter, strict=True)]
-    grades, *rewards = values.reshape(3, -1)
+    grades, *rewards = values.reshape(3, -1).tolist()
     first, second = (
         pair_credits(grades, of, groups, list(map(str, prompt)), list(map(str, writer)))
         for of in rewards

@@ -32,9 +32,9 @@ from typing import Any
 
 from figures import WORDS, Figure, in_turn, quotients, report
 
-from litbench.judges.client import Traffic, ask
-from litbench.judges.session import Models, Role, Session, run_sessions
-from litbench.judges.store import AnswerStore, Sampling
+from litbench.judges.client import Traffic
+from litbench.judges.session import Models, Role, Session, ask, run_sessions
+from litbench.judges.store import AnswerStore
 
 MODEL = "openai-api/loopback/judge"
 DIALOGUES, TURNS, RATINGS, LATENCY = 36, 13, 9, 0.5
@@ -101,9 +101,9 @@ def served(latency: float) -> Iterator[str]:
 
 def ask_ours(questions: list[str], connections: int) -> list[str]:
     """Send the questions with `ask` and an empty store."""
-    traffic = Traffic(connections=connections)
+    models = Models({}, {"judge": Role(MODEL, traffic=Traffic(connections=connections))})
     with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
-        answers = ask(MODEL, questions, store, Sampling(), traffic)
+        answers = ask(models, questions, store, "questions")
     return [answer.text for answer in answers]
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def pair_by_litbench(stories: Path, out: Path, *, with_texts: bool) -> int:
         return int(engine.count(pairs.after))
 
 
-def main(config: Config) -> dict[str, Any]:
+def measure(config: Config) -> dict[str, Any]:
     """Measure and report; return the facts about the program."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -234,8 +235,8 @@ def main(config: Config) -> dict[str, Any]:
         figures = []
         for about, with_texts, goal in (("keys alone", False, 1.3), ("with texts", True, 1.5)):
             ways: dict[str, Callable[[], int]] = {
-                "ours": lambda t=with_texts: pair_by_litbench(stories, folder, with_texts=t),
-                "sql": lambda t=with_texts: pair_by_sql(stories, folder, with_texts=t),
+                "ours": partial(pair_by_litbench, stories, folder, with_texts=with_texts),
+                "sql": partial(pair_by_sql, stories, folder, with_texts=with_texts),
             }
             times, pairs = in_turn(ways, config.repeats, time.process_time)
             if pairs["ours"] != pairs["sql"]:
@@ -247,5 +248,10 @@ def main(config: Config) -> dict[str, Any]:
     return facts
 
 
+def main(config: Config) -> None:
+    """Measure and report."""
+    measure(config)
+
+
 if __name__ == "__main__":
-    run_program(lambda config: main(config) and None, Config, __doc__)
+    run_program(main, Config, __doc__)

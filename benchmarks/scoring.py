@@ -97,17 +97,17 @@ def matrix_products(model: Any, lengths: list[int], batch_tokens: int) -> Callab
     ]
     sides = {n: randn(1, heads, n, width) for n in set(lengths)}
 
-    @torch.inference_mode()
     def multiply() -> None:
-        for group, given in zip(groups, inputs, strict=True):
-            for layer in layers:
-                torch.nn.functional.linear(given[layer.in_features], layer.weight, layer.bias)
-            for length in group:
-                side = sides[length]
-                for _ in range(config.num_hidden_layers):
-                    torch.nn.functional.scaled_dot_product_attention(
-                        side, side, side, is_causal=is_causal
-                    )
+        with torch.inference_mode():
+            for group, given in zip(groups, inputs, strict=True):
+                for layer in layers:
+                    torch.nn.functional.linear(given[layer.in_features], layer.weight, layer.bias)
+                for length in group:
+                    side = sides[length]
+                    for _ in range(config.num_hidden_layers):
+                        torch.nn.functional.scaled_dot_product_attention(
+                            side, side, side, is_causal=is_causal
+                        )
         if device.type == "cuda":
             torch.cuda.synchronize()
 

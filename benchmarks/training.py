@@ -181,7 +181,7 @@ def trainer_of(
     else:
         rows, trainer_class = data.rows, PackedRewardTrainer
         config = RewardTraining(**keys, model_name_or_path=str(folder))
-        config.max_length = None
+        config.max_length = None  # type: ignore[assignment]  # no pair is too long
         extra = {"pooling": "last", "packed": is_packed(model)}
     if given.lora:
         from peft import LoraConfig, get_peft_model  # noqa: PLC0415

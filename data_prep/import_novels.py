@@ -276,7 +276,8 @@ def main(config: Config) -> None:
     counts["distinct, of authors with enough works"] = len(novels)
     if not novels:
         raise DataError(f"{config.input}: no novel is left: {rejected.counts()}")
-    chosen, facts = novels, {}
+    chosen = novels
+    facts: dict[str, dict[str, Any]] = {}
     if config.grades is not None:
         reference, facts = place(config.grades, novels)
         percentiles = {name: of["percentile"] for name, of in facts.items()}

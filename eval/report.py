@@ -106,8 +106,8 @@ def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list
         row.rater if times[row.rater] == 1 else f"{row.rater} ({name})": (evaluations[name], row)
         for name, row in distinct.values()
     }
-    for key in ("parameters", "families", "published"):
-        check_raters(key, getattr(config, key), list(named))
+    for option in ("parameters", "families", "published"):
+        check_raters(option, getattr(config, option), list(named))
     stated = match_published(list(named), config.published)
     entries = []
     for name, (one, row) in named.items():

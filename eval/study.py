@@ -43,11 +43,11 @@ from litbench.metrics.human_study import (
     verdicts_of,
 )
 from litbench.metrics.leaderboard import plain
-from litbench.records import VERDICTS, empty_columns
+from litbench.records import RATINGS, VERDICTS, empty_columns
 from litbench.report.csv_table import write_csv
 from litbench.report.human_study import write_human_study
 from litbench.sources.evaluation_pairs import input_files, read_pairs
-from litbench.sources.ratings import RATINGS, ROUNDING
+from litbench.sources.ratings import ROUNDING
 from litbench.store import Artifact, write_json
 from litbench.tables import read_table, write_table
 

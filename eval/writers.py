@@ -101,7 +101,8 @@ class Config:
 
 def read_runs(folders: Sequence[Path]) -> Graded:
     """Read the tables of all runs."""
-    grades, stories, people, texts, notes, protocols = [], [], set(), {}, [], set()
+    grades, people, texts, notes, protocols = [], set(), {}, [], set()
+    stories: list[pa.Table] = []
     criteria: list[dict[str, Any]] = []
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
@@ -163,13 +164,13 @@ def score_texts(
         compared with the longer text if it is one of the raters; by rater the number of prompts it
         was trained on; by rater its verdicts on pairs of texts.
     """
+    stories = graded.stories
     specs = parse_raters(config.raters) if config.raters else []
-    if specs and graded.stories is None:
-        raise DataError("raters: none of the runs has stories.parquet: leave out raters")
     rates, trained_on, verdicts = {}, {}, {}
     credits: dict[tuple[str, str], PairCredits] = {}
     for spec in specs:
-        stories = graded.stories
+        if stories is None:
+            raise DataError("raters: none of the runs has stories.parquet: leave out raters")
         rewards, trained_on[spec.name] = score_stories(spec, stories, parts)
         writers, prompts, steps, ids = (
             stories[name].to_pylist() for name in ("source", "prompt_id", "step", "story_id")
@@ -179,11 +180,12 @@ def score_texts(
         verdicts[spec.name] = pairwise_rankings(rewards.tolist(), writers, groups, prompts)
         for judge in dict.fromkeys(judge for judge, _ in graded.text_grades):
             at = [index for index, name in enumerate(ids) if (judge, name) in graded.text_grades]
-            reference = [graded.text_grades[judge, ids[index]] for index in at]
             credits[spec.name, judge] = pair_credits(
-                reference,
+                [graded.text_grades[judge, ids[index]] for index in at],
                 rewards[at].tolist(),
-                *([of[index] for index in at] for of in (groups, prompts, writers)),
+                [groups[index] for index in at],
+                [prompts[index] for index in at],
+                [writers[index] for index in at],
             )
     longer = next((spec.name for spec in specs if spec.kind == "longer"), None)
     return rates, text_agreements(credits, longer), trained_on, verdicts

@@ -275,7 +275,7 @@ def test_errors_are_one_line_or_show_the_funnel(program, pairs_from, story_table
 @pytest.mark.long
 def test_the_benchmark_measures_the_program(load_program):
     benchmark = load_program("benchmarks/pairing.py")
-    assert benchmark.main(benchmark.Config(n_stories=4_000, repeats=1))["n_pairs"] > 100
+    assert benchmark.measure(benchmark.Config(n_stories=4_000, repeats=1))["n_pairs"] > 100
 
 
 DAY = 1_672_531_200  # 2023-01-01

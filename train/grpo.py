@@ -158,7 +158,8 @@ def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any)
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
-    return tokenizer.batch_decode(written[:, batch["input_ids"].shape[1] :], True)
+    texts: list[str] = tokenizer.batch_decode(written[:, batch["input_ids"].shape[1] :], True)
+    return texts
 
 
 def compare(
@@ -243,7 +244,8 @@ def main(config: Config) -> None:
     }
     results["raters"] = {
         name: compare(
-            *(rewards[name, when].reshape(len(held_out), -1) for when in texts),
+            rewards[name, "before"].reshape(len(held_out), -1),
+            rewards[name, "after"].reshape(len(held_out), -1),
             {p: finite_rewards(rater, [p] * len(own), own) for p, own in held_out.items()},
         )
         for name, rater in raters.items()
