@@ -336,7 +336,6 @@ class PairImport:
         stories: table of stories; null if `pairs` has the texts.
         story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
-        encoding: encoding of text files, such as cp1252.
         label_source: origin of the labels.
         split: split of the pairs for which the source has none.
         max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
@@ -355,7 +354,6 @@ class PairImport:
     stories: Annotated[str | None, Input] = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
-    encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
     max_train_pairs_per_prompt: int | None = None
@@ -502,7 +500,7 @@ def import_pairs(config: PairImport, program: str) -> None:
     if config.conversational:
         origins = conversation_columns(origins)
     elif config.stories is None and not config.label_first:
-        names = first_rows(config.pairs, config.where, config.encoding).column_names
+        names = first_rows(config.pairs, config.where).column_names
         guessed = {name: origins.get(name, GUESS) for name in ("prompt", *SIDES)}
         found = find_columns(config.pairs, names, guessed, ())
         origins |= {name: origin for name, origin in found.items() if origin is not None}
@@ -514,7 +512,6 @@ def import_pairs(config: PairImport, program: str) -> None:
         columns=origins,
         rejected_rows=rejected_rows,
         where=config.where,
-        encoding=config.encoding,
         numbered=True,
     )
     names = given.drop_columns([ROW]).column_names
@@ -528,7 +525,6 @@ def import_pairs(config: PairImport, program: str) -> None:
             STORIES,
             columns={"source": "'import'", **config.story_columns},
             rejected_rows=rejected_rows,
-            encoding=config.encoding,
         )
         given = join_stories(given, stories, config, rejected_rows)
     if config.label_first:
