@@ -337,23 +337,6 @@ def test_near_duplicate_in_test_fails(pairs_from, story_table, tmp_path):
     assert later not in names
 
 
-def test_each_variant_is_what_its_own_config_gives(load_program, story_table, tmp_path):
-    program = load_program("data_prep/make_pairs.py")
-    write_table(village(story_table), tmp_path / "stories.parquet")
-    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
-    for keys, message in (({"min_skore": 3}, "min_score"), ({"symmetry_buckets": 3}, "multiple")):
-        with pytest.raises(ConfigError, match=message):
-            program.main(program.Config(**paths, variants={"full": {}, "wrong": keys}))
-        assert not (tmp_path / "out").exists(), "all are checked before the first runs"
-    keys = {"min_score": None, "symmetry_buckets": 20}
-    program.main(program.Config(**paths, seed=4, variants={"full": {}, "any_score": keys}))
-    program.main(program.Config(**{**paths, "out": tmp_path / "alone"}, seed=4, **keys))
-    full, made = (Written(tmp_path / "out" / name) for name in ("full", "any_score"))
-    assert made.bytes() == Written(tmp_path / "alone").bytes()
-    assert full.sides() != made.sides()
-    assert not (tmp_path / "out/manifest.json").exists()
-
-
 def test_story_counts_are_reported_only_for_their_stories(pairs_from, story_table, tmp_path):
     stories = tmp_path / "stories.parquet"
     for seed, expected in ((0, {"stories": 168}), (5, None)):
@@ -382,8 +365,6 @@ def test_story_counts_are_reported_only_for_their_stories(pairs_from, story_tabl
         ({"drop_near_duplicates": 1.5}, "'drop_near_duplicates' is 1.5"),
         ({"engine": "sparkle"}, "engine"),
         ({}, r"there is no file .*nowhere\.parquet"),
-        ({"variants": {"../b": {}}}, "must be a folder name"),
-        ({"variants": {"full": {"out": "elsewhere"}}}, "must not set stories, out or variants"),
     ],
 )
 def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, options, message):
