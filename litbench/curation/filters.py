@@ -98,7 +98,7 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
 def _is_bot(stories: Any) -> Any:
     found = stories.author.re_search(BOT_NAMES).fill_null(False)
     if "is_bot" in stories.columns:
-        # CSV and JSONL hold "true" as text.
+        # Stories that were CSV or JSONL have "true" as text.
         found |= stories.is_bot.cast("boolean").fill_null(False)
     text = stories.text.strip()
     head, tail = text.substr(0, _EDGE), text.right(_EDGE)
