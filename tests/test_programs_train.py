@@ -199,15 +199,12 @@ def test_only_rank_0_writes(train, tmp_path, monkeypatch, load_program):
     assert not list((tmp_path / "run").glob("*"))
 
 
-def test_trackers_get_config_and_metrics(train, monkeypatch):
+def test_trackers_get_config_and_metrics(train):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
         EventAccumulator,
     )
 
-    # What training sets in the environment ends with the test.
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR")
     folder = train(report_to=["tensorboard"], validation=0.2)
     board = EventAccumulator(str(next(folder.rglob("events.out.tfevents*")).parent))
     board.Reload()

@@ -23,6 +23,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
+from transformers.integrations import TensorBoardCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
@@ -309,10 +310,14 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 
 
 def add_callbacks(trainer: Any) -> None:
-    """Replace the callbacks with which transformers prints every log line as a dict."""
+    """Show `Progress` in place of transformers' dicts, and keep tensorboard's files."""
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Progress())
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            # Beside the checkpoints, which are removed at the end.
+            callback.logging_dir = str(Path(trainer.args.output_dir).parent / "tensorboard")
 
 
 def load_to_train(pairs: pa.Table, options: Any, head: Head, *, reads_prompt: bool) -> Any:
@@ -375,9 +380,6 @@ def train(
     args.max_length = None
     # Without this one process would use all visible GPUs, which trl refuses.
     args._n_gpu = min(1, args.n_gpu)
-    if "tensorboard" in args.report_to:
-        # Beside the checkpoints, which are removed at the end.
-        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder.parent / "tensorboard"))
     peft_config = get_peft_config(options)
     if peft_config is not None:
         peft_config.exclude_modules = no_towers(model)
