@@ -290,8 +290,6 @@ def test_grpo_program_resumes_and_writes_results(
     assert onlooker == pytest.approx(-gained["gain"]["mean"])
     assert results["words"]["after"] == pytest.approx(gained["after"])
     assert len((config.out / "samples.jsonl").read_text().splitlines()) == 8
-    assert (config.out / "curve.svg").read_text().startswith("<?xml")
-    assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
     assert not list((config.out / "policy").glob("*.bin")), "no pickles"
     assert "reference" not in (config.out / "policy" / "config.json").read_text()
