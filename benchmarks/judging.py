@@ -138,8 +138,7 @@ async def ask_inspect(questions: list[str], connections: int) -> list[str]:
     model = get_model(MODEL, config=options, memoize=False)
 
     async def work() -> None:
-        for question in queue:
-            answers.append((await model.generate(question)).completion)
+        answers.extend([(await model.generate(question)).completion for question in queue])
 
     await asyncio.gather(*(work() for _ in range(connections)))
     return answers
