@@ -139,7 +139,8 @@ async def ask_inspect(questions: list[str], connections: int) -> list[str]:
 
     async def work() -> None:
         for question in queue:
-            answers.append((await model.generate(question)).completion)
+            answer = await model.generate(question)
+            answers.append(answer.completion)
 
     await asyncio.gather(*(work() for _ in range(connections)))
     return answers
