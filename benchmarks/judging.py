@@ -138,7 +138,9 @@ async def ask_inspect(questions: list[str], connections: int) -> list[str]:
     model = get_model(MODEL, config=options, memoize=False)
 
     async def work() -> None:
-        answers.extend([(await model.generate(question)).completion for question in queue])
+        for question in queue:
+            answer = await model.generate(question)
+            answers.append(answer.completion)
 
     await asyncio.gather(*(work() for _ in range(connections)))
     return answers
