@@ -16,18 +16,13 @@ the rules of make_pairs.py are not applied. Writes into `out`: `pairs.parquet`, 
 and `manifest.json`.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.sources.pairs import PairImport, import_pairs
 
-
-@dataclass
-class Config(PairImport):
-    """Configuration of `import_pairs.py`; see `litbench.sources.pairs.PairImport`."""
+Config = PairImport
 
 
-def main(config: Config) -> None:
+def main(config: PairImport) -> None:
     """Import the pairs and write them."""
     import_pairs(config, __file__)
 

@@ -12,18 +12,13 @@ given) and `manifest.json` with the funnel. The bytes depend only on the stories
 seed, not on row order or engine.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.curation.pair_making import PairMaking, make_pairs
 
-
-@dataclass(kw_only=True)
-class Config(PairMaking):
-    """Configuration of `make_pairs.py`; see `litbench.curation.pair_making.PairMaking`."""
+Config = PairMaking
 
 
-def main(config: Config) -> None:
+def main(config: PairMaking) -> None:
     """Make the pairs."""
     make_pairs(config, __file__)
 

@@ -121,23 +121,13 @@ class Fit(PairRules, FitOptions):
     symmetry_buckets: Buckets = "auto"
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What `fit` has written.
+def fit(config: Fit) -> tuple[Path, Evaluation]:
+    """Make stories and pairs, train, evaluate out of fold, and write the report.
 
-    Attributes:
-        model: folder of the model that agrees most often with the labels of held-out prompts.
-        evaluation: the evaluation of all models.
-        pages: the pages, by name; empty without the extra `report`.
+    Returns:
+        The folder of the model that agrees most often with the labels of held-out prompts, and the
+        evaluation of all models.
     """
-
-    model: Path
-    evaluation: Evaluation
-    pages: dict[str, Path]
-
-
-def fit(config: Fit) -> Fitted:
-    """Make stories and pairs, train, evaluate out of fold, and write the report."""
     config.check()
     if config.training and config.model_name_or_path is None:
         raise ConfigError(
@@ -193,7 +183,7 @@ def make_own_pairs(config: Fit, least_prompts: int = 1) -> OwnPairs:
     return OwnPairs(folder, read, columns)
 
 
-def _fit(config: Fit) -> Fitted:
+def _fit(config: Fit) -> tuple[Path, Evaluation]:
     made = make_own_pairs(config, _LEAST_PROMPTS)
     pairs, funnel = made.pairs.headline, made.funnel()
     if advice := funnel.advice():
@@ -213,11 +203,11 @@ def _fit(config: Fit) -> Fitted:
     # The last evaluation has all models, on the same pairs.
     agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
     best = max(models, key=lambda name: (agreement[name], name))
+    pages = {}
     try:
         pages = _report(config, made.folder, evaluations, learning, models[best])
     except MissingExtraError as error:
         print(f"no report: {error}")
-        pages = {}
     if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
         print(
             f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
@@ -232,7 +222,7 @@ def _fit(config: Fit) -> Fitted:
         )
     model = shlex.quote(str(models[best]))
     print(f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"')
-    return Fitted(models[best], evaluations[-1], pages)
+    return models[best], evaluations[-1]
 
 
 # Stories and pairs -------------------------------------------------------------------------------

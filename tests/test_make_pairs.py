@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.config import build, load_config
+from litbench.curation import pair_making
 from litbench.curation.engine import Engine
 from litbench.curation.pair_making import digest_of
 from litbench.curation.splits import split_of
@@ -172,7 +173,7 @@ def test_longer_story_is_chosen_in_half_of_the_pairs(pairs_from, story_table):
     assert written.sides() < sides(written.before())
 
 
-def test_pairs_depend_on_seed_not_on_order(pairs_from, story_table):
+def test_pairs_depend_on_seed_not_on_order_or_parts(pairs_from, story_table, monkeypatch):
     stories = village(story_table, prompts=6, stories=40)
     options = {"splits": HALVES, "max_pairs_per_prompt": 150}
     shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
@@ -180,6 +181,8 @@ def test_pairs_depend_on_seed_not_on_order(pairs_from, story_table):
     assert len(first.rows) > 100
     assert pairs_from(shuffled, **options).bytes() == first.bytes()
     assert pairs_from(stories, seed=1, **options).sides() != first.sides()
+    monkeypatch.setattr(pair_making, "_PAIRS_AT_ONCE", 7)
+    assert pairs_from(stories, **options).bytes() == first.bytes()
 
 
 nullable = st.one_of(st.none(), st.integers(0, 30))

@@ -12,6 +12,7 @@ rules, not on row order or engine.
 
 import hashlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from litbench.tables import check_parquet, write_sorted_batches, write_table
 from litbench.text import prompt_key
 
 PAIRS_FILE, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
+# Texts are joined and sorted in parts: DuckDB fails where the rows of a sort exceed its memory.
+_PAIRS_AT_ONCE = 500_000
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
@@ -116,7 +119,8 @@ class CuratedPairs:
     def write(self, keys: Any, path: Path) -> None:
         """Write a pairs table in batches."""
         total = self._engine.count(keys)
-        batches = _with_progress(self._engine.batches(self.with_texts(keys)), "pairs", total)
+        parts = (self._engine.batches(self.with_texts(part)) for part in _split_by_id(keys, total))
+        batches = _with_progress(itertools.chain.from_iterable(parts), "pairs", total)
         first = next(batches)
         reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
         write_sorted_batches(reader, PAIRS, path)
@@ -342,6 +346,14 @@ class CuratedPairs:
                 f"are too many for so few pairs: try {fewer if fewer < buckets else 'null'}"
             )
         return kept
+
+
+def _split_by_id(keys: Any, total: int) -> Iterator[Any]:
+    """Yield pairs in parts of about `_PAIRS_AT_ONCE`, in ascending ranges of pair_id (an md5)."""
+    parts = math.ceil(total / _PAIRS_AT_ONCE) or 1
+    bounds = [f"{(part << 32) // parts:08x}" for part in range(1, parts)]
+    for low, high in itertools.pairwise(["", *bounds, "g"]):
+        yield keys.filter(keys.pair_id >= low, keys.pair_id < high)
 
 
 def _with_progress(
