@@ -3,9 +3,9 @@
 `read_foreign` reads a table into memory; `stream_foreign` and `StreamingTable` read input of any
 size. LitBench's own tables are read by `litbench.tables`.
 
-Text files are UTF-8. Each kind of source is read by a generator of chunks, and DuckDB fits each chunk to a schema of
-`litbench.records` in one query. Rows that do not fit the schema are collected in a `RejectedRows`
-with a reason, or raise an error that names file, row and column.
+Text files are UTF-8. Each kind of source is read by a generator of chunks, and DuckDB fits each
+chunk to a schema of `litbench.records` in one query. Rows that do not fit the schema are collected
+in a `RejectedRows` with a reason, or raise an error that names file, row and column.
 """
 
 import codecs
