@@ -7,7 +7,8 @@ The server implements OpenAI's chat interface in a separate process.
 
 - Judges at a latency of 1 s: questions per second of `ask`, divided by the number of connections.
 - Judges without latency: questions per second of `ask`, which stores every answer, divided by those
-  of a plain asyncio loop over the openai client; both are run in turn.
+  of plain asyncio loops over the openai client and over inspect-ai's model, which `ask` uses; all
+  are run in turn.
 - Dialogues: 36 of 13 turns of a writer and 9 of a judge, at a latency of 0.5 s and 36 connections a
   role: the share of the ideal rate, at which all connections are always busy.
 - Memory: the highest of `litbench run` with 1,008 dialogues of six turns, to that with 96.
@@ -127,6 +128,24 @@ async def ask_bare(questions: list[str], connections: int, address: str) -> list
     return answers
 
 
+async def ask_inspect(questions: list[str], connections: int) -> list[str]:
+    """Send the questions with a plain loop over inspect-ai's model."""
+    from inspect_ai.model import GenerateConfig, get_model  # noqa: PLC0415
+
+    answers: list[str] = []
+    queue = iter(questions)
+    options = GenerateConfig(temperature=0, max_tokens=1_024, max_connections=connections)
+    model = get_model(MODEL, config=options, memoize=False)
+
+    async def work() -> None:
+        for question in queue:
+            answer = await model.generate(question)
+            answers.append(answer.completion)
+
+    await asyncio.gather(*(work() for _ in range(connections)))
+    return answers
+
+
 def checked(questions: list[str], texts: list[str]) -> None:
     """Stop if an answer is missing or wrong."""
     if len(texts) != len(questions) or not all("Preferred:" in text for text in texts):
@@ -143,19 +162,27 @@ def measure_judges(full: bool, connections: int, repeats: int) -> list[Figure]:
     def bare(some: list[str], address: str) -> None:
         checked(some, asyncio.run(ask_bare(some, connections, address)))
 
+    def inspect(some: list[str]) -> None:
+        checked(some, asyncio.run(ask_inspect(some, connections)))
+
     with served(1.0):
         ours(questions[:connections])  # Warm up, to exclude imports.
         slow, _ = in_turn({"ours": lambda: ours(questions)}, repeats)
     few = questions[: 2_000 if full else 500]
     with served(0.0) as address:
-        ways = {"ours": lambda: ours(few), "bare": lambda: bare(few, address)}
+        ways = {
+            "ours": lambda: ours(few),
+            "inspect": lambda: inspect(few),
+            "bare": lambda: bare(few, address),
+        }
         fast, _ = in_turn(ways, repeats)
     ideal = len(questions) / connections
     shares = [ideal / seconds for seconds in slow["ours"]]
-    bare_rate = "judges, no latency: share of the rate of a bare loop over openai"
+    about = "judges, no latency: share of the rate of a bare loop over"
     return [
         Figure("judges, 1 s latency: share of the ideal rate", shares, 0.85),
-        Figure(bare_rate, quotients(fast["bare"], fast["ours"]), 0.6),
+        Figure(f"{about} openai", quotients(fast["bare"], fast["ours"]), 0.6),
+        Figure(f"{about} inspect-ai", quotients(fast["inspect"], fast["ours"])),
     ]
 
 

@@ -48,11 +48,11 @@ SELECT story_id, prompt_id, score, created_utc, author, n_words,
     md5(replace(replace(replace(replace(lower(text), ' ', ''), chr(10), ''), chr(13), ''),
         chr(9), '')) AS key,
     CASE
-        WHEN regexp_matches(trim(text), $gone) THEN 'drop_deleted'
+        WHEN regexp_matches(text, $gone) THEN 'drop_deleted'
         WHEN coalesce(regexp_matches(author, $names), false)
-            OR regexp_matches(substr(trim(text), 1, 400), $template)
-            OR regexp_matches(substr(trim(text), 1, 400), $signature)
-            OR regexp_matches(right(trim(text), 400), $signature) THEN 'drop_bots'
+            OR regexp_matches(substr(text, 1, 400), $template)
+            OR regexp_matches(substr(text, 1, 400), $signature)
+            OR regexp_matches(right(text, 400), $signature) THEN 'drop_bots'
         WHEN score IS NULL THEN 'has_score'
         WHEN created_utc IS NULL THEN 'has_time'
         WHEN score < 10 THEN 'min_score'

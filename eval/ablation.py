@@ -16,18 +16,13 @@ set), `ablation.html`, its plots as SVG and PNG, `test_pairs.parquet` (the disti
 `manifest.json` into `out`. A killed run resumes.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.ablation import Ablation, run_ablation
 
-
-@dataclass(kw_only=True)
-class Config(Ablation):
-    """Configuration of `ablation.py`; see `Ablation`."""
+Config = Ablation
 
 
-def main(config: Config) -> None:
+def main(config: Ablation) -> None:
     """Make the variants, train and judge, and write the results."""
     run_ablation(config, __file__)
 

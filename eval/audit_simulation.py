@@ -10,18 +10,13 @@ detectable were found and named, and how often something else was) and `manifest
 A killed run resumes; more `sets` add to those that are stored.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.audit_simulation import AuditSimulation, run_simulation
 
-
-@dataclass
-class Config(AuditSimulation):
-    """Configuration of `audit_simulation.py`; see `AuditSimulation`."""
+Config = AuditSimulation
 
 
-def main(config: Config) -> None:
+def main(config: AuditSimulation) -> None:
     """Simulate and audit the sets, and write the tables."""
     run_simulation(config, __file__)
 

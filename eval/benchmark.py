@@ -20,18 +20,13 @@ logs for `inspect view` in `out/logs`. `--dry_run true` estimates the cost of th
 sending requests.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 
-
-@dataclass
-class Config(Benchmark):
-    """Configuration of `benchmark.py`; the keys of `litbench.evaluation.benchmark.Benchmark`."""
+Config = Benchmark
 
 
-def main(config: Config) -> None:
+def main(config: Benchmark) -> None:
     """Read the sets, select templates, judge, and write the results."""
     run_benchmark(config, __file__)
 

@@ -18,18 +18,13 @@ scores the stories with a rater. Writes into `out`:
 A killed run resumes.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.best_of_n import BestOfN, run_best_of_n
 
-
-@dataclass
-class Config(BestOfN):
-    """Configuration of `best_of_n.py`; see `BestOfN`."""
+Config = BestOfN
 
 
-def main(config: Config) -> None:
+def main(config: BestOfN) -> None:
     """Score and rank the stories, and write the results."""
     run_best_of_n(config, __file__)
 

@@ -13,18 +13,13 @@ Reads `pairs` and, optionally, `before_symmetry` (raters train on `pairs` and ju
 complete: a killed run resumes with the next fold, or the last checkpoint of an unfinished training.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
 
-
-@dataclass
-class Config(CrossValidation):
-    """Configuration of `crossvalidate.py`; see `CrossValidation`."""
+Config = CrossValidation
 
 
-def main(config: Config) -> None:
+def main(config: CrossValidation) -> None:
     """Train and judge every fold, then write the results."""
     crossvalidate(config, __file__)
 

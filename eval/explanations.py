@@ -10,18 +10,13 @@ there is a difference to plot, the paper's Figure 8 as `figure8.svg` and `.png` 
 shows excerpts of explanations.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.explanations import ExplanationsConfig, run_explanations
 
-
-@dataclass
-class Config(ExplanationsConfig):
-    """Configuration of `explanations.py`; see `ExplanationsConfig`."""
+Config = ExplanationsConfig
 
 
-def main(config: Config) -> None:
+def main(config: ExplanationsConfig) -> None:
     """Write the study of explanations."""
     run_explanations(config, __file__)
 

@@ -14,18 +14,13 @@ the reference.
 Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.power import PowerConfig, run_power
 
-
-@dataclass
-class Config(PowerConfig):
-    """Configuration of `power.py`; see `PowerConfig`."""
+Config = PowerConfig
 
 
-def main(config: Config) -> None:
+def main(config: PowerConfig) -> None:
     """Compute power for the cases and the evaluation, and write the table."""
     run_power(config, __file__)
 

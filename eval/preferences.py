@@ -18,18 +18,13 @@ autoencoder) and `manifest.json` into `out`. Embeddings in `out/embeddings` and 
 `out/answers` are stored as they arrive, so a killed run resumes.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.preferences import PreferencesConfig, run_preferences
 
-
-@dataclass
-class Config(PreferencesConfig):
-    """Configuration of `preferences.py`; see `PreferencesConfig`."""
+Config = PreferencesConfig
 
 
-def main(config: Config) -> None:
+def main(config: PreferencesConfig) -> None:
     """Write the study of preferences."""
     run_preferences(config, __file__)
 

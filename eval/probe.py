@@ -11,18 +11,13 @@ A killed run resumes; judges store their answers in `out/answers`. `--dry_run tr
 tokens and cost of the judges without sending requests.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.probes import ProbesConfig, run_probes
 
-
-@dataclass
-class Config(ProbesConfig):
-    """Configuration of `probe.py`; see `ProbesConfig`."""
+Config = ProbesConfig
 
 
-def main(config: Config) -> None:
+def main(config: ProbesConfig) -> None:
     """Change the stories, judge the pairs, and write the results."""
     run_probes(config, __file__)
 

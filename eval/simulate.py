@@ -14,18 +14,13 @@ plots as SVG and PNG, and `manifest.json` into `out`. Finished worlds are stored
 after a kill, or when seeds or worlds are added, only missing worlds are run.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.experiments.simulation import SimulationConfig, run_simulation
 
-
-@dataclass
-class Config(SimulationConfig):
-    """Configuration of `simulate.py`; see `SimulationConfig`."""
+Config = SimulationConfig
 
 
-def main(config: Config) -> None:
+def main(config: SimulationConfig) -> None:
     """Run the worlds and write the results."""
     run_simulation(config, __file__)
 

@@ -96,7 +96,6 @@ class Judge(PairColumns):
         split: only pairs of this split.
         most_pairs: maximum number of pairs, drawn over prompts.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
-        errors_again: ask again where a request failed.
     """
 
     pairs: Annotated[Path, Positional]
@@ -109,7 +108,6 @@ class Judge(PairColumns):
     split: str | None = None
     most_pairs: int | None = None
     dry_run: bool = False
-    errors_again: bool = False
 
 
 def judge(config: Judge) -> None:
@@ -132,7 +130,6 @@ def judge(config: Judge) -> None:
         chosen=config.chosen,
         rejected=config.rejected,
         most_pairs=config.most_pairs,
-        errors_again=config.errors_again,
         dry_run=config.dry_run,
     )
     for evaluation in run_benchmark(benchmark, "litbench judge").values():

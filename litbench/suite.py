@@ -83,7 +83,6 @@ class Suite:
         max_cost_usd: maximum dollars for each language model, over all runs.
         prices: file of prices that override the packaged ones.
         recorded: instead of raters, the published answers of judges that come with some sets.
-        errors_again: ask again where a request failed.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
         list: only list the sets.
     """
@@ -100,7 +99,6 @@ class Suite:
     max_cost_usd: float | None = None
     prices: Path | None = None
     recorded: bool = False
-    errors_again: Annotated[bool, Runtime] = False
     dry_run: Annotated[bool, Runtime] = False
     list: Annotated[bool, Runtime] = False
 
@@ -138,7 +136,6 @@ def benchmark_of(config: Suite, raters: Mapping[str, Any]) -> Benchmark:
         reference=REFERENCE,
         most_pairs=config.most_pairs,
         folds=_FOLDS,
-        errors_again=config.errors_again,
         dry_run=config.dry_run,
     )
 

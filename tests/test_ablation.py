@@ -14,7 +14,7 @@ from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import loop as evaluation
 from litbench.experiments import ablation as experiment
-from litbench.experiments.ablation import first_by_hash, join_test_sets, relabel
+from litbench.experiments.ablation import first_by_hash, join_test_sets
 from litbench.metrics.agreement import pair_scores
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.store import Cache
@@ -343,39 +343,18 @@ def keys_of(pair_table, chosen):
     return pair_table(rows)
 
 
-def test_pairs_with_both_labels_are_judged_once(pair_table, verdict_table):
+def test_a_pair_with_both_labels_is_judged_for_both(pair_table):
     sets = {
         "one": keys_of(pair_table, [("a", "b"), ("a", "c")]),
         "other": keys_of(pair_table, [("b", "a"), ("a", "d"), ("a", "c")]),
     }
-    pairs, flipped = join_test_sets(sets)
-    ids = [pair_id(*sides) for sides in (("a", "b"), ("a", "c"), ("a", "d"))]
+    pairs, renamed = join_test_sets(sets)
+    ids = [pair_id(*sides) for sides in (("a", "b"), ("a", "c"), ("b", "a"), ("a", "d"))]
+    ids[2] += ", other label"
     assert pairs["pair_id"].to_pylist() == ids
-    assert flipped == {"one": set(), "other": {ids[0]}}
-    # The first pair right, the second wrong, the third a tie.
-    outcomes, p = ["chosen", "rejected", "tie"], [0.9, 0.2, 0.5]
-    rows = [
-        {
-            "pair_id": name,
-            "outcome": outcome,
-            "order": "chosen",
-            "p_chosen": p,
-            "reward_chosen": p,
-            "reward_rejected": 0.0,
-        }
-        for name, outcome, p in zip(ids, outcomes, p, strict=True)
-    ]
-    verdicts = verdict_table(rows)
-    turned = relabel(verdicts, flipped["other"])
-    assert turned.schema == verdicts.schema
-    first, *others = turned.to_pylist()
-    assert others == verdicts.to_pylist()[1:]
-    assert (first["order"], first["outcome"]) == ("rejected", "rejected")
-    assert first["p_chosen"] == pytest.approx(0.1)
-    assert (first["reward_chosen"], first["reward_rejected"]) == (0.0, 0.9)
-    (scores,) = pair_scores(turned, sets["other"])
-    assert scores.credit.tolist() == [0.0, 0.5, 0.0]
-    assert relabel(turned, flipped["other"]).to_pylist()[0]["outcome"] == "chosen"
+    assert pairs["chosen_story_id"].to_pylist() == ["a", "a", "b", "a"]
+    assert renamed["one"].equals(sets["one"])
+    assert renamed["other"]["pair_id"].to_pylist() == [*ids[2:], ids[1]]
 
 
 def test_seeds_are_averaged_before_the_interval(pair_table, verdict_table):

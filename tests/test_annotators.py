@@ -1,7 +1,9 @@
 """Leave-one-out agreement: what holds whatever the numbers are."""
 
 import itertools
+import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -148,3 +150,34 @@ def test_krippendorff_alpha():
     assert math.isnan(krippendorff_alpha([[1], [2]]))
     draw = np.random.default_rng(0)
     assert abs(krippendorff_alpha(draw.normal(size=(2_000, 3)).tolist())) < 0.05
+
+
+# As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
+@pytest.mark.parametrize(
+    ("name", "option", "one", "two", "alpha"),
+    [
+        (
+            "psychdepth",
+            "--raters={longer: {kind: longer}}",
+            (0.679, 0.629, 0.724),
+            (0.623, 0.576, 0.667),
+            0.191,
+        ),
+        ("ttcw", "--reference=gpt-4-turbo", (0.803, 0.698, 0.878), None, None),
+    ],
+)
+def test_annotators_of_published_sets(program, tmp_path, name, option, one, two, alpha):
+    if name.upper() not in os.environ:
+        pytest.skip(f"{name.upper()} does not name the folder of that data set")
+    made, out = tmp_path / name, tmp_path / "out"
+    program("data_prep/import.py", name, "--from", os.environ[name.upper()], "--out", made)
+    files = [f"--{key}={made / 'pairs' / key}.parquet" for key in ("pairs", "ratings")]
+    program("eval/benchmark.py", *files, "--out", out, option)
+    found = json.loads((out / "annotators.json").read_text())
+
+    def rounded(key):
+        return tuple(round(found[key][end], 3) for end in ("mean", "low", "high"))
+
+    assert rounded("one_annotator") == one
+    if two is not None:
+        assert (rounded("two_annotators"), round(found["alpha"], 3)) == (two, alpha)

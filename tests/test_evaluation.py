@@ -16,9 +16,9 @@ from litbench.evaluation import loop
 from litbench.evaluation.loop import (
     Job,
     Result,
+    count_errors,
     evaluate,
     finish_evaluation,
-    print_errors,
 )
 from litbench.models.baselines import LengthRater
 from litbench.raters import Judgement, judge_pairs
@@ -284,17 +284,15 @@ def test_any_rater_name_stays_inside_the_folder(plugin, pair_table, tmp_path, na
     assert len(list((tmp_path / "out/parts").iterdir())) == 2
 
 
-def test_errors_are_judged_again_when_asked(plugin, pair_table, tmp_path, monkeypatch, capsys):
+def test_errors_are_judged_again(plugin, pair_table, tmp_path, monkeypatch, capsys):
     pairs = pair_table([row(i) for i in range(4)])
     job = Job(plugin, "plugin", lambda: pairs, "data")
     with monkeypatch.context() as patch:
         patch.setattr(Trained, "judge", lambda _, pairs: [[Judgement("error")] for _ in pairs])
         found = list(evaluate([job], Cache(tmp_path / "parts")))
-    print_errors(found)
+    assert count_errors(found) == 4
     assert "plugin: 4 of 4 verdicts are errors" in capsys.readouterr().out
-    (kept,), _ = run([job], tmp_path)
-    assert set(kept["outcome"].to_pylist()) == {"error"}
-    (again,), _ = run([job], tmp_path, errors_again=True)
+    (again,), _ = run([job], tmp_path)
     assert "error" not in again["outcome"].to_pylist()
 
 

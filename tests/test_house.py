@@ -75,6 +75,8 @@ def test_program_reads_from_top_to_bottom(path):
         "the docstring names the command"
     )
     names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    assigned = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign)]
+    names |= {target.id for target in assigned if isinstance(target, ast.Name)}
     assert {"Config", "main"} <= names
     imported = {
         module.split(".")[0]

@@ -124,7 +124,7 @@ def test_template_and_length_of_answers_are_sent(judge, monkeypatch):
     assert all("tension" in question.lower() for question in server.asked)
 
 
-def test_failed_requests_are_repeated_on_demand(judge, monkeypatch):
+def test_failed_requests_are_repeated_by_the_next_run(judge, monkeypatch):
     with serve(monkeypatch, faults=lambda number, _: "400" if number == 1 else None):
-        assert "1 of 24 verdicts are errors: run the same command with --errors_again" in judge()
-        assert "errors" not in judge("--errors_again")
+        assert "1 of 24 verdicts are errors: run the same command again" in judge()
+        assert "errors" not in judge()

@@ -230,6 +230,7 @@ def test_grpo_program_resumes_and_writes_results(
 ):
     from litbench.tables import write_table  # noqa: PLC0415
 
+    pytest.importorskip("tensorboard")
     program = load_program("train/grpo.py")
     sample = read_sample()
     write_table(sample.slice(0, 52), tmp_path / "stories.parquet")
@@ -250,6 +251,7 @@ def test_grpo_program_resumes_and_writes_results(
             "beta": 0.04,
             "save_steps": 1,
             "use_cpu": True,
+            "report_to": ["tensorboard"],
         },
     )
     load = program.load_backbone
@@ -288,9 +290,8 @@ def test_grpo_program_resumes_and_writes_results(
     assert onlooker == pytest.approx(-gained["gain"]["mean"])
     assert results["words"]["after"] == pytest.approx(gained["after"])
     assert len((config.out / "samples.jsonl").read_text().splitlines()) == 8
-    assert (config.out / "curve.svg").read_text().startswith("<?xml")
-    assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
     assert not list((config.out / "policy").glob("*.bin")), "no pickles"
     assert "reference" not in (config.out / "policy" / "config.json").read_text()
     assert not list(config.out.glob("checkpoints-*"))
+    assert list(config.out.glob("tensorboard/events.out.tfevents*"))

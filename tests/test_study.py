@@ -3,7 +3,6 @@
 import html
 import json
 import logging
-import os
 import re
 import socket
 import sqlite3
@@ -43,15 +42,13 @@ from litbench.human_study.simulation import SimulatedReaders, visit_study
 from litbench.metrics.human_study import (
     CHOICES,
     Exclusions,
-    choices_of_ratings,
     leave_out,
     one_reader,
     reader_results,
     study_figures,
 )
 from litbench.metrics.intervals import clustered_mean, two_way_interval
-from litbench.records import VERDICTS, empty_columns
-from litbench.sources.ratings import RATINGS
+from litbench.records import VERDICTS
 from litbench.tables import check_parquet, write_table
 
 pytest.importorskip("fastapi")
@@ -931,81 +928,6 @@ def test_exclusion_rules(pair_table):
         study_figures(choices, pairs.slice(1))
 
 
-def test_ratings_as_choices(pair_table):
-    pairs = study_pairs(pair_table, 2)
-    one, other = (pairs[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
-    # Ratings of single criteria, by judges, and of stories without the other of the pair: ignored.
-    rows = [
-        ("a", one[0], 5.0, None, "person"),
-        ("a", other[0], 3.0, None, "person"),
-        ("a", one[1], 2.0, None, "person"),
-        ("a", other[1], 2.0, None, "person"),
-        ("a", one[0], 1.0, "plot", "person"),
-        ("a", other[0], 9.0, "plot", "person"),
-        ("b", one[0], 1.0, None, "person"),
-        ("b", other[0], 4.0, None, "person"),
-        ("b", one[1], 1.0, None, "person"),
-        ("b", other[1], None, None, "person"),
-        ("c", one[0], 1.0, None, "model"),
-        ("c", other[0], 4.0, None, "model"),
-    ]
-    names = ("rater", "story_id", "rating", "criterion", "rater_kind")
-    ratings = pa.table(
-        empty_columns(RATINGS, len(rows)) | dict(zip(names, zip(*rows, strict=True), strict=True))
-    )
-    choices = choices_of_ratings(ratings, pairs, 1e-9)
-    ids = dict(enumerate(pairs["pair_id"].to_pylist()))
-    found = zip(*(choices[n].to_pylist() for n in ("reader", "pair_id", "outcome")), strict=True)
-    assert set(found) == {("a", ids[0], "chosen"), ("a", ids[1], "tie"), ("b", ids[0], "rejected")}
-    assert study_figures(choices, pairs).shares["agreement"].mean == 0.5
-
-
-def test_random_ratings_do_not_agree_with_the_labels_they_made(program, tmp_path):
-    random = np.random.default_rng(4)
-    stories = [
-        {
-            "story_id": f"s{at}",
-            "prompt_id": f"p{at // 6}",
-            "prompt": f"Prompt {at // 6}",
-            "text": f"Story {at} of some words.",
-        }
-        for at in range(72)
-    ]
-    ratings = [
-        {"story_id": story["story_id"], "rater": f"r{rater}", "rating": int(random.integers(1, 6))}
-        for story in stories
-        for rater in range(5)
-    ]
-    for name, rows in (("stories", stories), ("people", ratings)):
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
-    made = program(
-        "data_prep/import_ratings.py",
-        "--stories",
-        tmp_path / "stories.parquet",
-        "--people",
-        f"{{table: {tmp_path / 'people.parquet'}, rater: rater, values: [rating]}}",
-        "--out",
-        tmp_path / "pairs",
-    )
-    assert made.returncode == 0, made.stderr
-    pairs, own = tmp_path / "pairs" / "pairs.parquet", tmp_path / "pairs" / "ratings.parquet"
-    done = program("eval/study.py", "--pairs", pairs, "--ratings", own, "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "out" / "human_study.json").read_text())["all"]
-    # Chance is a half; the labels of these ratings agree with them in two thirds.
-    choices = choices_of_ratings(pq.read_table(own), pq.read_table(pairs), 1e-9)
-    assert study_figures(choices, pq.read_table(pairs)).shares["agreement"].low > 0.55
-    assert not {"agreement", "majority"} & set(found["shares"])
-    alone = found["annotators"]["one_annotator"]
-    assert alone["low"] < 0.5 < alone["high"]
-    page = (tmp_path / "out" / "human_study.html").read_text()
-    for text in (done.stdout, page):
-        assert "that agree with the label" not in text
-        assert "majority agrees" not in text
-    readers = (tmp_path / "out" / "readers.csv").read_text().splitlines()
-    assert all(",," in row for row in readers[1:])
-
-
 def test_ratings_of_a_story_in_two_pairs(pair_table):
     pairs = pair_table(
         [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other} for other in "bc"]
@@ -1096,7 +1018,7 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     assert "shorter" in page
     assert run(*analysis).startswith("unchanged")
 
-    # The ratings of the export, read as a finished study, give the same leave-one-out agreement.
+    # The ratings of the export, imported as others' are, give the same leave-one-out agreement.
     imported, people = tmp_path / "imported", out / "export" / "ratings.parquet"
     run(
         "data_prep/import_ratings.py",
@@ -1110,17 +1032,19 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     labelled = pq.read_table(imported / "all_pairs.parquet")
     assert set(labelled["pair_id"].to_pylist()) == set(PairStudy.open(out).by_id)
     run(
-        "eval/study.py",
+        "eval/benchmark.py",
         "--pairs",
         imported / "pairs.parquet",
         "--ratings",
         imported / "ratings.parquet",
+        "--raters",
+        "{longer: {kind: longer}}",
         "--out",
-        tmp_path / "finished",
+        tmp_path / "benchmark",
     )
-    other = json.loads((tmp_path / "finished" / "human_study.json").read_text())["all"]
+    other = json.loads((tmp_path / "benchmark" / "annotators.json").read_text())
     for name in ("one_annotator", "alpha"):
-        assert other["annotators"][name] == results["annotators"][name]
+        assert other[name] == results["annotators"][name]
 
 
 def test_commands_say_nothing_on_stderr(make):
@@ -1173,7 +1097,6 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
             ["--pairs", pairs, "--out", out, *OPTIONS],
             "0 pairs have no texts and 1 twice the same",
         ),
-        ("eval/study.py", ["--out", out], "give study, or pairs and ratings"),
         ("eval/study.py", ["--out", out, "--study", study.folder], "choices.parquet"),
     ]
     for name, options, message in cases:
@@ -1201,37 +1124,3 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
     )
     assert "has readers of an earlier plan" in again.stderr
     assert PairStudy.open(study.folder).plan == study.plan
-
-
-# As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
-@pytest.mark.parametrize(
-    ("name", "one", "two", "alpha"),
-    [
-        ("psychdepth", (0.679, 0.629, 0.724), (0.623, 0.576, 0.667), 0.191),
-        ("ttcw", (0.803, 0.698, 0.878), None, None),
-    ],
-)
-def test_published_ratings_as_finished_studies(program, tmp_path, name, one, two, alpha):
-    if name.upper() not in os.environ:
-        pytest.skip(f"{name.upper()} does not name the folder of that data set")
-    pairs, out = tmp_path / name / "pairs", tmp_path / "out"
-    program(
-        "data_prep/import.py", name, "--from", os.environ[name.upper()], "--out", tmp_path / name
-    )
-    program(
-        "eval/study.py",
-        "--pairs",
-        pairs / "pairs.parquet",
-        "--ratings",
-        pairs / "ratings.parquet",
-        "--out",
-        out,
-    )
-    found = json.loads((out / "human_study.json").read_text())["all"]["annotators"]
-
-    def rounded(key):
-        return tuple(round(found[key][end], 3) for end in ("mean", "low", "high"))
-
-    assert rounded("one_annotator") == one
-    if two is not None:
-        assert (rounded("two_annotators"), round(found["alpha"], 3)) == (two, alpha)

@@ -12,6 +12,7 @@ rules, not on row order or engine.
 
 import hashlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,6 @@ from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
-from litbench.ingest import read_foreign
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, STORIES
 from litbench.store import Artifact, is_output, only_writer, read_manifest
@@ -39,16 +39,16 @@ from litbench.tables import check_parquet, write_sorted_batches, write_table
 from litbench.text import prompt_key
 
 PAIRS_FILE, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
+# Texts are joined and sorted in parts: DuckDB fails where the rows of a sort exceed its memory.
+_PAIRS_AT_ONCE = 500_000
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
-    """Open a stories table as an expression; Parquet stays on disk, other formats are loaded.
+    """Open a stories table as an expression, which is read in batches.
 
     Raises:
         DataError: the file is missing or does not follow the schema STORIES.
     """
-    if path.suffix != ".parquet":
-        return engine.put(read_foreign(path, STORIES))
     check_parquet(path, STORIES)
     return engine.read(path)
 
@@ -119,7 +119,8 @@ class CuratedPairs:
     def write(self, keys: Any, path: Path) -> None:
         """Write a pairs table in batches."""
         total = self._engine.count(keys)
-        batches = _with_progress(self._engine.batches(self.with_texts(keys)), "pairs", total)
+        parts = (self._engine.batches(self.with_texts(part)) for part in _split_by_id(keys, total))
+        batches = _with_progress(itertools.chain.from_iterable(parts), "pairs", total)
         first = next(batches)
         reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
         write_sorted_batches(reader, PAIRS, path)
@@ -347,6 +348,14 @@ class CuratedPairs:
         return kept
 
 
+def _split_by_id(keys: Any, total: int) -> Iterator[Any]:
+    """Yield pairs in parts of about `_PAIRS_AT_ONCE`, in ascending ranges of pair_id (an md5)."""
+    parts = math.ceil(total / _PAIRS_AT_ONCE) or 1
+    bounds = [f"{(part << 32) // parts:08x}" for part in range(1, parts)]
+    for low, high in itertools.pairwise(["", *bounds, "g"]):
+        yield keys.filter(keys.pair_id >= low, keys.pair_id < high)
+
+
 def _with_progress(
     batches: Iterable[pa.RecordBatch], about: str, total: int
 ) -> Iterator[pa.RecordBatch]:
@@ -365,8 +374,7 @@ class PairMaking(PairRules):
     """Stories, output folder, engine and rules of a pairs table.
 
     Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` table with the schema STORIES. Parquet is read
-            in batches, other formats are loaded into memory.
+        stories: the stories table of make_stories.py.
         out: output folder.
         engine: duckdb, or spark (the active session, or the cluster named by spark.master).
         memory_limit: memory limit of DuckDB, such as "4GB"; above it, DuckDB spills into `out`.

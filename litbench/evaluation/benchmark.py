@@ -26,7 +26,7 @@ from litbench.evaluation.loop import (
     evaluate,
     finish_evaluation,
     finished_evaluation,
-    print_errors,
+    is_finished,
     print_estimates,
 )
 from litbench.evaluation.results import Evaluation
@@ -99,8 +99,6 @@ class Benchmark(PairColumns):
         folds: with several sets, an entry of a trainable kind without `path` is trained on the
             other prompts of each set, in so many folds; 0 makes such entries an error.
         select: see `Selection`.
-        errors_again: run raters again that have errors among their verdicts, such as a judge whose
-            requests failed; stored answers are reused.
         dry_run: only estimate calls, tokens, dollars and minutes of the judges.
     """
 
@@ -115,7 +113,6 @@ class Benchmark(PairColumns):
     most_pairs: int | None = None
     folds: int = 0
     select: Selection | None = None
-    errors_again: Annotated[bool, Runtime] = False
     dry_run: Annotated[bool, Runtime] = False
 
 
@@ -268,7 +265,7 @@ def judge_sets(
                 set_of |= {job.label: one.name for job in trained}
             else:
                 jobs.append(Job(spec, label, pairs, depends_on, work=work))
-    if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
+    if all(is_finished(artifact) for artifact in artifacts.values()):
         if "" in artifacts:
             return {"": finished_evaluation(artifacts[""])}
         return {name: Evaluation.of(artifact) for name, artifact in artifacts.items()}
@@ -281,8 +278,7 @@ def judge_sets(
     jobs.sort(key=lambda job: order.index(job.spec.name))
     policy = "flag" if opened[0].name else config.on_training_prompts
     results: dict[str, list[Result]] = defaultdict(list)
-    again = config.errors_again
-    for result in evaluate(jobs, parts, on_training_prompts=policy, errors_again=again):
+    for result in evaluate(jobs, parts, on_training_prompts=policy):
         results[set_of[result.job.label]].append(result)
     evaluations = {}
     for one in opened:
@@ -293,7 +289,6 @@ def judge_sets(
         evaluations[one.name] = finish_evaluation(
             artifact, own, one.pairs, config.reference, ratings
         )
-        print_errors(own)
     return evaluations
 
 
@@ -346,7 +341,6 @@ def select_templates(
         split=select.split,
         reference=next(iter(entries)),
         most_pairs=select.sample,
-        errors_again=config.errors_again,
     )
     judged = {key for one in opened for key in prompt_keys(one.pairs.all)}
     of_all = open_set(replace(validation, most_pairs=None), "", Set(select.pairs, select.split), [])

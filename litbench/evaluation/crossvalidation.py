@@ -21,6 +21,7 @@ from litbench.evaluation.loop import (
     evaluate,
     finish_evaluation,
     finished_evaluation,
+    is_finished,
 )
 from litbench.evaluation.results import Evaluation
 from litbench.judges.recorded import recorded_specs
@@ -101,7 +102,7 @@ def crossvalidate(
     artifact = Artifact(
         config.out, program=program, config=config, inputs=inputs, models=files_of(specs)
     )
-    if artifact.is_current():
+    if is_finished(artifact):
         return finished_evaluation(artifact)
     if pairs is None:
         pairs = read_pairs(

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from litbench.config import as_plain
 from litbench.entries import RaterSpec
+from litbench.errors import DataError
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
@@ -47,6 +48,7 @@ from litbench.store import (
     Artifact,
     Cache,
     fingerprint,
+    read_manifest,
     read_manifest_of,
     source_digest,
     write_json,
@@ -101,12 +103,12 @@ def evaluate(
     parts: Cache,
     *,
     on_training_prompts: Literal["refuse", "flag"] = "refuse",
-    errors_again: bool = False,
 ) -> Iterator[Result]:
     """Judge pairs blind, job by job; intact verdicts of an earlier run are reused.
 
     Stored verdicts are reused if the entry's options, the files they name, the job's `depends_on`,
-    `Kind.version` and `LOOP_VERSION` are unchanged.
+    `Kind.version` and `LOOP_VERSION` are unchanged, and no request failed: otherwise the job is
+    repeated, with the answers that are stored.
 
     Args:
         jobs: group the jobs of a rater that needs no training, since only the last loaded rater
@@ -115,7 +117,6 @@ def evaluate(
             store answers and logs in the parent folder.
         on_training_prompts: refuse raters that were trained on prompts of the pairs, or flag them
             in their record. A rater trained by the job itself is always refused.
-        errors_again: repeat jobs that have errors among their stored verdicts.
 
     Yields:
         Each job, its verdicts and its record: `notes` of the rater, `trained_on` (number of
@@ -167,7 +168,7 @@ def evaluate(
                 write_table,
                 label=job.label,
                 suffix=".parquet",
-                again=errors_in if errors_again else None,
+                again=partial(errors_in, job),
             )
             shutil.rmtree(scratch, ignore_errors=True)
             record = json.loads(table.schema.metadata[_RECORD])
@@ -175,20 +176,34 @@ def evaluate(
             yield Result(job, table.replace_schema_metadata(), record)
 
 
-def errors_in(verdicts: pa.Table) -> int:
-    """Count the verdicts that are errors."""
+def errors_in(job: Job, verdicts: pa.Table) -> int:
+    """Count the verdicts of a job whose requests failed."""
+    if job.spec.kind == "recorded":
+        # Repeating does not help: the ratings are missing in the recording.
+        return 0
     return int(pc.sum(pc.equal(verdicts["outcome"], "error")).as_py() or 0)
 
 
-def print_errors(results: Iterable[Result]) -> None:
-    """Print which raters have errors among their verdicts, and how to repeat them."""
+def count_errors(results: Iterable[Result]) -> int:
+    """Count the verdicts whose requests failed, and print whose they are."""
+    total = 0
     for job, table, _ in results:
-        # Repeating does not help recorded judges: the ratings are missing in the recording.
-        if job.spec.kind != "recorded" and (errors := errors_in(table)):
+        if errors := errors_in(job, table):
+            total += errors
             print(
                 f"{job.spec.name}: {errors:,} of {table.num_rows:,} verdicts are errors: run the "
-                "same command with --errors_again to repeat only these"
+                "same command again to repeat only these"
             )
+    return total
+
+
+def is_finished(artifact: Artifact) -> bool:
+    """Whether the folder holds this artifact, and no request failed; prints a line if so."""
+    try:
+        counts = read_manifest(artifact.folder)["counts"]
+    except DataError:
+        return False
+    return not counts.get("errors") and artifact.is_current()
 
 
 def print_estimates(
@@ -269,15 +284,16 @@ def finish_evaluation(
     artifact.write("leaderboard.json", partial(write_json, plain(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))
     artifact.write_text(_TEXT, text)
+    print(text, end="")
     artifact.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
         "verdicts": table.num_rows,
+        "errors": count_errors(results),
         "trained_on": trained_on,
         "raters": records,
     }
     artifact.finish()
-    print(text, end="")
     evaluation = Evaluation.of(artifact)
     evaluation.pairs, evaluation.verdicts, evaluation.rows = pairs, table, rows
     return evaluation

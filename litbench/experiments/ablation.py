@@ -2,8 +2,7 @@
 
 A trained rater has the name of its rater, variant and number of pairs, such as `features on
 full@1000`, and its verdicts have a fold for each seed. Every test set has a leaderboard of all
-raters. Test sets share pairs, and each distinct pair is judged once; where two test sets label a
-pair differently, its verdicts are relabelled.
+raters. Test sets share pairs, and each distinct pair is judged once.
 """
 
 import itertools
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -62,8 +62,7 @@ class Ablation(PairRules):
         out: output folder.
         variants: name -> rules that differ, or {pairs: FILE}.
         reference: the variant that the others are compared with; null for the first.
-        stories: Parquet, JSONL, CSV or `datasets` with the schema STORIES; null if every variant
-            is a pairs file.
+        stories: the stories table of make_stories.py; null if every variant is a pairs file.
         test_pairs: name -> pairs file; additional test sets, used in full.
         raters: named entries, see litbench.entries; a trainable rater takes its training options
             here.
@@ -218,46 +217,31 @@ def _count_pairs(amount: float, total: int) -> int:
     return amount
 
 
-def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, dict[str, set[str]]]:
-    """Merge test sets into their distinct pairs; the first set that has a pair gives its label.
+def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, dict[str, pa.Table]]:
+    """Merge test sets into their distinct pairs.
 
     Returns:
-        The distinct pairs, and by test set the ids of the pairs that it labels the other way.
+        The distinct pairs; and the sets, in which a pair that an earlier set labels the other way
+        has an id of its own, so that it is judged for both labels.
     """
-    merged = pa.concat_tables(sets.values())
-    columns = (merged[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
-    rows = zip(merged["pair_id"].to_pylist(), *columns, strict=True)
-    first_of: dict[str, tuple[int, str, str]] = {}
-    flipped: dict[str, set[str]] = {name: set() for name in sets}
-    names = itertools.chain(*([name] * table.num_rows for name, table in sets.items()))
-    for place, (name, (pair, chosen, rejected)) in enumerate(zip(names, rows, strict=True)):
-        _, *labels = first_of.setdefault(pair, (place, chosen, rejected))
-        if labels == [rejected, chosen]:
-            flipped[name].add(pair)
-        elif labels != [chosen, rejected]:
-            raise DataError(
-                f"pair_id {pair} names different stories in the test pairs of {', '.join(sets)}: "
-                "give each file the ids of litbench.records.pair_id"
-            )
-    return merged.take(pa.array([place for place, *_ in first_of.values()])), flipped
-
-
-def relabel(verdicts: pa.Table, flipped: set[str]) -> pa.Table:
-    """The verdicts for test sets that label some pairs the other way."""
-    turned = pc.is_in(verdicts["pair_id"], pa.array(flipped, pa.large_string()))
-    columns = dict(zip(verdicts.column_names, verdicts.columns, strict=True))
-    for name in ("order", "outcome"):
-        own = columns[name]
-        other = pc.if_else(pc.equal(own, "chosen"), "rejected", "chosen").cast(own.type)
-        sided = pc.is_in(own, pa.array(["chosen", "rejected"], own.type))
-        columns[name] = pc.if_else(pc.and_(turned, sided), other, own)
-    p, chosen, rejected = (
-        columns[name] for name in ("p_chosen", "reward_chosen", "reward_rejected")
-    )
-    columns["p_chosen"] = pc.if_else(turned, pc.subtract(1.0, p), p)
-    columns["reward_chosen"] = pc.if_else(turned, rejected, chosen)
-    columns["reward_rejected"] = pc.if_else(turned, chosen, rejected)
-    return pa.table(columns, verdicts.schema)
+    labels_of: dict[str, tuple[Any, ...]] = {}
+    renamed = {}
+    for name, pairs in sets.items():
+        columns = (pairs[key].to_pylist() for key in ("chosen_story_id", "rejected_story_id"))
+        ids = []
+        for pair, *labels in zip(pairs["pair_id"].to_pylist(), *columns, strict=True):
+            known = labels_of.setdefault(pair, tuple(labels))
+            if set(known) != set(labels):
+                raise DataError(
+                    f"pair_id {pair} names different stories in the test pairs of "
+                    f"{', '.join(sets)}: give each file the ids of litbench.records.pair_id"
+                )
+            ids.append(pair if known == tuple(labels) else f"{pair}, other label")
+        place = pairs.column_names.index("pair_id")
+        renamed[name] = pairs.set_column(place, "pair_id", pa.array(ids, pairs["pair_id"].type))
+    merged = pa.concat_tables(renamed.values())
+    first = np.unique(np.array(merged["pair_id"].to_pylist()), return_index=True)[1]
+    return merged.take(pa.array(np.sort(first))), renamed
 
 
 def run_ablation(config: Ablation, program: str) -> None:
@@ -295,7 +279,7 @@ def run_ablation(config: Ablation, program: str) -> None:
         name: _with_texts(paths[name], first_by_hash(one, most, "test", seed, by_prompt=False))
         for name, one in tests.items()
     }
-    test, flipped = join_test_sets(tests)
+    test, tests = join_test_sets(tests)
     texts = [test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
     judged = fingerprint(*texts)
 
@@ -347,10 +331,7 @@ def run_ablation(config: Ablation, program: str) -> None:
     first = next(
         one for one in trainings if one.variant == reference and one.pairs_used == max(equal)
     )
-    boards = {
-        name: leaderboard(relabel(table, flipped[name]), pairs, first.name)
-        for name, pairs in tests.items()
-    }
+    boards = {name: leaderboard(table, pairs, first.name) for name, pairs in tests.items()}
     texts = [
         f"test pairs of {clean_name(name)}\n\n{leaderboard_text(rows)}\n"
         for name, rows in boards.items()

@@ -18,7 +18,13 @@ import pyarrow.parquet as pq
 
 from litbench.config import Input, Runtime
 from litbench.entries import files_of, parse_raters
-from litbench.evaluation.loop import Job, evaluate, print_errors, print_estimates
+from litbench.evaluation.loop import (
+    Job,
+    count_errors,
+    evaluate,
+    is_finished,
+    print_estimates,
+)
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
@@ -66,7 +72,6 @@ class ProbesConfig(PairColumns):
         seed: seed of draws and changes.
         on_training_prompts: refuse raters that were trained on prompts of these stories, or flag
             them.
-        errors_again: run raters again that have errors among their verdicts.
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
@@ -81,7 +86,6 @@ class ProbesConfig(PairColumns):
     strengths: list[float] = field(default_factory=lambda: [0.25, 0.5, 1.0])
     seed: int = 0
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
-    errors_again: Annotated[bool, Runtime] = False
     dry_run: Annotated[bool, Runtime] = False
 
 
@@ -219,7 +223,7 @@ def run_probes(config: ProbesConfig, program: str) -> None:
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
     artifact = Artifact(config.out, program=program, config=config, models=files_of(specs))
-    if not (config.errors_again or config.dry_run) and artifact.is_current():
+    if not config.dry_run and is_finished(artifact):
         artifact.show("probes.txt", "probes.html")
         return
 
@@ -234,14 +238,7 @@ def run_probes(config: ProbesConfig, program: str) -> None:
     columns = (pairs[name].to_pylist() for name in ("pair_id", "chosen", "rejected"))
     data = digest(*(digest(*row) for row in zip(*columns, strict=True)))
     jobs = [Job(spec, spec.name, lambda: pairs, data, work=pairs.num_rows) for spec in specs]
-    judged = list(
-        evaluate(
-            jobs,
-            parts,
-            on_training_prompts=config.on_training_prompts,
-            errors_again=config.errors_again,
-        )
-    )
+    judged = list(evaluate(jobs, parts, on_training_prompts=config.on_training_prompts))
     verdicts = pa.concat_tables(result.verdicts for result in judged)
     results = probe_results(verdicts, pairs, not_applicable)
     text = probes_text(results)
@@ -252,6 +249,7 @@ def run_probes(config: ProbesConfig, program: str) -> None:
         "stories": len(stories),
         "pairs": pairs.num_rows,
         "not_applicable": not_applicable,
+        "errors": count_errors(judged),
         "trained_on": trained_on,
         "raters": records,
     }
@@ -263,7 +261,6 @@ def run_probes(config: ProbesConfig, program: str) -> None:
     artifact.finish()
     parts.discard_unused()
     artifact.show("probes.txt", "probes.html")
-    print_errors(judged)
 
 
 # The page -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 A reader who saw a pair chose one of its stories. The label of a pair is its chosen side: what a
 verifier prefers, or what other annotators said. Two figures must not be confused: the share of all
 choices that agree with the labels, and the share of pairs on which the majority of readers does.
-A tie counts one half everywhere.
+A majority of equal votes counts one half.
 """
 
 from collections import Counter, defaultdict
@@ -51,12 +51,7 @@ CHOICES = Schema(
             "story that stood first; null if unknown",
             choices=("chosen", "rejected"),
         ),
-        Column(
-            "outcome",
-            "text",
-            "the choice",
-            choices=("chosen", "rejected", "tie"),
-        ),
+        Column("outcome", "text", "the choice", choices=("chosen", "rejected")),
         Column("is_right", "integer", "1 if a check was answered right, else 0; null for no check"),
         *ANSWERED,
     ),
@@ -73,10 +68,7 @@ SHARES = {
     "attention": ("attention checks passed", "readers"),
 }
 
-_CREDIT = """
-create macro credit(outcome) as
-    case outcome when 'chosen' then 1.0 when 'tie' then 0.5 else 0.0 end::double
-"""
+_CREDIT = "create macro credit(outcome) as (outcome = 'chosen')::double"
 _READERS = """
 with repeated as (
     select reader, pair_id, outcome as again from choices where kind = 'repeat'
@@ -101,19 +93,6 @@ _PAIRS = """
 select pair_id, prompt_id, prompt, count(*) as choices, avg(credit(outcome)) as share
 from choices join pairs using (pair_id) where kind = 'pair'
 group by all order by share desc, pair_id
-"""
-_OF_RATINGS = """
-with people as (
-    select rater, story_id, rating from ratings
-    where rater_kind = 'person' and criterion is null and rating is not null
-)
-select rater as reader, row_number() over (partition by rater order by pair_id) as place,
-    'pair' as kind, pair_id,
-    case when abs(one.rating - other.rating) <= $rounding then 'tie'
-        when one.rating > other.rating then 'chosen' else 'rejected' end as outcome
-from pairs join people as one on one.story_id = chosen_story_id
-    join people as other using (rater)
-where other.story_id = rejected_story_id order by reader, place
 """
 
 
@@ -162,12 +141,12 @@ def _database() -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _rows(sql: str, values: Mapping[str, Any] | None = None, **tables: pa.Table) -> pa.Table:
+def _rows(sql: str, **tables: pa.Table) -> pa.Table:
     """The result of a query on some tables."""
     with _database().cursor() as cursor:
         for name, table in tables.items():
             cursor.register(name, table)
-        return cursor.sql(sql, params=values).to_arrow_table()
+        return cursor.sql(sql).to_arrow_table()
 
 
 def reader_results(choices: pa.Table, rules: Exclusions) -> list[dict[str, Any]]:
@@ -218,8 +197,6 @@ def study_figures(
     choices: pa.Table,
     pairs: pa.Table,
     annotators: AnnotatorAgreement | None = None,
-    *,
-    made_labels: bool = False,
 ) -> StudyFigures:
     """Compute the figures of a study.
 
@@ -227,8 +204,6 @@ def study_figures(
         choices: table with the schema CHOICES.
         pairs: table with the schema PAIRS, with all pairs of the choices.
         annotators: see StudyFigures.
-        made_labels: whether the same answers made the labels. Their agreement with the labels is
-            then above one half even for random answers, and is left out.
     """
     clusters = pa.array(connected_prompts(pairs))
     known = pa.table(
@@ -245,8 +220,6 @@ def study_figures(
     prompts, names = (made[name].to_numpy() for name in ("cluster", "reader"))
     shares = {}
     columns = {"agreement": "credit", "first": "first", "longer": "longer"}
-    if made_labels:
-        del columns["agreement"]
     for figure, column in columns.items():
         values = made[column].to_numpy()
         use = np.isfinite(values)
@@ -256,8 +229,7 @@ def study_figures(
     cluster_of = dict(zip(pairs["pair_id"].to_pylist(), clusters.to_pylist(), strict=True))
     sides = np.sign(np.round([row["share"] - 0.5 for row in read], 9))
     read_clusters = [cluster_of[row["pair_id"]] for row in read]
-    if not made_labels:
-        shares["majority"] = jackknife_interval((1 + sides) / 2, read_clusters)
+    shares["majority"] = jackknife_interval((1 + sides) / 2, read_clusters)
     readers = reader_results(choices, Exclusions())
     for check in ("repeats", "attention"):
         passed = np.array([row[check] for row in readers if row[check] is not None])
@@ -294,23 +266,6 @@ def one_reader(
     ids = pairs["pair_id"].to_pylist()
     first, second = ([f"{name} {side}" for name in ids] for side in ("chosen", "rejected"))
     return annotator_agreement(ratings, first, second, connected_prompts(pairs), credits)
-
-
-def choices_of_ratings(ratings: pa.Table, pairs: pa.Table, rounding: float) -> pa.Table:
-    """The preferences of annotators who rated stories, as choices of a finished study.
-
-    Args:
-        ratings: table with the schema RATINGS; those of people for a whole text are used.
-        pairs: table with the schema PAIRS.
-        rounding: difference up to which two ratings are equal.
-
-    Returns:
-        Table with the schema CHOICES: one row per annotator and pair of which they rated both
-        stories.
-    """
-    named = pairs.select(["pair_id", "chosen_story_id", "rejected_story_id"])
-    found = _rows(_OF_RATINGS, {"rounding": rounding}, pairs=named, ratings=ratings)
-    return pa.Table.from_pylist(found.to_pylist(), CHOICES.arrow())
 
 
 def verdicts_of(choices: pa.Table) -> pa.Table:

@@ -30,16 +30,10 @@ from litbench.store import Artifact
 from litbench.text import clean_name
 
 _PUBLISHED = "readers-of-generated-stories"
-_MADE_LABELS = (
-    "The labels are means of these same ratings, so agreement with them would say nothing: each "
-    "annotator is compared with the others."
-)
 
 
 def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
     """Plot the shares of a study, and of raters against the majority of the other readers.
-
-    Empty without any share, as for a single reader whose ratings made the labels.
 
     `published` is the paper's entry for the first share, drawn as a hollow mark; None for none.
     """
@@ -54,8 +48,6 @@ def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict
             (f"{short_name(row.rater)} agrees with the others", [[row.agreement]])
             for row in found.annotators.raters
         ]
-    if not rows:
-        return {}
     mark = "published for other pairs and readers"
     drawn = figures.dots(rows, ["readers"], "share", hollow=hollow, mark=mark)
     return {"human_study": Figure("Shares", caption, drawn)}
@@ -69,7 +61,6 @@ def write_human_study(
     pairs: Sequence[Mapping[str, Any]],
     *,
     label_sources: Sequence[str],
-    from_choices: bool,
     versions: int,
 ) -> None:
     """Write human_study.html, its plot, and its figures as human_study.txt.
@@ -81,33 +72,26 @@ def write_human_study(
         readers: rows of `reader_results`.
         pairs: rows of `pair_results`.
         label_sources: who labelled the pairs.
-        from_choices: whether readers chose, rather than rated stories.
         versions: number of versions of the pages that readers saw.
     """
     found, published = kept or everyone, None
-    # Whether the readers' answers made the labels.
-    made_labels = "agreement" not in everyone.shares
-    if from_choices and "model" in label_sources:
+    if "model" in label_sources:
         published = {row["name"]: row for row in load_published()["other_test_sets"]}[_PUBLISHED]
     panels = draw_study(found, published)
     note = (
         "Shares of choices have 95 % intervals by prompt and by reader at once, shares of pairs by "
-        "prompt, checks by reader."
+        "prompt, checks by reader. Choices and majorities are different figures: a pair on which "
+        "six of ten readers agree with the label counts 0.6 in the first and 1 in the second."
     )
-    if not made_labels:
-        note += (
-            " Choices and majorities are different figures: a pair on which six of ten readers "
-            "agree with the label counts 0.6 in the first and 1 in the second. A tie counts ½."
-        )
     columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
     if kept is not None:
         columns["without readers\nleft out [95 %]"] = partial(_share, kept)
     columns["all readers [95 %]"] = partial(_share, everyone)
     shares = Section(
         "Figures",
-        [note, _MADE_LABELS] if made_labels else note,
+        note,
         table_of(list(everyone.shares), columns, is_narrow=True),
-        warnings=_warnings(found, made_labels, versions),
+        warnings=_warnings(found, versions),
         remarks=[_times(found)],
     )
     read = [shares]
@@ -127,12 +111,12 @@ def write_human_study(
         Section("Plot", figures=list(panels.values())),
         *read[1:],
         by_reader,
-        *([] if made_labels else [_pairs_section(pairs)]),
+        _pairs_section(pairs),
     ]
     facts = f"{counts} Labels: {label_text(label_sources)}. {written_now()}"
     page = Page(
         "LitBench: a study with readers",
-        _lead(found, made_labels),
+        _lead(found),
         facts,
         sections,
         label_sources,
@@ -145,27 +129,16 @@ def _share(found: StudyFigures, name: str) -> Cell:
     return Cell(write_interval(share), [f"{share.n:,} {SHARES[name][1]}"] if share else [])
 
 
-def _lead(found: StudyFigures, made_labels: bool) -> str:
-    if not made_labels:
-        agreement, majority = (
-            write_interval(found.shares[name]) for name in ("agreement", "majority")
-        )
-        return (
-            f"Readers agree with the labels in {agreement} of their choices; the majority of "
-            f"readers agrees on {majority} of the pairs."
-        )
-    if found.annotators is None:
-        return "The ratings of the annotators, as choices."
-    one = write_interval(found.annotators.one_annotator)
-    return f"One annotator agrees with the others in {one} of the pairs."
+def _lead(found: StudyFigures) -> str:
+    agreement, majority = (write_interval(found.shares[name]) for name in ("agreement", "majority"))
+    return (
+        f"Readers agree with the labels in {agreement} of their choices; the majority of "
+        f"readers agrees on {majority} of the pairs."
+    )
 
 
-def _warnings(found: StudyFigures, made_labels: bool, versions: int) -> list[str]:
-    warnings = []
-    if not made_labels:
-        warnings += few_prompts(found.shares["majority"])
-    elif found.annotators is not None:
-        warnings += few_prompts(found.annotators.one_annotator)
+def _warnings(found: StudyFigures, versions: int) -> list[str]:
+    warnings = few_prompts(found.shares["majority"])
     if found.readers < 20:
         warnings.append(
             f"Few readers: {found.readers}. Their intervals are wide and less reliable, and "
