@@ -142,7 +142,7 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
     assert "unchanged" in program(*arguments).stdout
 
 
-def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypatch):
+def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program):
     pytest.importorskip("rensa")
     never = "甲三甲三甲三走到第5里"
 
@@ -158,7 +158,7 @@ def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypat
         "--extractor.model",
         FakeOpenAI.model,
     ]
-    with served(monkeypatch, extract) as server:
+    with served(extract) as server:
         dry = program(*arguments, "--dry_run", "true")
         assert re.search(r"judge\)? +50 ", dry.stdout), dry.stdout
         assert server.requests == 0
