@@ -258,8 +258,8 @@ def test_raters_are_read_from_a_config():
         ({"kind": "lunger"}, r"raters\.r: unknown kind 'lunger': did you mean 'longer'\?"),
         ({"kind": "random", "sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
         ({"kind": "random", "seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
-        ({"kind": "features", "fold": 3}, r"raters\.r: unknown key 'fold'"),
-        ({"kind": "features", "path": "runs/f", "folds": 3}, r"raters\.r: unknown key 'folds'"),
+        ({"kind": "features", "folds": 3}, r"raters\.r: unknown key 'folds'"),
+        ({"kind": "features", "path": "runs/f", "c": [1]}, r"raters\.r: unknown key 'c'"),
     ],
 )
 def test_broken_entries_raise(entry, message):

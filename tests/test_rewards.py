@@ -156,7 +156,7 @@ def test_load_from_folder(tmp_path, pair_table):
     from litbench.models.features import FeatureOptions, fit_features  # noqa: PLC0415
 
     rows = [{"chosen": words(9 + k), "rejected": words(3 + k)} for k in range(8)]
-    model = fit_features(pair_table(rows), FeatureOptions(folds=2))
+    model = fit_features(pair_table(rows), FeatureOptions())
     model.save(tmp_path)
     reward = PolicyReward.load(tmp_path, PLAIN)
     assert reward(["p"], [words(7)]) == model.score(["p"], [words(7)]).tolist()
