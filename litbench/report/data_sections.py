@@ -39,7 +39,7 @@ SIDES = ("chosen", "rejected")
 _BUCKETS = 100
 _DRAWN_SPLITS, _EXAMPLES_PER_STEP, _LONGEST_EXAMPLE = 4, 5, 600
 # Shown in their own sections.
-_SHOWN_ELSEWHERE = ("funnel", "lengths", "stories", "leakage", "digest", "notes")
+_SHOWN_ELSEWHERE = ("funnel", "lengths", "stories", "digest", "notes")
 
 
 @dataclass(frozen=True)
