@@ -159,8 +159,12 @@ def _leaderboard_section(
     cases = measure(known, reference, clusters) if enough else {}
 
     def smallest(row: LeaderboardRow) -> str:
-        found = detectable(cases[key]) if (key := f"{row.rater} - {reference}") in cases else None
-        return f"±{found:.3f}" if found else "–"
+        case = cases.get(f"{row.rater} - {reference}")
+        found = None if case is None else detectable(case)
+        if case is None or found is None:
+            return "–"
+        # Of one rater it is the agreement, of two the difference.
+        return f"±{found - 0.5 if case.reference is None else found:.3f}"
 
     def spread(row: LeaderboardRow) -> Cell:
         if len(row.repeats) < 2:
