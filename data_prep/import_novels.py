@@ -32,7 +32,7 @@ from pydantic import PositiveInt
 from litbench.config import Input, Runtime, run_program
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
-from litbench.ingest import RejectedRows, read_foreign, stream_foreign
+from litbench.ingest import RejectedRows, stream_foreign
 from litbench.judges.prices import load_prices
 from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.session import (
@@ -54,7 +54,7 @@ from litbench.raters import estimates_text
 from litbench.records import GRADES, TURNS, Column, Schema
 from litbench.sources.novels import consecutive_chapters, one_per_percentile, split_chapters
 from litbench.store import Artifact
-from litbench.tables import write_table
+from litbench.tables import read_table, write_table
 from litbench.templates.delimiters import without_delimiters
 from litbench.templates.rubric import load_rubric
 
@@ -90,7 +90,7 @@ class Config:
             with the columns of `NOVELS`.
         out: output folder.
         columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
-        encoding: encoding of the text files or the table.
+        encoding: encoding of the text files, such as gb18030.
         min_works: fewest works of an author; novels without author are kept.
         seed: seed of the chapters' places and of the subset.
         grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
@@ -140,11 +140,7 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return
     for chunk in stream_foreign(
-        config.input,
-        NOVELS,
-        columns=config.columns,
-        rejected_rows=rejected,
-        encoding=config.encoding,
+        config.input, NOVELS, columns=config.columns, rejected_rows=rejected
     ):
         yield from chunk.to_pylist()
 
@@ -200,7 +196,7 @@ def place(
     names = [criterion.name for criterion in load_rubric("webnovel").criteria]
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     judges = set()
-    for row in read_foreign(grades, GRADES).to_pylist():
+    for row in read_table(grades, GRADES).to_pylist():
         if row["writer"] == HUMAN and row["quantity"] in names and row["grade"] is not None:
             ratings[row["prompt_id"]][row["quantity"]] = row["grade"]
             judges.add(row["rater"])

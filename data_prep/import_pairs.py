@@ -5,7 +5,7 @@
 Reads pairs in one of three forms, from a file or from the Hub:
 
 - a table of stories and a table of pairs of their ids (if `stories` is given);
-- the prompt, the chosen and the rejected text in one row, also as messages (`conversational`);
+- the prompt, the chosen and the rejected text in one row, also as messages, as in trl;
 - the prompt, a first and a second text, and a label that tells which is better (if `label_first`
   and `label_second` are given). A row may also have an explanation of the label that calls the
   texts A and B (`rationale`); the side that was A is then stored with it.
@@ -16,18 +16,13 @@ the rules of make_pairs.py are not applied. Writes into `out`: `pairs.parquet`, 
 and `manifest.json`.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.sources.pairs import PairImport, import_pairs
 
-
-@dataclass
-class Config(PairImport):
-    """Configuration of `import_pairs.py`; see `litbench.sources.pairs.PairImport`."""
+Config = PairImport
 
 
-def main(config: Config) -> None:
+def main(config: PairImport) -> None:
     """Import the pairs and write them."""
     import_pairs(config, __file__)
 

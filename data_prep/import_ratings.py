@@ -18,18 +18,13 @@ Texts that the source does not have are empty, with a length of 0. Raters that n
 judge these pairs; recorded judges can. `where: text IS NOT NULL` leaves these stories out.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.sources.ratings import RatingImport, import_ratings
 
-
-@dataclass
-class Config(RatingImport):
-    """Configuration of `import_ratings.py`; see `litbench.sources.ratings.RatingImport`."""
+Config = RatingImport
 
 
-def main(config: Config) -> None:
+def main(config: RatingImport) -> None:
     """Import the ratings, make pairs and write them."""
     import_ratings(config, __file__)
 

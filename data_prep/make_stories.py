@@ -11,18 +11,13 @@ Writes into `out`: `stories.parquet`, `rejected.jsonl` (rows that could not be u
 `examples.jsonl` (passages that cleaning removed) and `manifest.json`.
 """
 
-from dataclasses import dataclass
-
 from litbench.config import run_program
 from litbench.curation.story_making import StoryMaking, make_stories
 
-
-@dataclass
-class Config(StoryMaking):
-    """Configuration of `make_stories.py`; see `litbench.curation.story_making.StoryMaking`."""
+Config = StoryMaking
 
 
-def main(config: Config) -> None:
+def main(config: StoryMaking) -> None:
     """Make the stories table and write it."""
     make_stories(config, __file__)
 

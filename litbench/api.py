@@ -78,8 +78,10 @@ class EvaluationResult:
 
     def report(self, path: str | Path) -> Path:
         """Write the report to `path`; needs the extra `report`."""
-        page = render_report(self._evaluation, "LitBench report", Path(path))
-        return _write(page, Path(path))
+        file = Path(path)
+        page = render_report(self._evaluation, "LitBench report", file)
+        write_atomically(file, lambda part: part.write_text(page, encoding="utf-8"))
+        return file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +132,8 @@ def fit(stories: Any, out: str | Path | None = None, **options: Any) -> FitResul
     """
     folder, temporary = _folder(out)
     given = {**options, "input": _as_path(stories, folder), "out": folder}
-    fitted = fitting.fit(build(fitting.Fit, given, "fit"))
-    tables = _tables(fitted.evaluation)
-    return FitResult(folder=folder, model=fitted.model, _temporary=temporary, **tables)
+    model, evaluation = fitting.fit(build(fitting.Fit, given, "fit"))
+    return FitResult(folder=folder, model=model, _temporary=temporary, **_tables(evaluation))
 
 
 def benchmark(
@@ -205,8 +206,3 @@ def _tables(evaluation: Evaluation) -> dict[str, Any]:
         "pairs": evaluation.pairs.headline,
         "_evaluation": evaluation,
     }
-
-
-def _write(page: str, path: Path) -> Path:
-    write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
-    return path

@@ -61,7 +61,6 @@ class FitOptions:
         story_id: column with a unique name of each story; null makes one of prompt, text and row.
         prompt_id: column with the prompt's id; null makes one of the prompt's text.
         where: SQL condition on the columns; other rows are left out.
-        encoding: encoding of a text file, such as cp1252.
         cleaning: cleaning steps.
         tokenizer: counts tokens for the rule `max_tokens`: `package:NAME/folder`, a folder, or a
             name on the Hub. By default that of the reward model; null skips the rule.
@@ -83,7 +82,6 @@ class FitOptions:
     story_id: str | None = GUESS
     prompt_id: str | None = GUESS
     where: str | None = None
-    encoding: str = "utf-8"
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = GUESS
     folds: int | None = None
@@ -123,23 +121,13 @@ class Fit(PairRules, FitOptions):
     symmetry_buckets: Buckets = "auto"
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What `fit` has written.
+def fit(config: Fit) -> tuple[Path, Evaluation]:
+    """Make stories and pairs, train, evaluate out of fold, and write the report.
 
-    Attributes:
-        model: folder of the model that agrees most often with the labels of held-out prompts.
-        evaluation: the evaluation of all models.
-        pages: the pages, by name; empty without the extra `report`.
+    Returns:
+        The folder of the model that agrees most often with the labels of held-out prompts, and the
+        evaluation of all models.
     """
-
-    model: Path
-    evaluation: Evaluation
-    pages: dict[str, Path]
-
-
-def fit(config: Fit) -> Fitted:
-    """Make stories and pairs, train, evaluate out of fold, and write the report."""
     config.check()
     if config.training and config.model_name_or_path is None:
         raise ConfigError(
@@ -195,7 +183,7 @@ def make_own_pairs(config: Fit, least_prompts: int = 1) -> OwnPairs:
     return OwnPairs(folder, read, columns)
 
 
-def _fit(config: Fit) -> Fitted:
+def _fit(config: Fit) -> tuple[Path, Evaluation]:
     made = make_own_pairs(config, _LEAST_PROMPTS)
     pairs, funnel = made.pairs.headline, made.funnel()
     if advice := funnel.advice():
@@ -215,11 +203,11 @@ def _fit(config: Fit) -> Fitted:
     # The last evaluation has all models, on the same pairs.
     agreement = {row.rater: row.agreement.mean for row in evaluations[-1].rows}
     best = max(models, key=lambda name: (agreement[name], name))
+    pages = {}
     try:
         pages = _report(config, made.folder, evaluations, learning, models[best])
     except MissingExtraError as error:
         print(f"no report: {error}")
-        pages = {}
     if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
         print(
             f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
@@ -234,7 +222,7 @@ def _fit(config: Fit) -> Fitted:
         )
     model = shlex.quote(str(models[best]))
     print(f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"')
-    return Fitted(models[best], evaluations[-1], pages)
+    return models[best], evaluations[-1]
 
 
 # Stories and pairs -------------------------------------------------------------------------------
@@ -251,7 +239,6 @@ def _story_making(config: Fit, out: Path) -> StoryMaking:
         config.input,
         _columns(config),
         config.where,
-        config.encoding,
         Path(config.input).name,
         config.cleaning,
         tokenizer,
@@ -265,7 +252,7 @@ def _columns(config: Fit) -> dict[str, str]:
         if wrong := [name for name, value in given.items() if value != GUESS]:
             raise ConfigError(f"--{wrong[0]}: the sample has its own columns: leave it out")
         return {}
-    rows = first_rows(config.input, config.where, config.encoding)
+    rows = first_rows(config.input, config.where)
     names = rows.column_names
     found = find_columns(config.input, names, given, ("prompt", "text", "score"))
     for name, suits in (("story_id", _is_unique), ("prompt_id", _names_prompts)):

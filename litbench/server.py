@@ -418,7 +418,10 @@ def make_app(
 
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
-    """Create the uvicorn server; on shutdown it still answers accepted requests."""
+    """Create the uvicorn server of `make_app` or of a study.
+
+    It refuses requests with two lengths, and on shutdown still answers accepted requests.
+    """
 
     async def refuse_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

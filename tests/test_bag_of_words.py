@@ -69,24 +69,6 @@ def test_a_reward_does_not_depend_on_the_batch(pair_table):
     assert model.score(["p"], [""]).tolist() == [0.0]
 
 
-def test_it_is_cross_validated(pair_table, load_program, tmp_path):
-    write_table(pair_table(rows(60)), tmp_path / "pairs.parquet")
-    program = load_program("eval/crossvalidate.py")
-    program.main(
-        program.Config(
-            pairs=tmp_path / "pairs.parquet",
-            out=tmp_path / "out",
-            folds=3,
-            raters={"longer": {"kind": "longer"}, "bag": {"kind": "bag_of_words"}},
-        )
-    )
-    found = {
-        row["rater"]: row for row in json.loads((tmp_path / "out/leaderboard.json").read_text())
-    }
-    assert found["bag"]["agreement"]["mean"] > 0.9
-    assert found["bag"]["trained_on"] == 0
-
-
 def test_a_benchmark_trains_it_on_other_prompts(pair_table, tmp_path):
     path = tmp_path / "train.parquet"
     train = pair_table([{**row, "split": "train"} for row in rows(40)])
@@ -117,7 +99,7 @@ def test_what_cannot_be_trained_is_said(pair_table, tmp_path):
         RaterSpec("bag", "bag_of_words", {"path": str(tmp_path), "min_story": 3}).load()
 
 
-def test_a_share_of_the_training_prompts(pair_table, load_program, tmp_path):
+def test_it_is_cross_validated_on_shares_of_the_prompts(pair_table, load_program, tmp_path):
     write_table(pair_table(rows(60)), tmp_path / "pairs.parquet")
     program = load_program("eval/crossvalidate.py")
     raters = {"longer": {"kind": "longer"}}
@@ -132,6 +114,11 @@ def test_a_share_of_the_training_prompts(pair_table, load_program, tmp_path):
     }
     # 12 prompts in 3 folds: 8 to train on.
     assert used == {"of 0.5": [4, 4, 4], "of 1": [8, 8, 8]}
+    found = {
+        row["rater"]: row for row in json.loads((tmp_path / "out/leaderboard.json").read_text())
+    }
+    assert found["of 1"]["agreement"]["mean"] > 0.9
+    assert found["of 1"]["trained_on"] == 0
     for wrong in (0, 1.5, "half"):
         raters["of 1"]["share"] = wrong
         with pytest.raises(ConfigError, match=r"raters.of 1: share is .*: give a number above 0"):

@@ -134,7 +134,6 @@ def crowd(story_table, seed=3):
                 "text": text,
                 "score": int(random.poisson(6 + len(text) / 60)),
                 "created_utc": int(random.integers(0, 500)),
-                "score_utc": int(random.integers(400, 900_000)),
                 "author": str(random.choice(["4f1b", "77aa", "AutoModerator"])),
                 "n_tokens": len(text) * int(random.choice([1, 1, 1, 3])),
             }
@@ -174,7 +173,6 @@ def crowd(story_table, seed=3):
 ALL_STEPS = {
     "splits": {"train": 0.6, "test": 0.4},
     "max_pairs_per_prompt": 25,
-    "min_score_age_hours": 24,
     "min_score": 4,
     "symmetry_buckets": 10,
 }

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from litbench.errors import ModelError
 from litbench.models import features
 from litbench.models.features import (
     FEATURES,
@@ -19,7 +18,6 @@ from litbench.models.features import (
     shared_matrix,
 )
 from litbench.raters import judge_pairs
-from litbench.store import write_sealed
 
 
 def with_commas(text, source, every):
@@ -200,29 +198,6 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
     # The same rows under prompts that cut across the stories: now memory pays.
     leaky = [{**row, "prompt_id": f"p{place % 8}"} for place, row in enumerate(rows)]
     assert fit_features(pair_table(leaky), FeatureOptions(c=strengths)).c == max(strengths)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "{",
-        "[]",
-        "{}",
-        # Without its digest.
-        '{"features": [], "c": 1, "training_prompts": []}',
-        {"features": [{"name": "commas"}], "c": 1, "training_prompts": []},
-        {"features": [], "c": 1, "training_prompts": "a text"},
-    ],
-)
-def test_a_broken_model_file_is_a_clear_error(tmp_path, content):
-    path = tmp_path / "features.json"
-    if isinstance(content, str):
-        path.write_text(content)
-    elif content is not None:
-        write_sealed(content, path)
-    with pytest.raises(ModelError, match=r"features\.json .*train/features\.py"):
-        FeatureModel.load(tmp_path)
 
 
 def test_shared_features_are_computed_once(pair_table, comma_rows, monkeypatch):

@@ -41,9 +41,6 @@ DRAWN = {
     "densities": lambda: figures.densities({"a": np.array([1.0, 2, 2, 4]), "b": DAYS}, "rating"),
     "timeline": lambda: figures.timeline(DAYS, DAYS + 30),
     "length_buckets": lambda: figures.length_buckets(np.arange(8), np.arange(8) // 2, 400),
-    "policy_curves": lambda: figures.policy_curves(
-        [("reward", [(1, 0.0), (2, 1.0)], [(0, 0.0), (2, 1.0)], 0.5)]
-    ),
 }
 
 

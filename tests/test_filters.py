@@ -176,7 +176,7 @@ def test_the_funnel_refuses_a_step_that_loses_rows():
         funnel.add("min_words", "at least 50 words", "stories", 5, 1)
 
 
-# Talk, bots by mark, age of the score ---------------------------------------------------------
+# Talk, bots by mark ---------------------------------------------------------------------------
 
 TALK = [
     "RemindMe! 2 days",
@@ -232,24 +232,6 @@ def test_bot_is_known_by_is_bot(story_table):
     for marks in ([True, False, None], ["true", "false", None]):
         marked = stories.append_column("is_bot", pa.array(marks))
         assert removed_by(marked, drop_bots=True) == ["drop_bots", None, None]
-
-
-def test_a_score_counts_only_once_it_has_settled(story_table):
-    hour = 3_600
-    stories = story_table(
-        [
-            {"created_utc": 1_000, "score_utc": 1_000 + 24 * hour},
-            {"created_utc": 1_000, "score_utc": 1_000 + 24 * hour - 1},
-            {"created_utc": 1_000, "score_utc": 999},
-            {"created_utc": 1_000, "score_utc": None},
-            {"created_utc": None, "score_utc": 1_000_000},
-            {"created_utc": None, "score_utc": None},
-        ]
-    )
-    step = "min_score_age_hours"
-    assert removed_by(stories, min_score_age_hours=24) == [None, *[step] * 5]
-    assert removed_by(stories, min_score_age_hours=23.5) == [None, None, *[step] * 4]
-    assert removed_by(stories) == [None] * 6
 
 
 @pytest.mark.parametrize(

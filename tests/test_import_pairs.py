@@ -146,7 +146,6 @@ def test_unknown_label_is_rejected(importing, tmp_path):
             "share no value",
         ),
         ({"label_first": [1], "label_second": [0], "stories": "x.jsonl"}, "two forms of pairs"),
-        ({"label_first": [1], "label_second": [0], "conversational": True}, "leave out stories"),
         ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),
     ],
 )
@@ -328,7 +327,7 @@ def test_conversations_become_texts(importing, tmp_path, suffix):
 
     rows = [
         {
-            "prompt": f"A door {k}",
+            "a": f"A door {k}",
             "asked": said(f"A door {k}"),
             "chosen": said(f"A door {k}", "Which?", "Red", f"It opened {k}."),
             "rejected": said(f"A door {k}", "Which?", "Red", f"Shut {k}."),
@@ -340,9 +339,9 @@ def test_conversations_become_texts(importing, tmp_path, suffix):
     if suffix == "parquet":
         path = tmp_path / "conversations.parquet"
         pq.write_table(pa.Table.from_pylist(rows), path)
-    for prompt, expected in ((None, "{}\n\nWhich?\n\nRed"), ("prompt", "{}"), ("asked", "{}")):
+    for prompt, expected in ((None, "{}\n\nWhich?\n\nRed"), ("a", "{}"), ("asked", "{}")):
         columns = {} if prompt is None else {"prompt": prompt}
-        pairs, counts = importing([], pairs=path, conversational=True, pair_columns=columns)
+        pairs, counts = importing([], pairs=path, pair_columns=columns)
         found = {pair["chosen"]: (pair["rejected"], pair["prompt"]) for pair in pairs}
         for k in (0, 1):
             assert found[f"It opened {k}."] == (f"Shut {k}.", expected.format(f"A door {k}"))

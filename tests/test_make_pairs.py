@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -36,14 +35,13 @@ def pairs_from(load_program, tmp_path):
     program = load_program("data_prep/make_pairs.py")
     runs = iter(range(1_000))
 
-    def run(stories, preset=None, file="stories.parquet", folder=None, **options):
+    def run(stories, preset=None, folder=None, **options):
         if folder is None:
             folder = tmp_path / f"run{next(runs)}"
             folder.mkdir()
-            write = pyarrow.csv.write_csv if file.endswith("csv") else write_table
-            write(stories, folder / file)
+            write_table(stories, folder / "stories.parquet")
         arguments = [] if preset is None else [f"--config={CONFIG}", *preset]
-        paths = [f"--stories={folder / file}", f"--out={folder / 'out'}"]
+        paths = [f"--stories={folder / 'stories.parquet'}", f"--out={folder / 'out'}"]
         given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
         program.main(load_config(program.Config, [*arguments, *paths, *given]))
         return Written(folder / "out")
@@ -175,13 +173,13 @@ def test_longer_story_is_chosen_in_half_of_the_pairs(pairs_from, story_table):
     assert written.sides() < sides(written.before())
 
 
-def test_pairs_depend_on_seed_not_on_order_format_or_parts(pairs_from, story_table, monkeypatch):
+def test_pairs_depend_on_seed_not_on_order_or_parts(pairs_from, story_table, monkeypatch):
     stories = village(story_table, prompts=6, stories=40)
     options = {"splits": HALVES, "max_pairs_per_prompt": 150}
     shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
     first = pairs_from(stories, **options)
     assert len(first.rows) > 100
-    assert pairs_from(shuffled, file="stories.csv", **options).bytes() == first.bytes()
+    assert pairs_from(shuffled, **options).bytes() == first.bytes()
     assert pairs_from(stories, seed=1, **options).sides() != first.sides()
     monkeypatch.setattr(pair_making, "_PAIRS_AT_ONCE", 7)
     assert pairs_from(stories, **options).bytes() == first.bytes()
@@ -340,23 +338,6 @@ def test_near_duplicate_in_test_fails(pairs_from, story_table, tmp_path):
     assert later not in names
 
 
-def test_each_variant_is_what_its_own_config_gives(load_program, story_table, tmp_path):
-    program = load_program("data_prep/make_pairs.py")
-    write_table(village(story_table), tmp_path / "stories.parquet")
-    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
-    for keys, message in (({"min_skore": 3}, "min_score"), ({"symmetry_buckets": 3}, "multiple")):
-        with pytest.raises(ConfigError, match=message):
-            program.main(program.Config(**paths, variants={"full": {}, "wrong": keys}))
-        assert not (tmp_path / "out").exists(), "all are checked before the first runs"
-    keys = {"min_score": None, "symmetry_buckets": 20}
-    program.main(program.Config(**paths, seed=4, variants={"full": {}, "any_score": keys}))
-    program.main(program.Config(**{**paths, "out": tmp_path / "alone"}, seed=4, **keys))
-    full, made = (Written(tmp_path / "out" / name) for name in ("full", "any_score"))
-    assert made.bytes() == Written(tmp_path / "alone").bytes()
-    assert full.sides() != made.sides()
-    assert not (tmp_path / "out/manifest.json").exists()
-
-
 def test_story_counts_are_reported_only_for_their_stories(pairs_from, story_table, tmp_path):
     stories = tmp_path / "stories.parquet"
     for seed, expected in ((0, {"stories": 168}), (5, None)):
@@ -385,8 +366,6 @@ def test_story_counts_are_reported_only_for_their_stories(pairs_from, story_tabl
         ({"drop_near_duplicates": 1.5}, "'drop_near_duplicates' is 1.5"),
         ({"engine": "sparkle"}, "engine"),
         ({}, r"there is no file .*nowhere\.parquet"),
-        ({"variants": {"../b": {}}}, "must be a folder name"),
-        ({"variants": {"full": {"out": "elsewhere"}}}, "must not set stories, out or variants"),
     ],
 )
 def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, options, message):

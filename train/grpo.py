@@ -7,10 +7,11 @@ them, and neither the policy nor the reward uses their stories. The other prompt
 GRPO trains the causal language model `model_name_or_path` on the rewards of `rater`, shaped by
 `shaping` with the training stories as references (litbench/rewards.py).
 
-Writes into `out`: `policy/` (model and tokenizer), `curve.json` (trl's log), `curve.svg` and
-`.png`, `results.json` (length, diversity and unshaped rewards by all raters on the held-out
-prompts before and after, with intervals clustered by prompt), `samples.jsonl` (the stories written
-for the held-out prompts) and `manifest.json`. A killed run resumes from its last checkpoint.
+Writes into `out`: `policy/` (model and tokenizer), `curve.json` (trl's log), `results.json`
+(length, diversity and unshaped rewards by all raters on the held-out prompts before and after, with
+intervals clustered by prompt), `samples.jsonl` (the stories written for the held-out prompts) and
+`manifest.json`. trl's trackers (`grpo.report_to`) draw the curves. A killed run resumes from its
+last checkpoint.
 
 Runs in one process. For several GPUs, use `PolicyReward` in your own trl script
 (docs/reinforcement.md).
@@ -40,7 +41,6 @@ from litbench.models.training import (
     train_from_last_checkpoint,
 )
 from litbench.records import STORIES
-from litbench.report.figures import policy_curves
 from litbench.rewards import PolicyReward, RewardShaping
 from litbench.scoring import finite_rewards, load_scorer
 from litbench.store import Artifact, write_json
@@ -253,19 +253,6 @@ def main(config: Config) -> None:
     steps = [line for line in trainer.state.log_history if "reward" in line]
     artifact.write("results.json", lambda path: write_json(results, path))
     artifact.write("curve.json", lambda path: write_json(steps, path))
-    panels = []
-    measured = {"raw": results["raters"]["reward"], **results}
-    for label, name in (
-        ("reward", "raw"),
-        ("words", "words"),
-        ("distinct trigrams", "distinct_trigrams"),
-    ):
-        key, own = f"litbench_reward/{name}", measured[name]
-        ends = [(0, own["before"]), (trainer.state.global_step, own["after"])]
-        curve = [(line["step"], line[key]) for line in steps if key in line]
-        panels.append((label, curve, ends, own["people"]))
-    for file, write in policy_curves(panels).files("curve").items():
-        artifact.write(file, write)
     lines = [
         json.dumps({"prompt": prompt, "when": when, "text": text, "reward": float(value)})
         for when in texts

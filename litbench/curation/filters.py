@@ -79,8 +79,7 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
         stories: Ibis table with the schema STORIES.
         rules: configuration that selects the rules.
     """
-    hours, score = rules.min_score_age_hours, rules.least_score
-    tokens, words = rules.max_tokens, rules.min_words
+    score, tokens, words = rules.least_score, rules.max_tokens, rules.min_words
     found = []
     if rules.drop_deleted:
         is_gone = stories.text.re_search(_GONE)
@@ -91,10 +90,6 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
         about = f"not a comment on the prompt (checked below {TALK_WORDS} words)"
         found.append(Rule("drop_talk", about, _is_talk(stories)))
     found.append(Rule("has_score", "score is known", stories.score.isnull()))
-    if hours is not None:
-        age = (stories.score_utc - stories.created_utc).cast("float64")
-        about = f"score read at least {hours:g} hours after posting"
-        found.append(Rule("min_score_age_hours", about, (age < hours * 3_600).fill_null(True)))
     if rules.chosen_later:
         found.append(Rule("has_time", "time of posting is known", stories.created_utc.isnull()))
     if score is not None:
@@ -109,7 +104,7 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
 def _is_bot(stories: Any) -> Any:
     found = stories.author.re_search(BOT_NAMES).fill_null(False)
     if "is_bot" in stories.columns:
-        # CSV and JSONL hold "true" as text.
+        # Stories that were CSV or JSONL have "true" as text.
         found |= stories.is_bot.cast("boolean").fill_null(False)
     head, tail = stories.text.substr(0, _EDGE), stories.text.right(_EDGE)
     found |= head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)

@@ -32,7 +32,6 @@ from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
 from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import ConfigError, DataError
-from litbench.ingest import read_foreign
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, STORIES
 from litbench.store import Artifact, is_output, only_writer, read_manifest
@@ -45,13 +44,11 @@ _PAIRS_AT_ONCE = 500_000
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
-    """Open a stories table as an expression; Parquet stays on disk, other formats are loaded.
+    """Open a stories table as an expression, which is read in batches.
 
     Raises:
         DataError: the file is missing or does not follow the schema STORIES.
     """
-    if path.suffix != ".parquet":
-        return engine.put(read_foreign(path, STORIES))
     check_parquet(path, STORIES)
     return engine.read(path)
 
@@ -377,8 +374,7 @@ class PairMaking(PairRules):
     """Stories, output folder, engine and rules of a pairs table.
 
     Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` table with the schema STORIES. Parquet is read
-            in batches, other formats are loaded into memory.
+        stories: the stories table of make_stories.py.
         out: output folder.
         engine: duckdb, or spark (the active session, or the cluster named by spark.master).
         memory_limit: memory limit of DuckDB, such as "4GB"; above it, DuckDB spills into `out`.

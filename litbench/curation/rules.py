@@ -23,7 +23,6 @@ class PairRules:
         drop_deleted: remove deleted and removed texts.
         drop_bots: remove texts by bots and moderator templates.
         drop_talk: remove short replies that comment on the prompt instead of telling a story.
-        min_score_age_hours: least time from posting to reading the score; an unknown time fails.
         min_score: least net upvotes of a story. `auto`: 10, or null if the scores are ratings.
         max_tokens: most tokens of a story; needs the column n_tokens.
         min_words: least words of a story.
@@ -47,7 +46,6 @@ class PairRules:
     drop_deleted: bool = True
     drop_bots: bool = True
     drop_talk: bool = True
-    min_score_age_hours: float | None = None
     min_score: int | float | Literal["auto"] | None = "auto"
     max_tokens: int | None = 2_048
     min_words: int | None = 50

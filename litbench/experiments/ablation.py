@@ -62,8 +62,7 @@ class Ablation(PairRules):
         out: output folder.
         variants: name -> rules that differ, or {pairs: FILE}.
         reference: the variant that the others are compared with; null for the first.
-        stories: Parquet, JSONL, CSV or `datasets` with the schema STORIES; null if every variant
-            is a pairs file.
+        stories: the stories table of make_stories.py; null if every variant is a pairs file.
         test_pairs: name -> pairs file; additional test sets, used in full.
         raters: named entries, see litbench.entries; a trainable rater takes its training options
             here.

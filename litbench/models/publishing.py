@@ -5,7 +5,6 @@ texts of the pairs (only hashes of their prompts) or local paths. Only safetenso
 are pushed, to a private repository by default.
 """
 
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError
 from litbench.hub import check_token, parse_name, replace_files
+from litbench.locations import resolve
 from litbench.markdown import without_folders
 from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.models.baselines import LengthRater
@@ -63,12 +63,6 @@ def train_and_write(
             return
         model.columns = find_pair_columns(path, columns)
         run = write_trained_model(artifact, model, pairs, held_out, checkpoints)
-        rows = (run["evaluation"] or {"raters": []})["raters"]
-        own: dict[str, Any] = next(
-            (row["agreement"] for row in rows if row["kind"] == model.kind), {}
-        )
-        found = {f"test_agreement_{name}": own.get(name) for name in ("mean", "low", "high")}
-        config.report({name: value for name, value in found.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
     if is_main_process():
         push_model(out / "model", config)
@@ -135,7 +129,7 @@ def check_push(config: Any) -> None:
     if name is None or str(parsed := parse_name(name)) != parsed.repository:
         raise ConfigError(f"push_to_hub: hub_model_id is '{name}': set it to owner/name")
     base = config.model_name_or_path
-    if config.use_peft and not config.merge_adapter and Path(base).expanduser().exists():
+    if config.use_peft and not config.merge_adapter and Path(resolve(base)).exists():
         raise ConfigError(
             f"the adapter's base model is the local folder {base}: set merge_adapter: true, or "
             "train a model from the Hub"
@@ -153,7 +147,6 @@ def push_model(folder: Path, config: Any) -> None:
             raise DataError(f"{path} is not a model file ({', '.join(_ENDINGS)}): remove it")
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = path
-            _check_paths(path)
     if not any(name.endswith(".safetensors") for name in files):
         raise DataError(f"{folder} has no weights in safetensors: train the model again")
     address = replace_files(
@@ -164,17 +157,3 @@ def push_model(folder: Path, config: Any) -> None:
         is_ours=lambda path: path.endswith(_ENDINGS),
     )
     print(f"pushed: {address}")
-
-
-def _check_paths(path: Path) -> None:
-    """Refuse local paths, such as a backbone's in a config."""
-    if path.suffix not in (".json", ".md"):
-        return
-    own = "|".join(re.escape(str(folder)) for folder in {Path.home(), Path.cwd()} if folder.name)
-    text = path.read_text(encoding="utf-8")
-    named = re.search(rf"(?<![\w./-])(?:{own})/[^\s\"'|`]*", text) if own else None
-    if named is not None:
-        raise DataError(
-            f"{path} contains a local path ({named[0]:.120}): replace it by a name on the Hub, or "
-            "remove the entry"
-        )

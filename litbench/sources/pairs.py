@@ -8,7 +8,7 @@ import itertools
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -174,16 +174,16 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     Raises:
         DataError: no column is recognised as the chosen or the rejected text, or no pair is left.
     """
-    origins = find_pair_columns(source, columns)
-    if not origins:
+    if not columns and is_pairs_table(source):
         return read_table(Path(source), PAIRS)
     rejected_rows = RejectedRows()
-    is_implicit = "prompt" not in origins
-    if _is_conversation(first_rows(source)[origins["chosen"]]):
+    first = first_rows(source)
+    origins = _find_texts(source, first, columns or {}, SIDES)
+    if _are_conversations(first, origins):
         origins = conversation_columns(origins)
     else:
         quoted = origins.get("prompt", "").replace('"', '""')
-        origins["prompt"] = "''" if is_implicit else f"""coalesce("{quoted}", '')"""
+        origins["prompt"] = f"""coalesce("{quoted}", '')""" if quoted else "''"
     texts = read_foreign(
         source, two_texts(*SIDES), columns=origins, rejected_rows=rejected_rows, numbered=True
     )
@@ -214,8 +214,15 @@ def find_pair_columns(
     """
     if not columns and is_pairs_table(source):
         return {}
-    given = {name: (columns or {}).get(name, GUESS) for name in ("prompt", *SIDES)}
-    found = find_columns(source, first_rows(source).column_names, given, SIDES)
+    return _find_texts(source, first_rows(source), columns or {}, SIDES)
+
+
+def _find_texts(
+    source: str | Path, first: pa.Table, given: Mapping[str, str], required: Sequence[str]
+) -> dict[str, str]:
+    """Return the origins of prompt, chosen and rejected, those of a source's first rows guessed."""
+    names = {name: given.get(name, GUESS) for name in ("prompt", *SIDES)}
+    found = find_columns(source, first.column_names, names, required)
     return {name: origin for name, origin in found.items() if origin is not None}
 
 
@@ -231,10 +238,11 @@ def is_pairs_table(source: str | Path) -> bool:
     return all(column.name in names for column in PAIRS.columns if column.required)
 
 
-def _is_conversation(values: pa.ChunkedArray) -> bool:
+def _are_conversations(first: pa.Table, origins: Mapping[str, str]) -> bool:
+    """Whether the chosen text of a source's first row is a list of messages."""
     try:
-        messages = json.loads(str(values[0].as_py()))
-    except (ValueError, RecursionError):
+        messages = json.loads(str(first[origins["chosen"]][0].as_py()))
+    except (KeyError, ValueError, RecursionError):
         return False
     return isinstance(messages, list) and all(
         isinstance(message, dict) and {"role", "content"} <= message.keys() for message in messages
@@ -318,11 +326,10 @@ class PairImport:
             as "chosen[-1].content" for a list of messages, or "unnest(rejected)" for one row per
             element. The labelled form has the columns prompt, first, second, label and,
             optionally, first_score and so on. Of prompt, chosen and rejected in one row, columns
-            with common names are found.
-        conversational: whether the texts are lists of messages with `role` and `content`, as in
-            trl's conversational preference data. The last message of each side is the story. The
-            earlier messages, which both sides share, are the prompt, unless pair_columns maps
-            `prompt` to a column of messages or text.
+            with common names are found, and the texts may be conversations, as in trl: lists of
+            messages with `role` and `content`. The last message of each side is then the story;
+            without a column of prompts, the earlier messages, which both sides share, are the
+            prompt.
         keep: further columns of `pairs` to copy.
         label_first: values of `label` that prefer the first text. For booleans, map label to
             "CAST(column AS TEXT)", which gives true and false.
@@ -336,7 +343,6 @@ class PairImport:
         stories: table of stories; null if `pairs` has the texts.
         story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
-        encoding: encoding of text files, such as cp1252.
         label_source: origin of the labels.
         split: split of the pairs for which the source has none.
         max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
@@ -347,7 +353,6 @@ class PairImport:
     pairs: Annotated[str, Input]
     out: Path
     pair_columns: dict[str, str] = field(default_factory=dict)
-    conversational: bool = False
     keep: list[str] = field(default_factory=list)
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
@@ -355,7 +360,6 @@ class PairImport:
     stories: Annotated[str | None, Input] = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
-    encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
     max_train_pairs_per_prompt: int | None = None
@@ -369,8 +373,6 @@ def choose_schema(config: PairImport) -> Schema:
         raise ConfigError("label_first and label_second belong together and share no value")
     if first and config.stories is not None:
         raise ConfigError("stories and label_first are two forms of pairs: give one of them")
-    if config.conversational and (first or config.stories is not None):
-        raise ConfigError("conversational needs chosen and rejected: leave out stories and labels")
     if config.rationale is not None and not first:
         raise ConfigError("rationale: give label_first and label_second, which tell who is A")
     reserved = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
@@ -499,13 +501,11 @@ def import_pairs(config: PairImport, program: str) -> None:
         return
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
     origins = dict(config.pair_columns)
-    if config.conversational:
-        origins = conversation_columns(origins)
-    elif config.stories is None and not config.label_first:
-        names = first_rows(config.pairs, config.where, config.encoding).column_names
-        guessed = {name: origins.get(name, GUESS) for name in ("prompt", *SIDES)}
-        found = find_columns(config.pairs, names, guessed, ())
-        origins |= {name: origin for name, origin in found.items() if origin is not None}
+    if config.stories is None and not config.label_first:
+        first = first_rows(config.pairs, config.where)
+        origins |= _find_texts(config.pairs, first, origins, ())
+        if _are_conversations(first, origins):
+            origins = conversation_columns(origins)
     if config.rationale is not None:
         origins[EXPLANATION] = config.rationale
     given = read_foreign(
@@ -514,7 +514,6 @@ def import_pairs(config: PairImport, program: str) -> None:
         columns=origins,
         rejected_rows=rejected_rows,
         where=config.where,
-        encoding=config.encoding,
         numbered=True,
     )
     names = given.drop_columns([ROW]).column_names
@@ -528,7 +527,6 @@ def import_pairs(config: PairImport, program: str) -> None:
             STORIES,
             columns={"source": "'import'", **config.story_columns},
             rejected_rows=rejected_rows,
-            encoding=config.encoding,
         )
         given = join_stories(given, stories, config, rejected_rows)
     if config.label_first:
