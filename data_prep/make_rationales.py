@@ -67,20 +67,20 @@ class Config:
     dry_run: Annotated[bool, Runtime] = False
 
 
-def read(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
+def read(answer: Answer, correct: str) -> tuple[str, str | None]:
     """Read one answer; `correct` is the letter of the chosen story.
 
     Returns:
-        The result (agrees, disagrees, unparsed, refused, cut or error), the letter that the judge
-        preferred or None, and the rationale or None.
+        The result (agrees, disagrees, unparsed, refused, cut or error), and the rationale if the
+        answer agrees.
     """
     if answer.outcome != "answered":
-        return answer.outcome, None, None
+        return answer.outcome, None
     explanation, label = split_verdict(answer.text)
     # Unparsed: no text before the verdict, or a second verdict within that text.
     if label is None or not explanation or has_verdict_line(explanation):
-        return "unparsed", label, None
-    return ("agrees", label, explanation) if label == correct else ("disagrees", label, None)
+        return "unparsed", None
+    return ("agrees", explanation) if label == correct else ("disagrees", None)
 
 
 def main(config: Config) -> None:
@@ -134,38 +134,29 @@ def main(config: Config) -> None:
             f"{len(errors)} of {len(answers)} questions got no answer, for example: {errors[0]}: "
             "run the same command again to retry them, or set accept_errors"
         )
-    correct = ["A" if first else "B" for first in chosen_first]
-    results, letters, rationales = zip(*map(read, answers, correct), strict=True)
-    for number, answer, result in zip(numbers, answers, results, strict=True):
-        if result != "agrees":
+    counts = Counter[str]()
+    columns: dict[str, list[str | None]] = {name: [] for name in COLUMNS}
+    for number, answer, first in zip(numbers, answers, chosen_first, strict=True):
+        result, rationale = read(answer, "A" if first else "B")
+        counts[result] += 1
+        if rationale is None:
             said = answer.text or answer.detail
             rejected_rows.add(config.pairs, number, "rationale", result, said)
-    sides = {"A": "chosen", "B": "rejected"}
-    firsts = [
-        None if rationale is None else sides[letter]
-        for rationale, letter in zip(rationales, correct, strict=True)
-    ]
-    for name, values in zip(COLUMNS, (rationales, firsts), strict=True):
+        side = "chosen" if first else "rejected"
+        columns["rationale"].append(rationale)
+        columns["rationale_first"].append(None if rationale is None else side)
+    for name, values in columns.items():
         pairs = pairs.append_column(name, pa.array(values, pa.large_string()))
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
-    counts, preferred = Counter(results), Counter(letters)
-    kept = Counter(letter for letter, first in zip(correct, firsts, strict=True) if first)
+    shown = Counter(columns["rationale_first"])
+    prefer_a, prefer_b = shown["chosen"], shown["rejected"]
     agrees, decided = counts["agrees"], counts["agrees"] + counts["disagrees"]
-    names = ("input_tokens", "cached_tokens", "output_tokens")
     cost = dollars_of(answers, options.price())
     artifact.counts = {
         "pairs": pairs.num_rows,
-        "rationales": agrees,
         "answers": dict(sorted(counts.items())),
-        "agreement": {
-            "n": decided,
-            "agrees": agrees,
-            "share": round(agrees / decided, 4) if decided else None,
-        },
-        "preferred": {letter: preferred[letter] for letter in "AB"},
-        "kept_where_right": {letter: kept[letter] for letter in "AB"},
-        "tokens": {name: sum(getattr(answer, name) or 0 for answer in answers) for name in names},
+        "rationales": {"A": prefer_a, "B": prefer_b},
         "cost_usd": cost,
         "models": sorted({answer.model for answer in answers if answer.model is not None}),
         "rejected_rows": rejected_rows.counts(),
@@ -173,10 +164,9 @@ def main(config: Config) -> None:
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs, {agrees:,} with a rationale")
     print(f"  the judge agrees with the labels on {agrees:,} of {decided:,} pairs")
-    few, many = sorted((kept["A"], kept["B"]))
-    if many > 2 * few:
+    if max(prefer_a, prefer_b) > 2 * min(prefer_a, prefer_b):
         print(
-            f"  warning: {kept['A']:,} rationales prefer A and {kept['B']:,} prefer B: a model "
+            f"  warning: {prefer_a:,} rationales prefer A and {prefer_b:,} prefer B: a model "
             "trained on them may learn the letter"
         )
     if cost is not None:

@@ -20,7 +20,6 @@ from fake_openai import KEY, LOGIN, FakeOpenAI, longer_story, shown_story
 from litbench.errors import ConfigError
 from litbench.judges.prices import Price
 from litbench.judges.store import AnswerStore
-from litbench.raters import blind
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.templates import load_template
@@ -378,45 +377,6 @@ def test_stored_answers_are_reused(bench, server):
     assert len(bench.verdicts("judge", "out3")) == 14
     bench.run(pairs, {"judge": entry(answers=shared, template="writerly")}, out="out4")
     assert server.requests == 22
-
-
-def test_dry_run_estimates_without_requests(bench, server, capsys):
-    pairs = table_of(10)
-    prices = bench.folder / "prices.yaml"
-    prices.write_text(json.dumps({server.model: PRICE}))
-    raters = {
-        "judge": entry(prices=str(prices), answers=str(bench.folder / "answers")),
-        "unknown": entry(server.model_called("other"), answer="label"),
-        "longer": {"kind": "longer"},
-    }
-
-    def numbers():
-        """The cells of the judge's row of the printed table."""
-        bench.run(pairs, raters, out="dry", dry_run=True)
-        shown = capsys.readouterr().out
-        assert "–" in shown, "one rater has no known price"
-        assert "dry run: no request is sent" in shown
-        (line,) = (line for line in shown.splitlines() if line.startswith("judge ("))
-        return re.split(r"  +", line)[1:]
-
-    found = numbers()
-    assert server.requests == 0
-    assert {path.name for path in bench.folder.iterdir()} == {"prices.yaml", "pairs.parquet"}
-    render = load_template("alternative").render
-    questions = [
-        render(pair.prompt, *stories)
-        for pair in blind(pairs)[0]
-        for stories in ((pair.first, pair.second), (pair.second, pair.first))
-    ]
-    read = sum(math.ceil(len(question.encode()) / 4) for question in questions)
-    usual, most = 20 * 300, 20 * 1_024
-    assert found[:4] == ["20", "0", f"{read:,}", f"{usual:,}"]
-    assert found[4] == f"{read * 1e-4 + usual * 1e-3:.2f}"
-    assert found[5] == f"{read * 1e-4 + most * 1e-3:.2f}"
-    bench.run(pairs.slice(0, 4), {"judge": raters["judge"]})
-    assert "4 pairs, both orders; estimate:" in capsys.readouterr().out
-    assert numbers()[:2] == ["12", "8"]
-    assert server.requests == 8
 
 
 def test_cost_limit_holds_over_runs_and_shards(bench, server, monkeypatch):

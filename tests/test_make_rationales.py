@@ -72,7 +72,7 @@ def test_agreeing_explanations_are_kept(distil, monkeypatch, tmp_path):
     rows = rows_of(tmp_path)
     assert len(rows) == 24
     kept = [row for row in rows if row["rationale"] is not None]
-    assert len(kept) == counts["rationales"] == 18
+    assert len(kept) == sum(counts["rationales"].values()) == 18
     for row in kept:
         assert row["chosen_n_words"] > row["rejected_n_words"]
         assert "Preferred" not in row["rationale"], "the verdict is no part of the explanation"
@@ -80,10 +80,8 @@ def test_agreeing_explanations_are_kept(distil, monkeypatch, tmp_path):
         assert row["rationale"].startswith(f"A is: {side}"), "Story A of the text is that side"
     assert {row["rationale_first"] for row in kept} == {"chosen", "rejected"}
     assert all(row["rationale_first"] is None for row in rows if row["rationale"] is None)
-    assert counts["agreement"] == {"n": 24, "agrees": 18, "share": 0.75}
+    assert counts["answers"] == {"agrees": 18, "disagrees": 6}
     assert counts["rejected_rows"] == {"rationale: disagrees": 6}
-    assert counts["preferred"]["A"] + counts["preferred"]["B"] == 24
-    assert counts["tokens"]["cached_tokens"] == 24 * 7
     assert counts["models"] == ["judge-1"]
     noted = [json.loads(x) for x in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     short = [k for k, row in enumerate(rows, 1) if row["chosen_n_words"] < row["rejected_n_words"]]
@@ -96,9 +94,8 @@ def test_label_is_hidden_and_positions_balanced(distil, monkeypatch):
         bring(server, monkeypatch)
         counts = distil()
         said = " ".join(server.asked)
-    assert counts["agreement"] == {"n": 24, "agrees": 12, "share": 0.5}
-    assert counts["preferred"] == {"A": 24, "B": 0}
-    assert counts["kept_where_right"] == {"A": 12, "B": 0}
+    assert counts["answers"] == {"agrees": 12, "disagrees": 12}
+    assert counts["rationales"] == {"A": 12, "B": 0}
     assert "chosen" not in said
     assert "rejected" not in said
 
@@ -119,8 +116,8 @@ def test_unusable_answers_are_rejected(distil, monkeypatch, tmp_path):
     assert rejected["rationale: cut"] == expected["length"]
     assert rejected["rationale: unparsed"] == expected["rambling"]
     assert rejected["rationale: error"] == expected["no choice"]
-    assert sum(rejected.values()) + counts["rationales"] == 24
-    assert counts["agreement"]["n"] == expected[None]
+    assert sum(rejected.values()) + counts["answers"]["agrees"] == 24
+    assert counts["answers"]["agrees"] + counts["answers"]["disagrees"] == expected[None]
 
 
 @pytest.mark.parametrize(
@@ -135,8 +132,8 @@ def test_empty_explanations(distil, monkeypatch, say):
     with FakeOpenAI(say) as server:
         bring(server, monkeypatch)
         counts = distil()
-    assert (counts["rationales"], counts["rejected_rows"]) == (0, {"rationale: unparsed": 24})
-    assert counts["agreement"]["n"] == 0
+    assert counts["answers"] == {"unparsed": 24}
+    assert counts["rejected_rows"] == {"rationale: unparsed": 24}
 
 
 def test_dry_run_sends_no_requests(distil, monkeypatch, tmp_path, capsys):

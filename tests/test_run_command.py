@@ -245,6 +245,7 @@ def test_dry_run_sends_nothing_and_tells_what_is_left(serve, run, tmp_path):
     with serve() as server:
         said = run("--dry_run")
         assert "12 dialogues of longform" in said
+        assert said.count(" – ") == 4, "no price is known"
         assert calls(said) == {WRITER: ("156", "0"), JUDGE: ("108", "0")}
         assert server.requests == 0
         assert not (tmp_path / "out").exists()

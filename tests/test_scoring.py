@@ -501,19 +501,3 @@ def test_load_gives_whatever_was_saved(tmp_path, pair_table, tiny_model):
     assert np.isnan(Unsure("x", "x", 1).compare(prompts, stories, stories)).all()
     with pytest.raises(ConfigError, match="there is no folder"):
         litbench.load(tmp_path / "nowhere")
-
-
-def test_load_gives_generative_models(tmp_path, tiny_model):
-    pytest.importorskip("torch")
-    from litbench.models.generative import GenerativeModel  # noqa: PLC0415
-
-    template = tmp_path / "own.yaml"
-    template.write_text("answer: label\ntext: '{prompt} A: {story_a} B: {story_b} Preferred:'\n")
-    base = GenerativeModel.load(tiny_model("llama", head="language"), template=str(template))
-    base.save(tmp_path / "generative")
-    model = litbench.load(tmp_path / "generative", least_label_mass=0.0)
-    assert model.kind == "generative"
-    prompts, stories, others = ["a"] * 3, ["b c", "c", "d"], ["c", "b c", "d"]
-    preferred = model.compare(prompts, stories, others)
-    assert preferred[0] == pytest.approx(1 - preferred[1], abs=1e-5), "both orders are averaged"
-    assert preferred[2] == pytest.approx(0.5, abs=1e-5)

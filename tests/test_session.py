@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from fake_openai import FakeOpenAI
 
-from litbench.errors import ConfigError, ModelError
+from litbench.errors import ModelError
 from litbench.judges.client import Traffic
 from litbench.judges.prices import Price
 from litbench.judges.session import (
@@ -147,18 +147,6 @@ def test_turns_and_resume(serve, tmp_path, monkeypatch):
     ]
 
 
-def test_later_attempts_get_another_answer(serve, tmp_path):
-    async def again(session):
-        for attempt in range(3):
-            await session.ask("judge", "Which?", step="rating", attempt=attempt)
-        return True
-
-    with serve() as server:
-        (found,) = run_in(tmp_path, sessions(1, script=again))
-        assert server.asked["Which?"] == 3
-    assert [turn.step for turn in found.transcript.values()] == ["rating", "rating/2", "rating/3"]
-
-
 def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
     """Two writers with one model, and a writer whose items have the same text."""
     asked = sessions(3, ("w", "v"), samples=2, script=same)
@@ -208,18 +196,6 @@ def test_errors_end_the_run(serve, tmp_path):
 PRICES = {WRITER: Price(1_000.0, 1_000.0, 1_000.0), JUDGE: Price(0.0, 0.0)}
 
 
-def test_call_limit_of_one_role(serve, tmp_path):
-    with serve() as server:
-        limited = models_of(judge=replace(QUICK, max_calls=2))
-        found = run_in(tmp_path, sessions(6), limited)
-        reasons = Counter(one.reason for one in found)
-        assert reasons == {None: 2, "max_calls of 2 is reached": 4}
-        assert server.requests == 12 + 2, "the writer goes on"
-        assert all(len(one.transcript) >= 2 for one in found)
-        assert [one.reason for one in run_in(tmp_path, sessions(6))] == [None] * 6
-        assert server.requests == 18
-
-
 def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
     """Half of the answers are empty but billed; calls under way reserve three times their cost."""
 
@@ -246,19 +222,6 @@ def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
         assert sum(one.result is True for one in found) > 20
 
 
-def test_a_cast_counts_each_answer_once(serve, tmp_path):
-    models = models_of(writer=replace(QUICK, max_cost_usd=100.0), prices=PRICES)
-    budget = models.budgets["writer", "w"]
-    with serve():
-        run_in(tmp_path, sessions(3), models)
-        dollars = budget.dollars
-        assert dollars > 0
-        run_in(tmp_path, sessions(3), models)
-        assert budget.dollars == dollars
-        run_in(tmp_path, sessions(4), models)
-        assert dollars * 1.2 < budget.dollars < dollars * 1.5
-
-
 def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path):
     async def both(session):
         return [await session.ask("writer", about, step=about) for about in ("1", "2")]
@@ -271,11 +234,6 @@ def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path)
             dollars = server.dollars(PRICES[WRITER])
             assert models.budgets["writer", "w"].dollars == pytest.approx(dollars)
         assert server.requests == 3
-
-
-def test_limit_without_a_price(tmp_path):
-    with pytest.raises(ConfigError, match="the model has no price"):
-        run_in(tmp_path, sessions(1), models_of(writer=Traffic(max_cost_usd=1.0)))
 
 
 def test_dry_run_tells_what_is_left(serve, tmp_path):

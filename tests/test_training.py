@@ -60,16 +60,6 @@ def marked_rows(invented):
     return build
 
 
-@pytest.fixture(scope="session")
-def headless(tiny_model, tmp_path_factory):
-    """A model as it comes from pretraining: no reward head, pad token EOS."""
-    folder = tmp_path_factory.mktemp("headless")
-    source = tiny_model("llama", "eos")
-    transformers.AutoModel.from_pretrained(source).save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    return folder
-
-
 def quick(folder, **changes):
     options = {
         "model_name_or_path": str(folder),

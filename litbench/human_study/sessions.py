@@ -35,7 +35,7 @@ from litbench.protocols.protocol import Item, Protocol, load_protocol
 from litbench.protocols.run import SCHEMAS, ItemResult, Run, models_of, rows_of
 from litbench.sources.ratings import story_digest
 from litbench.store import read_manifest, source_digest
-from litbench.text import count_words_of, digest
+from litbench.text import digest
 
 PROTOCOL = "narra"
 # People's sessions are samples of their own beside those of runs of the same writers and cards.
@@ -278,8 +278,6 @@ class SessionStore(RatingStore):
             for row in found["turns"]:
                 if row["role"] == READER:
                     row["seconds"] = seconds[row["step"]]
-            for row in found["stories"]:
-                row["n_words"] = count_words_of(row["text"])
             if reader in rated and found["stories"]:
                 story, answer = found["stories"][0], rated[reader]
                 found["ratings"] = rating_rows(

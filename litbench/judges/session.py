@@ -19,7 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,9 @@ from litbench.templates.rubric import Rubric
 RECORDED = "recorded/"
 WRITER = "writer"
 JUDGE = "judge"
-# A turn of a table: writer, prompt_id, sample, role and step.
-Place = tuple[str, str, int, str, str]
+# A session in a table of turns: writer, prompt_id and sample; in it, role and step of a turn.
+_Place = tuple[str, str, int]
+_Turns = dict[tuple[str, str], Answer]
 # Sample numbers of stored answers: one block per sample of a session, one number per attempt.
 _ATTEMPTS = 100
 # Sessions under way at the same time, per connection: enough to keep all connections busy.
@@ -138,7 +139,7 @@ class Session:
         sample: number of the sample.
         script: its coroutine; None if somebody else asks.
         models: by role; set when the session starts.
-        recorded: answers of roles without a model, see `Models.recorded`; set likewise.
+        recorded: answers of roles without a model, by role and step; set likewise.
         transcript: its turns by role and step, in the order of the answers.
         result: what the script returned; None if the session is unfinished.
         reason: why it is unfinished.
@@ -152,7 +153,7 @@ class Session:
     sample: int
     script: Callable[["Session"], Awaitable[Any]] | None = None
     models: Mapping[str, Model] = field(default_factory=dict)
-    recorded: Mapping[Place, Answer] = field(default_factory=dict)
+    recorded: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
     transcript: dict[tuple[str, str], Turn] = field(default_factory=dict)
     result: Any = None
     reason: str | None = None
@@ -179,20 +180,16 @@ class Session:
         number = self.sample * _ATTEMPTS + attempt
         if role in self.models:
             answer = await self.models[role](Request(self, role, name, messages, number))
+        elif self.is_missing(role, name):
+            detail = f"the recorded turns have no {role} {name}"
+            return Turn(role, name, question, Answer("error", detail=detail))
         else:
-            recorded = self.recorded.get(self._place(role, name))
-            if recorded is None:
-                detail = f"the recorded turns have no {role} {name}"
-                return Turn(role, name, question, Answer("error", detail=detail))
-            answer = recorded
+            answer = self.recorded[role, name]
         return self.transcript.setdefault((role, name), Turn(role, name, question, answer))
-
-    def _place(self, role: str, step: str) -> Place:
-        return self.writer, self.prompt_id, self.sample, role, step
 
     def is_missing(self, role: str, step: str) -> bool:
         """Whether a role has recorded answers, but none for this step."""
-        return self.is_recorded(role) and self._place(role, step) not in self.recorded
+        return self.is_recorded(role) and (role, step) not in self.recorded
 
     def is_recorded(self, role: str) -> bool:
         """Whether a role has recorded answers, whatever it is asked."""
@@ -282,40 +279,42 @@ class Models:
         budget = self.budgets.get(key)
         return budget.price.of_answer(turn.answer) if budget and budget.price else None
 
-    @cached_property
-    def recorded(self) -> dict[Place, Answer]:
-        """The recorded answers."""
+    def recorded(self, session: Session) -> _Turns:
+        """The recorded answers of a session, by role and step."""
+        place = (session.writer, session.prompt_id, session.sample)
+        roles = dict(self.roles)
+        if session.writer in self.writers:
+            roles[WRITER] = self.writers[session.writer]
         return {
-            place: answer
-            for (kind, name), role in self._by_key().items()
+            (name, step): answer
+            for name, role in roles.items()
             if role.is_recorded
-            for place, answer in _recorded_turns(role.model).items()
-            if (place[0], place[3]) == ((name, WRITER) if kind == "writer" else (place[0], name))
+            for (of, step), answer in _recorded_turns(role.model).get(place, {}).items()
+            if of == name
         }
 
 
-def _recorded_turns(model: str) -> dict[Place, Answer]:
-    """The turns of `recorded/FILE`."""
+def _recorded_turns(model: str) -> dict[_Place, _Turns]:
+    """The turns of `recorded/FILE`, by session."""
     # Absolute, because the working directory may change.
     return _read_turns(Path(model.removeprefix(RECORDED)).absolute())
 
 
 @cache
-def _read_turns(path: Path) -> dict[Place, Answer]:
+def _read_turns(path: Path) -> dict[_Place, _Turns]:
     names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
-    place = ("writer", "prompt_id", "sample", "role", "step")
-    return {
-        tuple(row[name] for name in place): Answer(**{name: row[name] for name in names})
-        for row in read_table(path, TURNS).to_pylist()
-    }
+    found: dict[_Place, _Turns] = defaultdict(dict)
+    for row in read_table(path, TURNS).to_pylist():
+        place = (row["writer"], row["prompt_id"], row["sample"])
+        found[place][row["role"], row["step"]] = Answer(**{name: row[name] for name in names})
+    return found
 
 
 def recorded_names(model: str) -> tuple[list[str], list[str]]:
     """Names of the writers, and of the other roles, in a file of turns `recorded/FILE`."""
-    places = _recorded_turns(model)
-    writers = dict.fromkeys(place[0] for place in places)
-    roles = dict.fromkeys(place[3] for place in places if place[3] != WRITER)
-    return list(writers), list(roles)
+    turns = _recorded_turns(model)
+    roles = dict.fromkeys(role for of_session in turns.values() for role, _ in of_session)
+    return list(dict.fromkeys(writer for writer, *_ in turns)), [r for r in roles if r != WRITER]
 
 
 @dataclass(frozen=True)
@@ -397,7 +396,7 @@ def run_sessions(
         for index, session in queue:
             writer = asked.get(("writer", session.writer))
             session.models = roles if writer is None else {WRITER: writer, **roles}
-            session.recorded = models.recorded
+            session.recorded = models.recorded(session)
             assert session.script is not None
             try:
                 session.result = await session.script(session)

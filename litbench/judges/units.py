@@ -7,7 +7,7 @@ for both.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from litbench.judges.prices import Price, dollars_of
 from litbench.judges.session import JUDGE, Models, Role, ask
 from litbench.judges.store import Answer, AnswerStore, Sampling
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.templates import without_delimiters
+from litbench.templates import fill, without_delimiters
 from litbench.text import clean_name, digest
 
 # The questions about a unit: `describe`, `example` (one per pair) and `verify`.
@@ -71,15 +71,15 @@ def describe_question(
     for number, row in enumerate(rows, 1):
         stories = sides[row] if values[row] > 0 else sides[row][::-1]
         content = {"number": str(number), **_truncated(stories)}
-        examples.append(_filled(_QUESTIONS["example"], content).rstrip())
+        examples.append(fill(_QUESTIONS["example"], content).rstrip())
     content = {"count": str(len(rows)), "examples": "\n\n".join(examples)}
-    return _filled(_QUESTIONS["describe"], content)
+    return fill(_QUESTIONS["describe"], content)
 
 
 def verify_question(description: str, sides: tuple[str, str]) -> str:
     """The question which side has more of the described quality."""
     content = {"description": description, **_truncated(sides)}
-    return _filled(_QUESTIONS["verify"], content)
+    return fill(_QUESTIONS["verify"], content)
 
 
 def read_description(text: str) -> str | None:
@@ -98,12 +98,6 @@ def read_more(text: str) -> int | None:
 def _truncated(stories: tuple[str, str]) -> dict[str, str]:
     cut = [text if len(text) <= _LETTERS else text[:_LETTERS] + " […]" for text in stories]
     return dict(zip(("story_a", "story_b"), map(without_delimiters, cut), strict=True))
-
-
-def _filled(template: str, content: Mapping[str, str]) -> str:
-    """Fill in a template; braces in the content are left as they are."""
-    names = "|".join(content)
-    return re.sub(rf"\{{({names})\}}", lambda match: content[match[1]], template)
 
 
 @dataclass(frozen=True)

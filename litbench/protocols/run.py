@@ -59,13 +59,12 @@ from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.show import show, write_dollars
 from litbench.sources.ratings import story_digest
 from litbench.store import Artifact, only_writer, read_manifest
-from litbench.text import count_words
+from litbench.text import count_words_of
 
 # Columns of `TURNS` that are attributes of an answer.
 _OF_ANSWER = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
-# Rows of a table that are held in memory, and sessions in one log.
-_ROWS_AT_ONCE = 500
-_LOGGED_AT_ONCE = 50
+# Sessions whose rows are held in memory, and that are in one log.
+_AT_ONCE = 50
 # The tables of a run.
 SCHEMAS = {
     schema.name: pa.table(empty_columns(schema, 0)).schema
@@ -143,7 +142,14 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     story = f"{session.writer}/{item.prompt_id}/{session.sample}/"
     about = {"prompt_id": item.prompt_id, "prompt": item.prompt, "source": session.writer}
     rows["stories"] = [
-        {**about, "story_id": story + step, "text": text, "sample": session.sample, "step": step}
+        {
+            **about,
+            "story_id": story + step,
+            "text": text,
+            "n_words": count_words_of(text),
+            "sample": session.sample,
+            "step": step,
+        }
         for step, text in result.written.texts.items()
     ]
     for judge, judged in result.judged.items():
@@ -193,7 +199,7 @@ def _is_own_judge(writer: str, judge: str, models: Models) -> bool:
 
 
 class _Tables:
-    """Writes the rows of sessions as they arrive, and their logs.
+    """Writes the rows and the logs of sessions, `_AT_ONCE` sessions at a time.
 
     Attributes:
         counts: numbers of sessions (`dialogues`), and of turns and ratings by outcome.
@@ -211,9 +217,9 @@ class _Tables:
             name: pq.ParquetWriter(self._scratch / f"{name}.parquet", schema, compression="zstd")
             for name, schema in SCHEMAS.items()
         }
-        self._waiting: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+        self._rows = defaultdict[str, list[dict[str, Any]]](list)
         self._logged: list[LogSample] = []
-        self._rows = Counter[str]()
+        self._written = Counter[str]()
         self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
         self.cost = 0.0
         self.unfinished = RejectedRows()
@@ -221,13 +227,8 @@ class _Tables:
     def add(self, session: Session) -> None:
         """Add a session that has ended."""
         rows = rows_of(session, self._items[session.prompt_id], self._models)
-        if events := rows.pop("events"):
-            with (self._scratch / "events.jsonl").open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
         for name, added in rows.items():
-            self._waiting[name] += added
-            if len(self._waiting[name]) >= _ROWS_AT_ONCE:
-                self._write(name)
+            self._rows[name] += added
         ratings = [row for row in rows["ratings"] if "criterion" in row]
         for name, counted in (("turns", rows["turns"]), ("ratings", ratings)):
             self.counts[name].update(row["outcome"] for row in counted)
@@ -246,19 +247,18 @@ class _Tables:
             if quantity == self._headline and grade is not None
         }
         self._logged.append(LogSample(name, session.messages() or [("user", name)], scores))
-        if len(self._logged) == _LOGGED_AT_ONCE:
-            self._write_log()
+        if len(self._logged) == _AT_ONCE:
+            self._flush()
 
     def write(self, artifact: Artifact) -> None:
         """Move the tables to their places; DataError if one has lost rows."""
-        self._write_log()
+        self._flush()
         for name, writer in self._writers.items():
-            self._write(name)
             writer.close()
             path = self._scratch / f"{name}.parquet"
-            if (found := pq.read_metadata(path).num_rows) != self._rows[name]:
+            if (found := pq.read_metadata(path).num_rows) != self._written[name]:
                 raise DataError(
-                    f"{path} has {found:,} rows, but {self._rows[name]:,} were written: another "
+                    f"{path} has {found:,} rows, but {self._written[name]:,} were written: another "
                     "program changed it: run the same command again"
                 )
         for path in sorted(self._scratch.iterdir()):
@@ -268,23 +268,22 @@ class _Tables:
         pa.default_memory_pool().release_unused()
         artifact.write("rejected.jsonl", self.unfinished.write)
 
-    def _write(self, name: str) -> None:
-        if rows := self._waiting[name]:
-            if name == "stories":
-                words = count_words(pa.array([row["text"] for row in rows], pa.large_string()))
-                for row, number in zip(rows, words.to_pylist(), strict=True):
-                    row["n_words"] = number
-            self._writers[name].write_table(pa.Table.from_pylist(rows, SCHEMAS[name]))
-            self._rows[name] += len(rows)
-            self._waiting[name] = []
-
-    def _write_log(self) -> None:
+    def _flush(self) -> None:
+        """Write the rows and the log of the sessions that were added since the last time."""
+        if events := self._rows.pop("events", []):
+            with (self._scratch / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
+        for name, rows in self._rows.items():
+            if rows:
+                self._writers[name].write_table(pa.Table.from_pylist(rows, SCHEMAS[name]))
+                self._written[name] += len(rows)
         if self._logged:
             name = self._config.protocol
             first = self.counts["dialogues"].total() - len(self._logged) + 1
             path = self._config.out / "logs" / f"{file_name(name)}_{first:06}.eval"
             write_log(path, self._logged, task=name, model=name, metadata={}, metric="mean")
-            self._logged = []
+        self._rows.clear()
+        self._logged = []
 
 
 def _sessions(config: Run, protocol: Protocol, models: Models) -> tuple[Iterator[Session], int]:

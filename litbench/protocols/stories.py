@@ -28,7 +28,7 @@ from litbench.protocols.protocol import (
     written_text,
 )
 from litbench.records import Column, Schema
-from litbench.templates.rubric import PLACEHOLDER
+from litbench.templates import fill
 from litbench.text import count_words_of, digest, prompt_key
 
 PROMPTS = Schema(
@@ -168,4 +168,4 @@ class Stories(Protocol):
     def _question(self, prompt: str) -> str:
         low, high = self._options.words
         values = {"prompt": prompt, "words": f"{low:,}" if low == high else f"{low:,} to {high:,}"}
-        return PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), self._options.task)
+        return fill(self._options.task, values)

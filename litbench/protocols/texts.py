@@ -6,7 +6,7 @@ from typing import Any
 
 from litbench.errors import ConfigError
 from litbench.store import file_digest
-from litbench.templates.rubric import PLACEHOLDER
+from litbench.templates.template import PLACEHOLDER
 
 # Of a known file: the first digits of its SHA-256.
 _DIGITS = 16

@@ -31,12 +31,11 @@ from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
 from litbench.templates.json_replies import find_json
 from litbench.templates.parser import LONGEST_REPLY
+from litbench.templates.template import PLACEHOLDER, fill
 
 Form = Literal["lines", "tags", "brackets", "json"]
 
 _FOLDER = Path(__file__).parent / "rubrics"
-# A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
-PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A number, optionally with what it is out of.
 _OUT_OF = r"\s*(?:points?\s+|stars?\s+)?(?:/|(?:out\s+)?of\b)\s*"
 # What makes it no number: a range such as 12-14 or "12 to 14", further digits, another fraction,
@@ -180,9 +179,8 @@ class Rubric:
         )
         lower = [criterion.name for criterion in self.criteria if criterion.reversed]
         filled["lower_is_better"] = ", ".join(lower)
-        text = PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), self.text)
         system = [("system", self.system)] if self.system else []
-        return [*system, ("user", text)]
+        return [*system, ("user", fill(self.text, filled))]
 
     def read(self, reply: str, *, as_published: bool = False) -> dict[str, Rating]:
         """Return the rating of every criterion that a reply states; the others are unparsed.

@@ -1,7 +1,7 @@
 """Template: the fixed text around a prompt and two stories, validated on loading."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from litbench.text import digest
 
 Slot = Literal["prompt", "story_a", "story_b"]
 SLOTS: tuple[Slot, ...] = ("prompt", "story_a", "story_b")
-# A name in braces. The braces of JSON contain quotation marks or nothing and do not match.
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _FOLDER = Path(__file__).parent
 _FRAME = _FOLDER / "frame.yaml"
 
@@ -60,6 +60,11 @@ class Template:
         *before, after = self.pieces
         filled = (part + texts[slot] for part, slot in zip(before, self.slots, strict=True))
         return "".join(filled) + after
+
+
+def fill(template: str, texts: Mapping[str, str]) -> str:
+    """A template with its placeholders filled once: braces in texts, and unknown names, stay."""
+    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), template)
 
 
 def packaged_names() -> list[str]:
@@ -107,7 +112,7 @@ def load_template(
             f"template {name} has the answer form {file.answer}, not {answer}: omit answer, or use "
             f"a family, which supports every form: {', '.join(family_names())}"
         )
-    found = _PLACEHOLDER.findall(file.text)
+    found = PLACEHOLDER.findall(file.text)
     if "prompt" in found and not shows_prompt:
         raise ConfigError(
             f"template {name} shows the prompt, and form is story: use a family "
@@ -128,7 +133,7 @@ def load_template(
 def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bool) -> FixedFile:
     """Insert a family's criteria and the request for an answer form into the frame."""
     criteria = family.criteria.strip()
-    if not criteria or _PLACEHOLDER.search(criteria):
+    if not criteria or PLACEHOLDER.search(criteria):
         raise ConfigError(
             f"template {path}: criteria is empty or contains a placeholder: describe the criteria "
             "only; prompt, stories and the request for an answer are added automatically"
@@ -141,8 +146,7 @@ def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bo
         )
     texts = frame["with_prompt" if shows_prompt else "without_prompt"]
     filled = {"criteria": criteria, "request": frame["requests"][answer], **texts}
-    text = _PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), frame["text"])
-    return FixedFile(answer, text)
+    return FixedFile(answer, fill(frame["text"], filled))
 
 
 def assign_positions(pair_ids: Sequence[str], seed: int) -> list[bool]:

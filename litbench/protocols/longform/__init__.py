@@ -28,7 +28,8 @@ from litbench.protocols.protocol import (
     rate_texts,
 )
 from litbench.protocols.texts import check_placeholders, read_texts, texts_record
-from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
+from litbench.templates import fill
+from litbench.templates.rubric import Criterion, Rubric, load_rubric
 
 _FOLDER = Path(__file__).parent
 PLANS = 5
@@ -139,7 +140,7 @@ class Longform(Protocol):
     def message(self, step: str, item: Item) -> str:
         """The user prompt of a step; placeholders inside the item's prompt stay."""
         filled = {"writing_prompt": item.prompt, "n_chapters": str(self._options.chapters)}
-        return PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), self.prompts[step])
+        return fill(self.prompts[step], filled)
 
     async def write(self, session: Session, item: Item) -> Written:
         """Write plans and chapters, each with the whole history."""
@@ -290,5 +291,5 @@ def _published_rubric(
         "lower_is_better_criteria": ", ".join(negative),
     }
     check_placeholders(text, ours, folder / name)
-    text = PLACEHOLDER.sub(lambda match: ours[match[1]], text)
+    text = fill(text, ours)
     return Rubric(f"longform_{level}", "lines", 0.0, 20.0, text, criteria, is_plain=True)

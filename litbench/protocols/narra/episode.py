@@ -42,8 +42,7 @@ from litbench.protocols.narra.reading import (
     text_of,
     wants_end,
 )
-from litbench.templates import without_delimiters
-from litbench.templates.rubric import PLACEHOLDER
+from litbench.templates import fill, without_delimiters
 
 READER = "reader"
 PROMPTS: dict[str, Any] = read_yaml(Path(__file__).with_name("prompts.yaml"))
@@ -695,10 +694,7 @@ class Episode:
 
 def _filled(template: str, texts: Mapping[str, str]) -> str:
     """A prompt with its texts; what looks like a marker in them is changed."""
-    return PLACEHOLDER.sub(
-        lambda match: without_delimiters(texts[match[1]]) if match[1] in texts else match[0],
-        template.strip(),
-    )
+    return fill(template.strip(), {name: without_delimiters(text) for name, text in texts.items()})
 
 
 def _flat(text: str) -> str:

@@ -66,8 +66,8 @@ from litbench.protocols.tow.tree import (
 )
 from litbench.records import TURNS, Column, Schema
 from litbench.tables import read_table
-from litbench.templates.delimiters import without_delimiters
-from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric, rubric_files
+from litbench.templates import fill, without_delimiters
+from litbench.templates.rubric import Criterion, Rubric, load_rubric, rubric_files
 
 PLANNER = "planner"
 TaskName = Literal["completion", "guide", "open"]
@@ -342,7 +342,7 @@ class Tow(Protocol):
             "count": str(len(planned)),
         }
         template = self._published.get("edge_weighting", self._texts["plan"])
-        messages = [("user", _filled(template, texts))]
+        messages = [("user", fill(template.strip(), texts))]
         step = "plan" if node == "content" else f"{node}_plan"
         stated = None
         for attempt in range(ATTEMPTS):
@@ -357,7 +357,7 @@ class Tow(Protocol):
             stated = stated if newest is None else newest
             if (broken := broken_rule(newest)) is None:
                 break
-            again = _filled(self._texts["plan_again"], {**texts, "broken": broken})
+            again = fill(self._texts["plan_again"].strip(), {**texts, "broken": broken})
             messages += [("assistant", reply or "……"), ("user", again)]
         return final_plan(stated, planned, attempt + 1)
 
@@ -437,7 +437,7 @@ class Tow(Protocol):
             ours = {"instruction": "{prompt}", "content": "{text}"}
             text = self._published[_PUBLISHED_NAMES.get(leaf, leaf)]
             criteria = (Criterion(leaf),)
-            return replace(rubric, text=_filled(text, ours), criteria=criteria, is_plain=True)
+            return replace(rubric, text=fill(text.strip(), ours), criteria=criteria, is_plain=True)
         if self._options.reference == "none" or leaf in _ALONE:
             return rubric
         bands = self._texts["bands"].get(leaf, self._texts["bands"]["default"])
@@ -491,7 +491,3 @@ def _read_published(folder: Path) -> dict[str, str]:
     texts = read_yaml(path)
     check_texts(texts, _PUBLISHED_TEXTS, path)
     return {name: texts[name] for name in _PUBLISHED_TEXTS}
-
-
-def _filled(text: str, texts: Mapping[str, str]) -> str:
-    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), text.strip())
