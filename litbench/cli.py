@@ -402,19 +402,13 @@ def _run_member(group: str, words: list[str]) -> None:
         run_program(program.main, program.Config, program.__doc__)
 
 
-def _extra_of(library: str, preferred: str = "train") -> str | None:
-    """The extra that installs a library, `preferred` if it does; None if none does."""
-    needed: dict[str, set[str]] = {}
+def _extra_of(library: str) -> str | None:
+    """The first extra that installs a library itself; None if none does."""
     for line in importlib.metadata.requires("litbench") or ():
-        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?.*extra == ['\"](\w+)['\"]", line)
-        if found and found[1] == "litbench":
-            # An extra that contains others.
-            needed.setdefault(found[3], set()).update(f"[{name}]" for name in found[2].split(","))
-        elif found:
-            needed.setdefault(found[3], set()).add(found[1].lower().replace("-", "_"))
-    direct = [extra for extra, libraries in needed.items() if library.lower() in libraries]
-    through = [preferred for extra in direct if f"[{extra}]" in needed.get(preferred, ())]
-    return next(iter([*through, *direct]), None)
+        found = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line)
+        if found and found[1].lower().replace("-", "_") == library.lower():
+            return found[2]
+    return None
 
 
 def _dispatch(name: str, rest: list[str]) -> None:
