@@ -239,30 +239,17 @@ def test_command_shows_a_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     assert "{'" not in done.stdout
 
 
-def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "train" / "bradley_terry.py"),
-            "--pairs",
-            str(pairs_file),
-            "--output_dir",
-            str(tmp_path / "quiet"),
-            "--split",
-            "train",
-            "--model_name_or_path",
-            str(tiny_model("llama")),
-            "--max_length",
-            "64",
-            "--validation",
-            "0.2",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-    )
+def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, program_process, tmp_path):
+    options = {
+        "pairs": pairs_file,
+        "output_dir": tmp_path / "quiet",
+        "split": "train",
+        "model_name_or_path": tiny_model("llama"),
+        "max_length": 64,
+        "validation": 0.2,
+    }
+    arguments = [f"--{key}={value}" for key, value in options.items()]
+    done = program_process("train/bradley_terry.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1

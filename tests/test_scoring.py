@@ -311,21 +311,6 @@ def test_killed_run_resumes(job, dying):
     assert score_files(made)["unchanged"]
 
 
-def test_a_damaged_part_is_scored_again(job, dying):
-    rows = story_rows(50)
-    whole, made = job(rows, "whole.csv", chunk_stories=8), job(rows, "out.csv", chunk_stories=8)
-    scored(whole)
-    dying(3)
-    with pytest.raises(Killed):
-        score_files(made)
-    part = sorted(made.parts.glob("input-*/0*.json"))[1]
-    part.write_bytes(part.read_bytes().replace(b"1.0", b"2.0"))
-    given = dying(None)
-    scored(made)
-    assert len(given) == 5
-    assert made.out.read_bytes() == whole.out.read_bytes()
-
-
 @pytest.mark.parametrize("change", ["input", "rater", "where", "column", "version"])
 def test_chunks_of_another_job_are_not_used(job, dying, monkeypatch, change):
     rows = story_rows(20)
