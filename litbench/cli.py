@@ -15,7 +15,6 @@ import importlib.resources
 import inspect
 import logging
 import os
-import re
 import signal
 import sys
 import typing
@@ -402,15 +401,6 @@ def _run_member(group: str, words: list[str]) -> None:
         run_program(program.main, program.Config, program.__doc__)
 
 
-def _extra_of(library: str) -> str | None:
-    """The first extra that installs a library itself; None if none does."""
-    for line in importlib.metadata.requires("litbench") or ():
-        found = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line)
-        if found and found[1].lower().replace("-", "_") == library.lower():
-            return found[2]
-    return None
-
-
 def _dispatch(name: str, rest: list[str]) -> None:
     if name == "--version":
         print(f"litbench {__version__}")
@@ -430,13 +420,7 @@ def main() -> None:
     """Run the command of the command line, inside `report_errors`."""
     name, *rest = sys.argv[1:] or ["--help"]
     with report_errors():
-        try:
-            _dispatch(name, rest)
-        except ModuleNotFoundError as error:
-            library = str(error.name).partition(".")[0]
-            if (extra := _extra_of(library)) is None:
-                raise
-            raise MissingExtraError(library, extra) from error
+        _dispatch(name, rest)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from litbench.config import as_plain
-from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
+from litbench.errors import ConfigError, DataError, ModelError
 from litbench.store import write_atomically, write_json
 
 # A unit that is inactive for 256 steps is dead. Up to 8 dead units per example then reconstruct the
@@ -120,11 +120,9 @@ def fit_autoencoder(
         options: see AutoencoderOptions.
         seed: seed of the initial directions and of the order of the examples.
     """
+    import torch  # noqa: PLC0415
+
     options.check()
-    try:
-        import torch  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("torch", "models") from error
     if len(train) < 2 or not np.square(validation).sum() > 0 or not np.square(train).sum() > 0:
         raise DataError(
             f"{len(train)} differences to train an autoencoder and {len(validation)} to validate "
