@@ -10,7 +10,6 @@ lengths); texts are joined when a table is written. The pairs depend only on the
 rules, not on row order or engine.
 """
 
-import hashlib
 import itertools
 import math
 from collections import Counter
@@ -21,7 +20,6 @@ from typing import Annotated, Any
 
 import ibis
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from litbench.config import Input, Runtime
 from litbench.curation import filters, pairing, splits
@@ -387,16 +385,6 @@ class PairMaking(PairRules):
     spark: Annotated[dict[str, str], Runtime] = field(default_factory=dict)
 
 
-def digest_of(path: Path) -> str:
-    """Return a digest of the pairs, chosen sides and splits, independent of the file's encoding."""
-    hasher = hashlib.sha256()
-    columns = ["pair_id", "chosen_story_id", "rejected_story_id", "split"]
-    for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-        for row in batch.to_pylist():
-            hasher.update(("\t".join(row[name] for name in columns) + "\n").encode())
-    return hasher.hexdigest()
-
-
 def make_pairs(config: PairMaking, program: str) -> None:
     """Make the pairs and write them into `config.out`, unless they are there and current.
 
@@ -412,11 +400,7 @@ def make_pairs(config: PairMaking, program: str) -> None:
 
 
 def _make_pairs(config: PairMaking, program: str) -> None:
-    artifact = Artifact(
-        config.out,
-        program=program,
-        config=config,
-    )
+    artifact = Artifact(config.out, program=program, config=config)
     if artifact.is_current():
         return
     # The report also shows the counts of the program that wrote the stories.
@@ -441,7 +425,6 @@ def _make_pairs(config: PairMaking, program: str) -> None:
                 "before": pairs.longer_share(pairs.before),
                 "buckets": pairs.buckets,
             },
-            "digest": digest_of(config.out / PAIRS_FILE),
             "notes": pairs.notes,
         }
     if story_counts is not None:

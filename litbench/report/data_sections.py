@@ -238,8 +238,8 @@ def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
         finished = record.get("finished_utc")
         facts += f" Made by {made}"
         facts += f", {datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}." if finished else "."
-    if digest := record.get("counts", {}).get("digest"):
-        facts += f" Digest of the pairs: {digest}."
+    if pairs := record.get("outputs", {}).get("pairs.parquet"):
+        facts += f" SHA-256 of the pairs: {pairs['sha256']}."
     return facts
 
 
