@@ -118,6 +118,8 @@ def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     for path in sorted(files):
         try:
             chapters = split_chapters(path.read_text(encoding=config.encoding))
+        except LookupError as error:
+            raise ConfigError(f"encoding: {error}: give one such as gb18030") from error
         except (OSError, ValueError):
             rejected.add(str(path), 0, "text", f"cannot be read as {config.encoding}")
             continue

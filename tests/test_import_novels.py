@@ -140,6 +140,8 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
     assert steps == list(range(steps[0], steps[0] + 10))
     assert len(Webnovel(WebnovelOptions(tmp_path / "out/books.jsonl")).items()) == len(ids)
     assert "unchanged" in program(*arguments).stdout
+    wrong = program(*arguments, "--encoding", "gb")
+    assert wrong.stderr == "error: encoding: unknown encoding: gb: give one such as gb18030\n"
 
 
 def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypatch):
