@@ -355,7 +355,7 @@ def write_explanations(
         )
     facts = (
         f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
-        f"{len(study.by_rater)} raters; other verdicts are left out. {label_text(label_sources)}. "
+        f"{len(study.by_rater)} raters; {label_text(label_sources)}. Other verdicts are left out. "
         f"{written_now()}"
     )
     page = Page(title, lead, facts, sections, label_sources)
