@@ -235,12 +235,16 @@ def write_part(path: Path, write: Callable[[Path], object], *, is_folder: bool =
         # The digest first: a part without a digest counts as damaged.
         write_digest(path, temporary)
 
+    for place, belongs in ((path, is_folder), (_digest_file(path), False)):
+        # A folder cannot be replaced by a file, nor a file by a folder.
+        if place.exists() and place.is_dir() != belongs:
+            _remove(place)
     write_atomically(path, with_digest, is_folder=is_folder)
 
 
 def write_digest(path: Path, written: Path) -> None:
     """Write the digest of a part for `is_whole`; `written` is where the part is now."""
-    digest = file_digest(written)
+    digest = _part_digest(path, written)
     write_atomically(_digest_file(path), lambda beside: beside.write_text(digest))
 
 
@@ -248,7 +252,7 @@ def is_whole(path: Path) -> bool:
     """Whether a part is there with its digest; damage is reported on stderr."""
     beside = _digest_file(path)
     with contextlib.suppress(OSError, DataError):
-        if beside.read_bytes() == file_digest(path).encode():
+        if beside.is_file() and beside.read_bytes() == _part_digest(path, path).encode():
             return True
     if os.path.lexists(path):
         print(f"{path} is damaged or incomplete: its work is done again", file=sys.stderr)
@@ -257,6 +261,11 @@ def is_whole(path: Path) -> bool:
 
 def _digest_file(path: Path) -> Path:
     return Path(f"{path}.sha256")
+
+
+def _part_digest(path: Path, written: Path) -> str:
+    """Digest of the name and the content: another part's file and digest do not fit here."""
+    return fingerprint(path.parent.name, path.name, file_digest(written))
 
 
 class Cache:

@@ -1,10 +1,12 @@
 """Manifests, when an artifact is current, and recovery from kills and full disks."""
 
 import errno
+import itertools
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -341,6 +343,15 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(config):
             assert not artifact_of(config).is_current()
 
 
+def test_a_changed_count_outdates_the_artifact(config):
+    make(config)
+    path = config.out / "manifest.json"
+    path.write_text(path.read_text().replace('"pairs": 1', '"pairs": 2'))
+    assert not artifact_of(config).is_current()
+    with pytest.raises(DataError, match="its content does not match its sha256"):
+        read_manifest(config.out)
+
+
 def test_inputs_are_found_from_a_copy(config, tmp_path):
     make(config)
     (tmp_path / "copy").mkdir()
@@ -405,12 +416,47 @@ def fill(folder):
     return found, len(made)
 
 
-def test_a_part_that_was_emptied_is_made_again(tmp_path, capsys):
+def swap(first, second):
+    for end in ("", ".sha256"):
+        one, other = Path(f"{first}{end}"), Path(f"{second}{end}")
+        one.rename(one.with_name("away"))
+        other.rename(one)
+        one.with_name("away").rename(other)
+
+
+def in_its_place(kind):
+    def replace(path):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(path.parent)
+        else:
+            path.touch()
+
+    return replace
+
+
+def test_swapped_parts_are_made_again(tmp_path, capsys):
     expected, made = fill(tmp_path)
     assert made == 6
+    assert fill(tmp_path) == (expected, 0)
+    for kind in ("part", "f"):
+        paths = [path for path in tmp_path.glob(f"{kind}-*") if path.suffix != ".sha256"]
+        assert len(paths) == 3
+        for pair in itertools.combinations(paths, 2):
+            swap(*pair)
+            assert fill(tmp_path) == (expected, 2)
+            assert capsys.readouterr().err.count("is damaged or incomplete") == 2
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "empty file"])
+def test_what_is_no_part_is_replaced(kind, tmp_path, capsys):
+    expected, _ = fill(tmp_path)
     for path in sorted(tmp_path.iterdir()):
-        file = path / "of" if path.is_dir() else path
-        file.write_text("")
+        in_its_place(kind)(path)
         assert fill(tmp_path) == (expected, 1), path
         assert "is damaged or incomplete" in capsys.readouterr().err
     assert fill(tmp_path) == (expected, 0)
@@ -420,21 +466,25 @@ def test_unused_parts_are_discarded_whatever_they_are(tmp_path):
     fill(tmp_path)
     cache = Cache(tmp_path)
     cache.get("a", pytest.fail)
-    (tmp_path / "foreign folder").mkdir()
-    (tmp_path / "foreign link").symlink_to(tmp_path)
+    for kind in ("folder", "pipe", "link"):
+        path = tmp_path / f"foreign {kind}"
+        path.touch()
+        in_its_place(kind)(path)
     cache.discard_unused()
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".sha256"}
     assert fill(tmp_path)[1] == 5
 
 
-def test_no_place_for_parts_is_one_line(tmp_path):
-    (tmp_path / "parts").touch()
+@pytest.mark.parametrize("kind", ["empty file", "pipe"])
+def test_no_place_for_parts_is_one_line(kind, tmp_path):
+    path = tmp_path / "parts"
+    path.touch()
+    in_its_place(kind)(path)
     with pytest.raises(DataError, match="cannot write"):
-        Cache(tmp_path / "parts").get("a", lambda: 1)
+        Cache(path).get("a", lambda: 1)
 
 
 def test_an_input_that_is_no_file_is_one_line(config):
-    config.stories.unlink()
-    os.mkfifo(config.stories)
+    in_its_place("pipe")(config.stories)
     with pytest.raises(DataError, match=r"stories.txt is neither a file nor a folder"):
         artifact_of(config)
