@@ -1,7 +1,7 @@
 """Benchmark pairing against hand-written SQL that does the same work.
 
     python benchmarks/pairing.py
-    python benchmarks/pairing.py --n_stories 10000000 --memory_limit 4GB --program_only
+    python benchmarks/pairing.py --n_stories 10000000 --memory_limit 3GB --program_only
 
 Synthetic stories have texts of about 100 words, log-normal scores and about 20 stories per prompt.
 The figures are ratios of CPU seconds, ours to those of DuckDB SQL that reads the same file, applies

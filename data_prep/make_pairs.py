@@ -7,9 +7,8 @@ n_words, source, score, score_utc, created_utc, author, flair and n_tokens. The 
 3.2 of the paper (docs/curation.md). Each step is counted, and skipped if its key is null or false.
 
 Writes into `out`: `pairs.parquet`, `pairs_before_symmetry.parquet` (without the last step),
-`examples.jsonl` (a few rows that each step removed), `leakage.parquet` (if `must_be_clean` is
-given) and `manifest.json` with the funnel. The bytes depend only on the stories, the rules and the
-seed, not on row order or engine.
+`examples.jsonl` (a few rows that each step removed) and `manifest.json` with the funnel. The bytes
+depend only on the stories, the rules and the seed, not on row order or engine.
 """
 
 from litbench.config import run_program

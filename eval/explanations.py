@@ -6,8 +6,7 @@ Reads folders of evaluations (eval/benchmark.py, or any program whose manifest n
 whose verdicts have explanations. Finds features of each explanation (talk about plot, character,
 style, ...; litbench/metrics/explanation_words.yaml) and compares the agreement of verdicts with
 and without the feature. Writes `explanations.csv`, `.txt` and `.html`, `manifest.json` and, if
-there is a difference to plot, the paper's Figure 8 as `figure8.svg` and `.png` into `out`. The page
-shows excerpts of explanations.
+there is a difference to plot, the paper's Figure 8 as `figure8.svg` and `.png` into `out`.
 """
 
 from litbench.config import run_program

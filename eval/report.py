@@ -2,9 +2,9 @@
 
     python eval/report.py --config configs/eval/report.yaml
 
-Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py) and, for the funnel, the
-manifest of the pairs of the first. Writes `report.html` and `manifest.json` into `out`. The page
-links to pages of other programs in sibling folders of `out`.
+Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py). Writes `report.html` and
+`manifest.json` into `out`. The page links to pages of other programs in sibling folders of `out`,
+such as that of `litbench audit` on the pairs.
 
 If there are several evaluations of the same pairs (their texts may differ, for example with and
 without notes to readers), every rater of the first is compared with its results in the others,

@@ -93,13 +93,12 @@ def main(config: Config) -> None:
     rest = leave_out(choices, excluded)
     everyone = figures(choices)
     kept = figures(rest) if excluded else None
-    by_pair = pair_results(rest, pairs)
     results = {"all": plain(everyone), "kept": plain(kept), "exclusions": exclusion_counts(readers)}
     rows = [row | {"excluded": "; ".join(row["excluded"])} for row in readers]
     verdicts = pa.concat_tables([verdicts_of(choices), raters])
     artifact.write("human_study.json", partial(write_json, results))
     artifact.write("readers.csv", partial(write_csv, rows))
-    artifact.write("pairs.csv", partial(write_csv, by_pair))
+    artifact.write("pairs.csv", partial(write_csv, pair_results(rest, pairs)))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
     # As private as the export: explanations are what readers wrote.
     (config.out / "verdicts.parquet").chmod(0o600)
@@ -108,8 +107,7 @@ def main(config: Config) -> None:
         artifact,
         everyone,
         kept,
-        readers,
-        by_pair,
+        exclusion_counts(readers),
         label_sources=pairs["label_source"].unique().to_pylist(),
         versions=len(choices["version"].drop_null().unique()),
     )

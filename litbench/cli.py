@@ -15,7 +15,6 @@ import importlib.resources
 import inspect
 import logging
 import os
-import re
 import signal
 import sys
 import typing
@@ -402,21 +401,6 @@ def _run_member(group: str, words: list[str]) -> None:
         run_program(program.main, program.Config, program.__doc__)
 
 
-def _extra_of(library: str, preferred: str = "train") -> str | None:
-    """The extra that installs a library, `preferred` if it does; None if none does."""
-    needed: dict[str, set[str]] = {}
-    for line in importlib.metadata.requires("litbench") or ():
-        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?.*extra == ['\"](\w+)['\"]", line)
-        if found and found[1] == "litbench":
-            # An extra that contains others.
-            needed.setdefault(found[3], set()).update(f"[{name}]" for name in found[2].split(","))
-        elif found:
-            needed.setdefault(found[3], set()).add(found[1].lower().replace("-", "_"))
-    direct = [extra for extra, libraries in needed.items() if library.lower() in libraries]
-    through = [preferred for extra in direct if f"[{extra}]" in needed.get(preferred, ())]
-    return next(iter([*through, *direct]), None)
-
-
 def _dispatch(name: str, rest: list[str]) -> None:
     if name == "--version":
         print(f"litbench {__version__}")
@@ -436,13 +420,7 @@ def main() -> None:
     """Run the command of the command line, inside `report_errors`."""
     name, *rest = sys.argv[1:] or ["--help"]
     with report_errors():
-        try:
-            _dispatch(name, rest)
-        except ModuleNotFoundError as error:
-            library = str(error.name).partition(".")[0]
-            if (extra := _extra_of(library)) is None:
-                raise
-            raise MissingExtraError(library, extra) from error
+        _dispatch(name, rest)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import errno
 import importlib
+import importlib.metadata
 import inspect
 import keyword
 import math
@@ -34,7 +35,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from litbench.errors import ConfigError, LitBenchError
+from litbench.errors import ConfigError, LitBenchError, MissingExtraError
 
 C = TypeVar("C")
 
@@ -433,8 +434,8 @@ def is_full_disk(error: Exception) -> bool:
 def report_errors() -> Iterator[None]:
     """Turn errors that the user can act on into one line and an exit code.
 
-    The code is 2 for a LitBenchError or a full disk, 130 for Ctrl+C, 141 for a closed pipe
-    (`| head`).
+    The code is 2 for a LitBenchError, a library of an extra that is not installed or a full disk,
+    130 for Ctrl+C, 141 for a closed pipe (`| head`).
     """
     try:
         try:
@@ -450,10 +451,25 @@ def report_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except Exception as error:
-        if not isinstance(error, LitBenchError | UnicodeError) and not is_full_disk(error):
+        told = _missing_extra(error) or error
+        if not isinstance(told, LitBenchError | UnicodeError) and not is_full_disk(told):
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {' '.join(str(told).split())}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _missing_extra(error: Exception) -> MissingExtraError | None:
+    """The first extra that installs a missing library itself; None if none does."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    library = str(error.name).partition(".")[0]
+    # None from a checkout that is not installed.
+    for installed in importlib.metadata.distributions(name="litbench"):
+        for line in installed.requires or ():
+            found = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line)
+            if found and found[1].lower().replace("-", "_") == library.lower():
+                return MissingExtraError(library, found[2])
+    return None
 
 
 def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> None:

@@ -167,13 +167,13 @@ def read_passport(path: Path) -> Passport:
 
 
 def set_rows_of(passport: Passport) -> list[dict[str, Any]]:
-    """The rows of `litbench.metrics.sets.set_rows` that `over_sets` reads."""
+    """The rows that `litbench.metrics.sets.over_sets` reads."""
     return [
         {
             "set": name,
             "rater": passport.rater,
             "agreement": figures.agreement.mean,
-            "trained_on_prompts": figures.trained_on_prompts,
+            "trained_on": figures.trained_on_prompts,
         }
         for name, figures in passport.sets.items()
     ]

@@ -11,8 +11,6 @@ Stories of concurrent requests share batches. Logs, metrics and errors never con
 """
 
 import asyncio
-import base64
-import hashlib
 import hmac
 import ipaddress
 import itertools
@@ -61,18 +59,6 @@ _BATCH_TOKENS = 4_096
 _PASSES_PER_BATCH = 4
 
 _PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-
-
-def _hash_of(tag: str) -> str:
-    content = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-# The page runs its own script and style, and talks to this server only.
-_PAGE_POLICY = (
-    f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 @dataclass(frozen=True)
@@ -230,7 +216,7 @@ async def read_body(receive: Receive, limits: ServerLimits) -> bytes:
 
 @dataclass
 class Middleware:
-    """Checks the headers, enforces the limits, cancels abandoned requests, counts requests."""
+    """Checks the token, enforces the limits, cancels abandoned requests, counts requests."""
 
     app: ASGIApp
     batcher: Batcher
@@ -250,7 +236,7 @@ class Middleware:
             await send(message)
 
         try:
-            self._check_headers(scope)
+            self._authorize(scope)
             if scope["method"] == "POST":
                 self.batcher.check_room()
             body = await read_body(receive, self.limits)
@@ -265,20 +251,15 @@ class Middleware:
             self.metrics.requests.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
-    def _check_headers(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        if {"content-length", "transfer-encoding"} <= set(headers):
-            # RFC 9112, 6.1: a proxy in front may take the other one, and see another request.
-            reason = "Content-Length and Transfer-Encoding are both given: send one of them"
-            raise HTTPException(400, reason, _CLOSE)
+    def _authorize(self, scope: Scope) -> None:
         # The page asks for the token and sends it to /score.
         if self.token is None or scope["path"] in ("/", "/health"):
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         valid = hmac.compare_digest(given.strip().encode(), self.token.encode())
         if scheme.lower() != "bearer" or not valid:
-            asked = {"www-authenticate": "Bearer", **_CLOSE}
-            raise HTTPException(401, "send the header Authorization: Bearer TOKEN", asked)
+            headers = {"www-authenticate": "Bearer", **_CLOSE}
+            raise HTTPException(401, "send the header Authorization: Bearer TOKEN", headers)
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         async def replay() -> Message:
@@ -407,7 +388,7 @@ def make_app(
 
     @app.get("/", include_in_schema=False)
     async def show_page() -> Response:
-        return HTMLResponse(_PAGE, headers={"content-security-policy": _PAGE_POLICY})
+        return HTMLResponse(_PAGE)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -418,17 +399,31 @@ def make_app(
         text = prometheus.generate_latest(metrics.registry)
         return Response(text, media_type=prometheus.CONTENT_TYPE_LATEST)
 
-    hosts = TrustedHostMiddleware(app, allowed_hosts, www_redirect=False)
-    return Middleware(hosts, batcher, limits, metrics, token)
+    limited = Middleware(app, batcher, limits, metrics, token)
+    return TrustedHostMiddleware(limited, allowed_hosts, www_redirect=False)
 
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
-    """Create the uvicorn server; on shutdown it still answers accepted requests."""
+    """Create the uvicorn server of `make_app` or of a study.
+
+    It refuses requests with two lengths, and on shutdown still answers accepted requests.
+    """
+
+    async def refuse_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if {"content-length", "transfer-encoding"} <= set(headers):
+            # RFC 9112, 6.1: a proxy in front may take the other one, and see another request.
+            reason = "Content-Length and Transfer-Encoding are both given: send one of them"
+            response = error_response(scope, HTTPException(400, reason, _CLOSE))
+            await response(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
     config = uvicorn.Config(
         # uvicorn opens the socket, not we: asyncio then sets TCP_NODELAY, without which a response
         # on a keep-alive connection waits 40 ms for the client's delayed ACK. No access log: a
         # client may have put a story into the path.
-        app,
+        refuse_two_lengths,
         host=host,
         port=port,
         http="h11",

@@ -41,19 +41,11 @@ from litbench.errors import DataError, LitBenchError
 
 T = TypeVar("T")
 
+# Libraries that can change a result.
 _LIBRARIES = (
-    *(
-        "litbench",
-        "accelerate",
-        "backports.zstd",
-        "bitsandbytes",
-        "datasets",
-        "deepspeed",
-        "duckdb",
-    ),
-    *("flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas"),
-    *("peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers"),
-    *("torch", "transformers", "trl", "jieba", "nltk"),
+    "litbench accelerate backports.zstd bitsandbytes datasets deepspeed duckdb flash-attn "
+    "huggingface_hub ibis-framework inspect-ai numpy openai pandas peft praw pyarrow pyspark rensa "
+    "scikit-learn scipy tokenizers torch transformers trl jieba nltk"
 )
 
 
@@ -96,7 +88,7 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of every installed library that can change a result."""
     installed = {"python": platform.python_version()}
-    for library in _LIBRARIES:
+    for library in _LIBRARIES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[library] = importlib.metadata.version(library)
     return installed

@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import io
 import os
+import random
 import runpy
 import shutil
 import string
@@ -357,6 +358,61 @@ def invented():
         return "".join(w + e for w, e in zip(source.choices(WORDS, k=words), ends, strict=True))
 
     return write
+
+
+@pytest.fixture
+def some_pairs(pair_table, invented):
+    """Pairs of invented stories, each of its own prompt: `some_pairs(8, chosen=texts)`.
+
+    `words` has the fewest and most words of a story; `columns` replace what is invented.
+    """
+
+    def build(n, seed=0, words=(3, 25), **columns):
+        source = random.Random(seed)
+        rows = [
+            {
+                "prompt": f"[WP] {invented(source, 4)}",
+                "prompt_id": f"p{seed}-{place}",
+                "chosen": invented(source, source.randint(*words)),
+                "rejected": invented(source, source.randint(*words)),
+                "chosen_story_id": f"c{seed}-{place}",
+                "rejected_story_id": f"r{seed}-{place}",
+                **{name: values[place] for name, values in columns.items()},
+            }
+            for place in range(n)
+        ]
+        return pair_table(rows)
+
+    return build
+
+
+# A short template of one's own; the packaged ones are long for tiny models.
+TEXT = "text: |-\n  {prompt}\n  A: {story_a}\n  B: {story_b}\n"
+LABEL = f"answer: label\n{TEXT}  Preferred:"
+EXPLANATION = f"answer: explanation\n{TEXT}  Say why, then Preferred: A or Preferred: B."
+
+
+@pytest.fixture
+def template(tmp_path):
+    """Write a short template, of a label by default; returns its path."""
+
+    def write(text=LABEL):
+        path = tmp_path / f"own-{text is LABEL}.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def headless(tiny_model, tmp_path_factory):
+    """A decoder as it comes from pretraining: no reward head, pad token EOS."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("headless")
+    source = tiny_model("llama", "eos")
+    transformers.AutoModel.from_pretrained(source).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
 
 
 # Not for the session: while it is open, an event loop runs, in which other tests could not run one.

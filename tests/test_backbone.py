@@ -25,16 +25,6 @@ transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="session")
-def headless(tiny_model, tmp_path_factory):
-    """A backbone as it comes from pretraining: no reward head."""
-    folder = tmp_path_factory.mktemp("headless")
-    source = tiny_model("llama")
-    transformers.AutoModel.from_pretrained(source).save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def texts(invented):
     source = random.Random(2)
     stories = [invented(source, source.randint(3, 60)) for _ in range(60)]

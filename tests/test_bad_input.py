@@ -153,29 +153,9 @@ def test_missing_column(make_stories, tmp_path, ending):
     path = write(tmp_path / f"raw.{ending}", rows_of())
     outcome = make_stories(path, columns=MAP[:2])
     assert outcome.says(str(path), "'prompt_id' is missing", "post, ", "name its origin")
-    outcome = make_stories(path, "--columns.text=bodi")
-    assert outcome.says(str(path), "no column 'bodi' (mapped to text)", "did you mean 'body'?")
-
-
-def test_exit_code_2(program_process, tmp_path):
-    done = program_process(
-        "data_prep/make_stories.py", "--out", str(tmp_path / "o"), "--input=none.csv"
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no file none.csv")
-    assert done.stderr.count("\n") == 1
 
 
 # Single rows ---------------------------------------------------------------------------------
-
-
-@every_format
-def test_duplicate_row_is_kept_once(make_stories, tmp_path, ending):
-    rows = rows_of()
-    outcome = make_stories(write(tmp_path / f"raw.{ending}", [*rows, rows[2], rows[2]]))
-    assert outcome.adds_up_to(8)
-    assert len(outcome.stories) == 6
-    assert outcome.counts["rejected_rows"] == {"story_id: repeated row": 2}
 
 
 @pytest.mark.parametrize("broken", [b"\xff", b"\xed\xa0\x80"])

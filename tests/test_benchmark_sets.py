@@ -76,7 +76,7 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
     for name in ("one", "two"):
         longer, shorter = (row_of(found, name, rater) for rater in ("longer", "shorter"))
         assert longer["agreement"] + shorter["agreement"] == pytest.approx(1)
-        assert longer["low"] < longer["agreement"] < longer["high"]
+        assert longer["agreement_low"] < longer["agreement"] < longer["agreement_high"]
         assert row_of(found, name, "notes")["agreement"] == 0.5
     means = {row["rater"]: row for row in found["over_sets"]["raters"]}
     assert means["longer"]["mean"] == 0.5, "a mean over sets, whatever their sizes"
@@ -137,8 +137,8 @@ def test_means_exclude_sets_with_training_prompts(benchmark, tmp_path, pair_tabl
     other = pairs_of(pair_table, 6, 6, prompt="Another prompt")
     write_table(other, tmp_path / "two.parquet")
     found = benchmark({"features": {"kind": "features", "path": str(tmp_path / "features/model")}})
-    assert row_of(found, "one", "features")["trained_on_prompts"] == 5
-    assert row_of(found, "two", "features")["trained_on_prompts"] == 0
+    assert row_of(found, "one", "features")["trained_on"] == 5
+    assert row_of(found, "two", "features")["trained_on"] == 0
     means = found["over_sets"]
     assert (means["sets"], means["left_out"]) == (["two"], {"one": ["features"]})
     assert {row["rater"]: row["mean"] for row in means["raters"]} == {
@@ -149,7 +149,7 @@ def test_means_exclude_sets_with_training_prompts(benchmark, tmp_path, pair_tabl
 
 def test_means_are_over_the_sets_of_all_raters():
     rows = [
-        {"set": name, "rater": rater, "agreement": value, "trained_on_prompts": seen}
+        {"set": name, "rater": rater, "agreement": value, "trained_on": seen}
         for name, rater, value, seen in [
             ("a", "x", 0.9, 0),
             ("a", "y", 0.5, 3),

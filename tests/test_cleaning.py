@@ -77,7 +77,8 @@ def test_leading_tags_go_from_prompt_to_flair(prompt, rest, flair):
 
 def test_only_a_flair_that_is_unknown_is_filled():
     assert clean_prompt("[WP] A door.", flair="Writing Prompt") == ("A door.", "Writing Prompt", 1)
-    table = table_of(["A story."] * 2, ["[EU] A door.", "A door."], flair=pa.nulls(2))
+    unknown = pa.nulls(2, pa.large_string())
+    table = table_of(["A story."] * 2, ["[EU] A door.", "A door."], flair=unknown)
     table, _ = clean_table(table, Cleaning(), {"text": "story_id"})
     assert table["flair"].to_pylist() == ["EU", None]
 
@@ -263,7 +264,8 @@ def test_a_text_is_never_left_empty():
 )
 def test_cleaning_is_idempotent_and_keeps_rows(rows, switches):
     prompts, texts = (list(column) for column in zip(*rows, strict=True))
-    table = table_of(texts, prompts, extra=list(range(len(rows))), flair=pa.nulls(len(rows)))
+    flair = pa.nulls(len(rows), pa.large_string())
+    table = table_of(texts, prompts, extra=list(range(len(rows))), flair=flair)
     cleaning = Cleaning(*switches)
     cleaned, counts = clean_table(table, cleaning, {"text": "story_id"})
     assert cleaned.column_names == table.column_names

@@ -19,7 +19,7 @@ import pytest
 
 from litbench import cli
 from litbench.cli import main
-from litbench.config import load_config
+from litbench.config import load_config, report_errors
 from litbench.errors import ConfigError
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
 from litbench.store import file_digest
@@ -219,6 +219,11 @@ def test_missing_library_names_its_extra(monkeypatch, capsys):
     assert "this needs trl, which is not installed: run pip install 'litbench[train]'" in (
         capsys.readouterr().err
     )
+    with pytest.raises(SystemExit), report_errors():
+        raise ModuleNotFoundError("No module named 'peft'", name="peft.tuners")
+    assert "pip install 'litbench[train]'" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError), report_errors():
+        raise ModuleNotFoundError("No module named 'mine'", name="mine")
 
 
 def test_closed_pipe_ends_quietly():

@@ -242,39 +242,6 @@ def test_stored_parts_depend_on_options_files_data_and_versions(
         assert len(Plugin.loaded) == count
 
 
-@pytest.mark.parametrize("damaged", [".parquet", ".sha256"])
-@pytest.mark.parametrize("damage", ["flip", "truncate", "lost"])
-def test_damaged_parts_are_recomputed(plugin, pair_table, tmp_path, damaged, damage):
-    pairs = pair_table([row(i) for i in range(4)])
-    job = Job(plugin, "plugin", lambda: pairs, "data")
-    (whole,), records = run([job], tmp_path)
-    (path,) = (tmp_path / "parts").glob(f"*{damaged}")
-    content = path.read_bytes()
-    for count, place in enumerate(range(0, len(content), max(len(content) // 10, 1)), start=2):
-        flipped = bytearray(content)
-        flipped[place] ^= 0x04
-        path.write_bytes(flipped if damage == "flip" else content[:place])
-        if damage == "lost":
-            path.unlink()
-        (table,), again = run([job], tmp_path)
-        assert len(Plugin.loaded) == count, place
-        assert table["outcome"].equals(whole["outcome"])
-        assert again == records
-        content = path.read_bytes()
-
-
-def test_discard_unused_removes_only_other_parts(plugin, pair_table, tmp_path):
-    pairs = pair_table([row(i) for i in range(4)])
-    old, new = (Job(plugin, "plugin", lambda: pairs, data) for data in ("old", "new"))
-    run([old, new], tmp_path)
-    parts = Cache(tmp_path / "parts")
-    list(evaluate([new], parts))
-    parts.discard_unused()
-    assert len(list((tmp_path / "parts").iterdir())) == 2
-    run([new], tmp_path)
-    assert len(Plugin.loaded) == 1
-
-
 @pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜" * 85, "é" * 300])
 def test_any_rater_name_stays_inside_the_folder(plugin, pair_table, tmp_path, name):
     pairs = pair_table([row(i) for i in range(4)])

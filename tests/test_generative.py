@@ -1,9 +1,8 @@
 """Generative reward models: loss on the answer only, both orders read, labels never guessed."""
 
-import random
-
 import numpy as np
 import pytest
+from conftest import EXPLANATION, LABEL
 from tolerance import assert_same
 
 from litbench.errors import ConfigError, ModelError
@@ -18,49 +17,6 @@ from litbench.templates import load_template
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-
-TEXT = "text: |-\n  {prompt}\n  A: {story_a}\n  B: {story_b}\n"
-LABEL = f"answer: label\n{TEXT}  Preferred:"
-EXPLANATION = f"answer: explanation\n{TEXT}  Say why, then Preferred: A or Preferred: B."
-
-
-@pytest.fixture
-def template(tmp_path):
-    """The path of a short template of one's own; the packaged ones are long for tiny models."""
-
-    def write(text=LABEL):
-        path = tmp_path / f"own-{text is LABEL}.yaml"
-        path.write_text(text)
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def some_pairs(pair_table, invented):
-    def build(n, seed=0, words=(3, 25), **columns):
-        source = random.Random(seed)
-        rows = [
-            {
-                "prompt": f"[WP] {invented(source, 4)}",
-                "prompt_id": f"p{seed}-{place}",
-                "chosen": invented(source, source.randint(*words)),
-                "rejected": invented(source, source.randint(*words)),
-                "chosen_story_id": f"c{seed}-{place}",
-                "rejected_story_id": f"r{seed}-{place}",
-            }
-            for place in range(n)
-        ]
-        table = pair_table(rows)
-        for name, values in columns.items():
-            if name in table.column_names:
-                place = table.column_names.index(name)
-                table = table.set_column(place, name, [values])
-            else:
-                table = table.append_column(name, [values])
-        return table
-
-    return build
 
 
 @pytest.fixture

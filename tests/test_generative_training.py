@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from conftest import EXPLANATION, LABEL, TEXT
 from tolerance import assert_same
 
 from litbench.errors import ConfigError, DataError
@@ -24,41 +25,16 @@ from litbench.models.generative_training import (  # noqa: E402
 )
 from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: E402
 
-TEXT = "text: |-\n  {prompt}\n  A: {story_a}\n  B: {story_b}\n"
-LABEL = f"answer: label\n{TEXT}  Preferred:"
-EXPLANATION = f"answer: explanation\n{TEXT}  Say why, then Preferred: A or Preferred: B."
-
 
 @pytest.fixture
-def template(tmp_path):
-    """The path of a short template of one's own; the packaged ones are long for tiny models."""
-
-    def write(text=LABEL):
-        path = tmp_path / f"own-{text is LABEL}.yaml"
-        path.write_text(text)
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def some_pairs(pair_table, invented):
-    """Pairs with rationales, every third of which calls the rejected story A."""
+def reasoned_pairs(some_pairs):
+    """Every third rationale calls the rejected story A."""
 
     def build(n, rationales=None, *, without=()):
-        source = random.Random(5)
-        rows = [
-            {
-                "prompt": f"[WP] {invented(source, 4)}",
-                "prompt_id": f"p{place}",
-                "chosen": invented(source, source.randint(3, 25)),
-                "rejected": invented(source, source.randint(3, 25)),
-            }
-            for place in range(n)
-        ]
-        made = [f"It has the {word}." for word in source.choices(["moth", "gate"], k=n)]
+        table = some_pairs(n)
+        words = random.Random(5).choices(["moth", "gate"], k=n)
+        made = [f"It has the {word}." for word in words]
         firsts = ["chosen" if k % 3 else "rejected" for k in range(n)]
-        table = pair_table(rows).drop([])
         for name, values in (("rationale", rationales or made), ("rationale_first", firsts)):
             if name not in without:
                 table = table.append_column(name, [values])
@@ -91,9 +67,9 @@ def taught(row):
     return [token for token in row["labels"] if token != -100]
 
 
-def test_positions_are_assigned_by_the_seed_and_balanced(prepared, some_pairs):
+def test_positions_are_assigned_by_the_seed_and_balanced(prepared, reasoned_pairs):
     tokenizer, question = prepared()
-    pairs = some_pairs(20)
+    pairs = reasoned_pairs(20)
     a, b = (ids[0] for ids in question.label_ids)
     labels = []
     for seed in (0, 0, 1):
@@ -108,9 +84,9 @@ def test_positions_are_assigned_by_the_seed_and_balanced(prepared, some_pairs):
     assert labels[0] == labels[1] != labels[2]
 
 
-def test_a_rationale_fixes_the_side_it_was_written_for(prepared, some_pairs):
+def test_a_rationale_fixes_the_side_it_was_written_for(prepared, reasoned_pairs):
     tokenizer, question = prepared(EXPLANATION)
-    pairs = some_pairs(6)
+    pairs = reasoned_pairs(6)
     for seed in (0, 1):
         rows = tokenise(pairs, tokenizer, question, seed).rows
         for row, pair in zip(rows, pairs.to_pylist(), strict=True):
@@ -123,20 +99,20 @@ def test_a_rationale_fixes_the_side_it_was_written_for(prepared, some_pairs):
 
 
 @pytest.mark.parametrize("text", [LABEL, EXPLANATION])
-def test_both_forms_train_on_pairs_with_rationales(prepared, some_pairs, text):
+def test_both_forms_train_on_pairs_with_rationales(prepared, reasoned_pairs, text):
     tokenizer, question = prepared(text)
-    counts = tokenise(some_pairs(4, ["good", "", None, "fine"]), tokenizer, question, 0).counts
+    counts = tokenise(reasoned_pairs(4, ["good", "", None, "fine"]), tokenizer, question, 0).counts
     assert (counts["pairs"], counts["rejected: no rationale"]) == (2, 2)
 
 
-def test_long_answers_are_rejected_and_stories_truncated(prepared, some_pairs):
+def test_long_answers_are_rejected_and_stories_truncated(prepared, reasoned_pairs):
     tokenizer, question = prepared(EXPLANATION)
-    counts = tokenise(some_pairs(2, ["good", "endless " * 40]), tokenizer, question, 0).counts
+    counts = tokenise(reasoned_pairs(2, ["good", "endless " * 40]), tokenizer, question, 0).counts
     assert counts["rejected: answer longer than max_answer_tokens"] == 1
     with pytest.raises(DataError, match="make_rationales"):
-        tokenise(some_pairs(2, without=["rationale_first"]), tokenizer, question, 0)
+        tokenise(reasoned_pairs(2, without=["rationale_first"]), tokenizer, question, 0)
     tokenizer, question = prepared()
-    pairs = some_pairs(3)
+    pairs = reasoned_pairs(3)
     chosen = [["short", "long " * 500, "short"]]
     pairs = pairs.set_column(pairs.column_names.index("chosen"), "chosen", chosen)
     data = tokenise(pairs, tokenizer, question, 0)
@@ -150,7 +126,7 @@ def test_long_answers_are_rejected_and_stories_truncated(prepared, some_pairs):
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])
 @pytest.mark.parametrize("text", [LABEL, EXPLANATION])
 def test_loss_is_cross_entropy_of_the_answer(
-    prepared, some_pairs, template, tiny_model, tmp_path, kind, text
+    prepared, reasoned_pairs, template, tiny_model, tmp_path, kind, text
 ):
     """Of a step that changes nothing, against plain transformers on one row after another."""
     folder = tiny_model(kind, head="language")
@@ -166,7 +142,7 @@ def test_loss_is_cross_entropy_of_the_answer(
         gradient_accumulation_steps=3,
         save_strategy="no",
     )
-    pairs = some_pairs(6)
+    pairs = reasoned_pairs(6)
     model = train_generative_model(pairs, options, tmp_path)
     tokenizer, question = prepared(text, kind)
     plain = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
@@ -192,7 +168,7 @@ def test_loss_is_cross_entropy_of_the_answer(
     ids=["validation", "merged adapter", "adapter kept apart", "explanation"],
 )
 def test_a_trained_model_answers_alike_once_saved(
-    tiny_model, template, some_pairs, tmp_path, text, options
+    tiny_model, template, reasoned_pairs, tmp_path, text, options
 ):
     folder = str(tiny_model("llama", head="language"))
     ready = GenerativeTraining(
@@ -206,7 +182,7 @@ def test_a_trained_model_answers_alike_once_saved(
         warmup_steps=0,
         **options,
     )
-    pairs = some_pairs(12)
+    pairs = reasoned_pairs(12)
     model = train_generative_model(pairs, ready, tmp_path / "run")
     # Checkpoints are chosen by loss: a verdict read after the gold rationale knows the label.
     assert all("agreement" not in entry for entry in model.training_record["validation"])
@@ -227,13 +203,13 @@ def test_a_trained_model_answers_alike_once_saved(
         assert np.abs(readings[0] - readings[2]).max() > 1e-3
 
 
-def test_forms_that_are_not_trained_are_refused(tiny_model, some_pairs, tmp_path):
+def test_forms_that_are_not_trained_are_refused(tiny_model, reasoned_pairs, tmp_path):
     path = tmp_path / "verdict.yaml"
     path.write_text(f"answer: verdict\n{TEXT}  Preferred: A or Preferred: B?")
     folder = str(tiny_model("llama", head="language"))
     options = GenerativeTraining(model_name_or_path=folder, template=str(path))
     with pytest.raises(ConfigError, match="answer form verdict, which cannot be trained"):
-        train_generative_model(some_pairs(4), options, tmp_path / "run")
+        train_generative_model(reasoned_pairs(4), options, tmp_path / "run")
 
 
 # Models for text and images ------------------------------------------------------------------
@@ -279,11 +255,11 @@ def gemma_with_eyes(tiny_model, tmp_path_factory):
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_both_objectives_train_a_model_with_a_vision_tower(
-    gemma_with_eyes, template, some_pairs, tmp_path, lora
+    gemma_with_eyes, template, reasoned_pairs, tmp_path, lora
 ):
     """Its tower is not trained: a launcher that waits for its gradients would stop."""
     shared = {"max_length": 400, "per_device_train_batch_size": 3, "use_peft": lora}
-    pairs = some_pairs(6)
+    pairs = reasoned_pairs(6)
     options = RewardTraining(model_name_or_path=gemma_with_eyes("reward"), **shared)
     reward = train_reward_model(pairs, options, tmp_path / "r")
     options = GenerativeTraining(
@@ -303,7 +279,9 @@ def test_both_objectives_train_a_model_with_a_vision_tower(
         assert np.abs(readings[0] - readings[1]).max() < 1e-6
 
 
-def test_a_model_of_stories_alone_needs_no_prompts(tiny_model, some_pairs, pair_table, tmp_path):
+def test_a_model_of_stories_alone_needs_no_prompts(
+    tiny_model, reasoned_pairs, pair_table, tmp_path
+):
     options = GenerativeTraining(
         model_name_or_path=str(tiny_model("llama", head="language", positions=2_000)),
         form="story",
@@ -313,7 +291,7 @@ def test_a_model_of_stories_alone_needs_no_prompts(tiny_model, some_pairs, pair_
         gradient_accumulation_steps=1,
         use_cpu=True,
     )
-    rows = [{**row, "prompt": ""} for row in some_pairs(4).to_pylist()]
+    rows = [{**row, "prompt": ""} for row in reasoned_pairs(4).to_pylist()]
     pairs = pair_table([{k: v for k, v in row.items() if "rationale" not in k} for row in rows])
     model = train_generative_model(pairs, options, tmp_path / "checkpoints")
     assert model.question.slots == ("story_a", "story_b")

@@ -140,6 +140,8 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
     assert steps == list(range(steps[0], steps[0] + 10))
     assert len(Webnovel(WebnovelOptions(tmp_path / "out/books.jsonl")).items()) == len(ids)
     assert "unchanged" in program(*arguments).stdout
+    wrong = program(*arguments, "--encoding", "gb")
+    assert wrong.stderr == "error: encoding: unknown encoding: gb: give one such as gb18030\n"
 
 
 def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program):
@@ -179,16 +181,15 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     pytest.importorskip("rensa")
     source = np.random.default_rng(0)
     names = ["".join(map(chr, source.integers(0x4E00, 0x9000, 40))) for _ in range(120)]
-    table = [
-        {"novel_id": f"n{k}", "title": "无题", "author": f"a{k // 2}", "text": novel(name)}
-        for k, name in enumerate(names)
-    ]
-    write_table(pa.Table.from_pylist(table), tmp_path / "novels.parquet")
+    ids = [f"a{k // 2}/n{k}.txt" for k in range(120)]
+    for name, path in zip(names, ids, strict=True):
+        (tmp_path / "novels" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "novels" / path).write_text(novel(name))
     ratings = 3 + 0.3 * (source.normal(size=(120, 1)) + source.normal(size=(120, 8)) / 2)
     rows = [
         {
             "writer": "human",
-            "prompt_id": f"n{k}",
+            "prompt_id": ids[k],
             "sample": 0,
             "rater": "j",
             "quantity": tag,
@@ -201,7 +202,7 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     arguments = [
         "data_prep/import_novels.py",
         "--input",
-        tmp_path / "novels.parquet",
+        tmp_path / "novels",
         "--out",
         tmp_path / "out",
         "--grades",
@@ -216,7 +217,7 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     )
     found = protocol._reference.percentile(ratings)
     assert sorted(found) == pytest.approx([100 * (k + 1) / 120 for k in range(120)])
-    place = {f"n{k}": percentile for k, percentile in enumerate(found)}
+    place = dict(zip(ids, found, strict=True))
     assert [book["percentile"] for book in books] == [place[book["request_id"]] for book in books]
     rows.append({**rows[0], "rater": "k"})
     write_table(pa.Table.from_pylist(rows, GRADES.arrow()), tmp_path / "grades.parquet")

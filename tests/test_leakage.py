@@ -34,9 +34,8 @@ def row(high, low, prompt="p", **more):
 def report(pair_table):
     """Return the report of splits given as rows of pairs."""
 
-    def make(near_duplicates=True, **splits):
-        tables = {name: pair_table(rows) for name, rows in splits.items()}
-        return leakage_report(tables, near_duplicates=near_duplicates)
+    def make(**splits):
+        return leakage_report({name: pair_table(rows) for name, rows in splits.items()})
 
     return make
 

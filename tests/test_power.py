@@ -212,6 +212,14 @@ def test_a_rater_that_never_differs_is_left_out():
     assert list(measure(credits, "base", clusters)) == ["right - base"]
 
 
+def test_half_of_every_pair_is_chance():
+    random = np.random.default_rng(0)
+    right = (random.random(400) < 0.85).astype(float)
+    credits = {"1/2": np.full(400, 0.5), "strong": right, "perfect": np.ones(400)}
+    (case,) = measure(credits, "1/2", np.arange(400)).values()
+    assert case == Case(agreement=right.mean(), pairs=400, prompts=400)
+
+
 @given(st.integers(0, 10_000))
 def test_the_correlation_within_prompts_gives_the_jackknife_error_back(seed):
     random = np.random.default_rng(seed)

@@ -12,7 +12,6 @@ from tolerance import assert_same
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.experiments import preferences as experiment
 from litbench.judges import units
-from litbench.models import embeddings
 from litbench.models.embeddings import EmbeddingOptions, embed
 from litbench.tables import write_table
 
@@ -185,39 +184,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "more moons &lt;script&gt;" in page
-
-
-def test_killed_embedding_resumes(tiny_model, tmp_path, monkeypatch):
-    texts = [f"story {k} " + "lamp stone river " * k for k in range(30)]
-    options = EmbeddingOptions(str(tiny_model("bert")), max_tokens=24)
-    whole = embed(texts, options, tmp_path / "whole")
-    monkeypatch.setattr(embeddings, "_KEEP_AFTER_TEXTS", 5)
-    seen = []
-    once = embeddings._Encoder.embed
-
-    def until_killed(self, text):
-        if len(seen) == 17:
-            raise KeyboardInterrupt
-        seen.append(text)
-        return once(self, text)
-
-    monkeypatch.setattr(embeddings._Encoder, "embed", until_killed)
-    with pytest.raises(KeyboardInterrupt):
-        embed(texts, options, tmp_path / "killed")
-    seen.clear()
-    seen_again = []
-
-    def count(self, text):
-        seen_again.append(text)
-        return once(self, text)
-
-    monkeypatch.setattr(embeddings._Encoder, "embed", count)
-    resumed = embed(texts, options, tmp_path / "killed")
-    assert len(seen_again) == 15
-    assert (resumed[0] == whole[0]).all()
-    assert resumed[1] == whole[1]
-    alone = embed(texts[7:8], options, tmp_path / "alone")
-    assert (alone[0][0] == whole[0][7]).all()
 
 
 def test_windows_are_averaged_or_cut_and_counted(tiny_model, tmp_path):

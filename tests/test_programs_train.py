@@ -15,7 +15,7 @@ from tolerance import assert_same
 
 import litbench
 from litbench.cli import Score, score
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError
 from litbench.models import trained_columns
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
@@ -239,30 +239,17 @@ def test_command_shows_a_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     assert "{'" not in done.stdout
 
 
-def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "train" / "bradley_terry.py"),
-            "--pairs",
-            str(pairs_file),
-            "--output_dir",
-            str(tmp_path / "quiet"),
-            "--split",
-            "train",
-            "--model_name_or_path",
-            str(tiny_model("llama")),
-            "--max_length",
-            "64",
-            "--validation",
-            "0.2",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-    )
+def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, program_process, tmp_path):
+    options = {
+        "pairs": pairs_file,
+        "output_dir": tmp_path / "quiet",
+        "split": "train",
+        "model_name_or_path": tiny_model("llama"),
+        "max_length": 64,
+        "validation": 0.2,
+    }
+    arguments = [f"--{key}={value}" for key, value in options.items()]
+    done = program_process("train/bradley_terry.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1
@@ -345,11 +332,3 @@ def test_columns_of_own_pairs_are_remembered(train, load_program, tmp_path, pair
         row = json.loads(line)
         (expected,) = model.score([row["prompt"]], [row["rejected"]])
         assert row["reward_rejected"] == pytest.approx(expected, abs=1e-4)
-
-
-def test_unknown_columns_of_own_pairs_are_an_error(train, tmp_path):
-    source = tmp_path / "own.csv"
-    source.write_text("heading,a,b\nA door.,It opened.,No.\n")
-    message = "which column is the rejected; the columns are heading, a, b: give --rejected COLUMN"
-    with pytest.raises(DataError, match=message):
-        train(pairs=str(source), split=None, chosen="a")

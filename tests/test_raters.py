@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from random import Random
 
 import numpy as np
 import pytest
@@ -25,64 +24,24 @@ from litbench.raters import (
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 
-WORDS = (
-    "amber",
-    "harbour",
-    "lantern",
-    "whisper",
-    "gravel",
-    "orchard",
-    "signal",
-    "velvet",
-    "copper",
-    "drift",
-    "hollow",
-    "ember",
-    "tide",
-    "quarry",
-    "saddle",
-    "thimble",
-    "marrow",
-    "beacon",
-)
-
-
-def _story(random):
-    sentences = [
-        " ".join(random.choices(WORDS, k=random.randint(2, 8))) + random.choice(".!?")
-        for _ in range(random.randint(1, 5))
-    ]
-    return " ".join(sentences)
-
 
 @pytest.fixture
-def invented_pairs(pair_table):
-    """Pairs of invented stories; some are of equal length, some have scores and times."""
+def invented_pairs(some_pairs):
+    """Pairs of invented stories, some of equal length, with scores and times."""
 
     def build(n, seed):
-        random = Random(seed)
-        rows = [
-            {
-                "prompt_id": f"p{seed}-{place % 11}",
-                "chosen": _story(random),
-                "rejected": _story(random),
-                "chosen_story_id": f"{seed}-{2 * place}",
-                "rejected_story_id": f"{seed}-{2 * place + 1}",
-                "chosen_score": 90,
-                "rejected_score": 10,
-                "chosen_created_utc": 2_000,
-                "rejected_created_utc": 1_000,
-            }
-            for place in range(n)
-        ]
-        return pair_table(rows)
+        sides = {"chosen": (90, 2_000), "rejected": (10, 1_000)}
+        columns = {f"{side}_score": [score] * n for side, (score, _) in sides.items()}
+        columns |= {f"{side}_created_utc": [time] * n for side, (_, time) in sides.items()}
+        prompts = [f"p{seed}-{place % 11}" for place in range(n)]
+        return some_pairs(n, seed, (2, 40), prompt_id=prompts, **columns)
 
     return build
 
 
 @dataclass
 class StubJudge(Rater):
-    """A judge that reads both orders: likes questions, leans to the first, sometimes refuses."""
+    """A judge that reads both orders: likes exclamations, leans to the first, sometimes refuses."""
 
     name: str = "judge"
     kind: str = "stub"
@@ -95,7 +54,7 @@ class StubJudge(Rater):
             for shown in ("first", "second"):
                 texts = (pair.first, pair.second)
                 top, below = texts if shown == "first" else texts[::-1]
-                p_top = float(1 / (1 + np.exp(below.count("?") - top.count("?") - 0.5)))
+                p_top = float(1 / (1 + np.exp(below.count("!") - top.count("!") - 0.5)))
                 p_first = p_top if shown == "first" else 1 - p_top
                 prefers = "first" if p_first > 0.5 else "second"
                 if len(top) % 13 == 0:
@@ -299,8 +258,8 @@ def test_raters_are_read_from_a_config():
         ({"kind": "lunger"}, r"raters\.r: unknown kind 'lunger': did you mean 'longer'\?"),
         ({"kind": "random", "sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
         ({"kind": "random", "seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
-        ({"kind": "features", "fold": 3}, r"raters\.r: unknown key 'fold'"),
-        ({"kind": "features", "path": "runs/f", "folds": 3}, r"raters\.r: unknown key 'folds'"),
+        ({"kind": "features", "folds": 3}, r"raters\.r: unknown key 'folds'"),
+        ({"kind": "features", "path": "runs/f", "c": [1]}, r"raters\.r: unknown key 'c'"),
     ],
 )
 def test_broken_entries_raise(entry, message):

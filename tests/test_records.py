@@ -590,17 +590,6 @@ def test_numbered_rows_have_file_positions(tmp_path):
     assert plain.equals(table.drop_columns([ROW]))
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_repeated_column_is_an_error(tmp_path, ending):
-    path = tmp_path / f"raw.{ending}"
-    if ending == "csv":
-        path.write_text("id,body,body\na,b,c\n")
-    else:
-        pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["id", "body", "body"]), path)
-    with pytest.raises(DataError, match="column 'body' appears twice"):
-        read_foreign(path, STORIES, columns=MAP)
-
-
 def test_missing_source_is_an_error(tmp_path):
     for source in (tmp_path / "none.parquet", "none.jsonl", "a/b/c", "./x", "", "nothing"):
         with pytest.raises(DataError):

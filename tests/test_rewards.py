@@ -103,6 +103,7 @@ def test_too_long_story_gets_less_than_its_prefix(per_word):
     found, metrics = with_metrics(reward, ["p"] * 3, [beginning, whole, longer])
     assert found[0] > found[1] > found[2]
     assert metrics["guarded_share"] == pytest.approx(2 / 3)
+    assert metrics["words"] == pytest.approx(np.mean([20, 21, 200]))
 
 
 def test_penalty_formula():
@@ -144,19 +145,11 @@ def test_missing_references():
             build(RewardShaping, wrong)
 
 
-def test_metrics_are_logged_to_trl():
-    reward = PolicyReward(Stars(), RewardShaping(shortest=2, longest=4))
-    _, metrics = with_metrics(reward, ["p"] * 2, ["", words(9, 2)])
-    assert (metrics["raw"], metrics["words"]) == (2.0, 4.5)
-    shares = {f"{name}_share" for name in ("clipped", "guarded", "empty", "unscored")}
-    assert shares < set(metrics)
-
-
 def test_load_from_folder(tmp_path, pair_table):
     from litbench.models.features import FeatureOptions, fit_features  # noqa: PLC0415
 
     rows = [{"chosen": words(9 + k), "rejected": words(3 + k)} for k in range(8)]
-    model = fit_features(pair_table(rows), FeatureOptions(folds=2))
+    model = fit_features(pair_table(rows), FeatureOptions())
     model.save(tmp_path)
     reward = PolicyReward.load(tmp_path, PLAIN)
     assert reward(["p"], [words(7)]) == model.score(["p"], [words(7)]).tolist()

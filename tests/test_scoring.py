@@ -311,21 +311,6 @@ def test_killed_run_resumes(job, dying):
     assert score_files(made)["unchanged"]
 
 
-def test_a_damaged_part_is_scored_again(job, dying):
-    rows = story_rows(50)
-    whole, made = job(rows, "whole.csv", chunk_stories=8), job(rows, "out.csv", chunk_stories=8)
-    scored(whole)
-    dying(3)
-    with pytest.raises(Killed):
-        score_files(made)
-    part = sorted(made.parts.glob("input-*/0*.json"))[1]
-    part.write_bytes(part.read_bytes().replace(b"1.0", b"2.0"))
-    given = dying(None)
-    scored(made)
-    assert len(given) == 5
-    assert made.out.read_bytes() == whole.out.read_bytes()
-
-
 @pytest.mark.parametrize("change", ["input", "rater", "where", "column", "version"])
 def test_chunks_of_another_job_are_not_used(job, dying, monkeypatch, change):
     rows = story_rows(20)
@@ -501,19 +486,3 @@ def test_load_gives_whatever_was_saved(tmp_path, pair_table, tiny_model):
     assert np.isnan(Unsure("x", "x", 1).compare(prompts, stories, stories)).all()
     with pytest.raises(ConfigError, match="there is no folder"):
         litbench.load(tmp_path / "nowhere")
-
-
-def test_load_gives_generative_models(tmp_path, tiny_model):
-    pytest.importorskip("torch")
-    from litbench.models.generative import GenerativeModel  # noqa: PLC0415
-
-    template = tmp_path / "own.yaml"
-    template.write_text("answer: label\ntext: '{prompt} A: {story_a} B: {story_b} Preferred:'\n")
-    base = GenerativeModel.load(tiny_model("llama", head="language"), template=str(template))
-    base.save(tmp_path / "generative")
-    model = litbench.load(tmp_path / "generative", least_label_mass=0.0)
-    assert model.kind == "generative"
-    prompts, stories, others = ["a"] * 3, ["b c", "c", "d"], ["c", "b c", "d"]
-    preferred = model.compare(prompts, stories, others)
-    assert preferred[0] == pytest.approx(1 - preferred[1], abs=1e-5), "both orders are averaged"
-    assert preferred[2] == pytest.approx(0.5, abs=1e-5)

@@ -111,7 +111,10 @@ def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, ho
     for row in rows["rows"]:
         figures = found[row["rater"]].sets[row["set"]]
         assert figures.agreement.mean == row["agreement"]
-        assert (figures.agreement.low, figures.agreement.high) == (row["low"], row["high"])
+        assert (figures.agreement.low, figures.agreement.high) == (
+            row["agreement_low"],
+            row["agreement_high"],
+        )
         assert found[row["rater"]].over_sets["mean"] == means[row["rater"]]["mean"]
     longer = found["longer"]
     assert longer.sets["voted"].agreement.mean == 0.75
@@ -289,7 +292,7 @@ def test_sets_that_share_prompts_are_one_cluster():
     assert groups == {"a": "a", "b": "a", "c": "c", "d": "a"}
     values = {"a": 0.6, "b": 0.7, "c": 0.5, "d": 0.8}
     rows = [
-        {"set": name, "rater": rater, "agreement": value + lead, "trained_on_prompts": 0}
+        {"set": name, "rater": rater, "agreement": value + lead, "trained_on": 0}
         for name, value in values.items()
         for rater, lead in (("x", 0.1), ("y", 0.0))
     ]

@@ -60,16 +60,6 @@ def marked_rows(invented):
     return build
 
 
-@pytest.fixture(scope="session")
-def headless(tiny_model, tmp_path_factory):
-    """A model as it comes from pretraining: no reward head, pad token EOS."""
-    folder = tmp_path_factory.mktemp("headless")
-    source = tiny_model("llama", "eos")
-    transformers.AutoModel.from_pretrained(source).save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    return folder
-
-
 def quick(folder, **changes):
     options = {
         "model_name_or_path": str(folder),
@@ -425,7 +415,7 @@ REFUSED = {
     "no model": ({"model_name_or_path": None}, "'model_name_or_path' is None"),
     "choice": ({"lr_scheduler_type": "linnear"}, "linnear"),
     "number": ({"num_train_epochs": "three"}, "'num_train_epochs' is 'three'"),
-    "validation": ({"validation": 1.0}, "validation is 1.0"),
+    "validation": ({"validation": 1.0}, "'validation' is 1.0"),
     "quantised": ({"load_in_4bit": True}, "use_peft"),
     "of transformers": ({"fp16": True, "bf16": True, "use_cpu": True}, "fp16 and bf16"),
 }

@@ -27,7 +27,6 @@ class Config(PairColumns, FeatureOptions):
         out: output folder.
         split: use only this split; null for all.
         c: inverse regularisation strengths, chosen by cross-validation on the training pairs.
-        folds: number of cross-validation folds, split by prompt.
         drop: features to exclude.
     """
 

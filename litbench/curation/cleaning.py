@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from litbench.curation.funnel import Examples
 from litbench.curation.reader_notes import cut_reader_notes, has_words, is_rule
-from litbench.records import ARROW_TYPES
 from litbench.text import normalise_prompt
 
 # Tags of r/WritingPrompts and similar subreddits match in any case. Other tags must be in capitals,
@@ -116,16 +115,13 @@ def clean_table(
 
 def _replace(table: pa.Table, column: str, values: Mapping[int, str]) -> pa.Table:
     """The table with some cells of a text column replaced."""
-    field = table.schema.field(column)
-    if not values and not pa.types.is_null(field.type):
+    if not values:
         return table
-    cells = table[column].to_pylist()
+    field, cells = table.schema.field(column), table[column].to_pylist()
     for row, value in values.items():
         cells[row] = value
-    # A column without any value may come as Arrow's type of nulls.
-    kind = ARROW_TYPES["text"] if pa.types.is_null(field.type) else field.type
     index = table.schema.get_field_index(column)
-    return table.set_column(index, field.with_type(kind), pa.array(cells, kind))
+    return table.set_column(index, field, pa.array(cells, field.type))
 
 
 @lru_cache(maxsize=8_192)

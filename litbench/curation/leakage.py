@@ -87,7 +87,6 @@ def by_split(pairs: pa.Table) -> dict[str, pa.Table]:
 def leakage_report(
     pairs: Mapping[str, pa.Table],
     *,
-    near_duplicates: bool = True,
     threshold: float = 0.8,
     seed: int = 0,
 ) -> LeakageReport:
@@ -101,7 +100,6 @@ def leakage_report(
     Args:
         pairs: maps split names to tables with the schema PAIRS, training split first; the column
             `split` of the tables is ignored.
-        near_duplicates: whether to look for near-duplicates, by far the slowest comparison.
         threshold: see `litbench.curation.near_duplicates`.
         seed: seed of the MinHash signatures.
     """
@@ -112,13 +110,13 @@ def leakage_report(
         )
     items = {name: _smallest_ids(table) for name, table in pairs.items()}
     indexes = {}
-    for name, table in pairs.items() if near_duplicates else ():
+    for name, table in pairs.items():
         texts = _smallest(_sides(table, "_story_id"), _sides(table, ""))
         indexes[name] = NearDuplicateIndex(threshold=threshold, seed=seed)
         indexes[name].add(pa.array(texts.keys()), pa.array(texts.values(), pa.large_string()))
     found: list[tuple[Any, ...]] = []
     shared = []
-    for kind in KINDS if near_duplicates else KINDS[:-1]:
+    for kind in KINDS:
         for a, b in combinations(pairs, 2):
             rows: list[tuple[str, str, float | None]]
             if kind == "near_duplicates":

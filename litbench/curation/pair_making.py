@@ -10,7 +10,6 @@ lengths); texts are joined when a table is written. The pairs depend only on the
 rules, not on row order or engine.
 """
 
-import hashlib
 import itertools
 import math
 from collections import Counter
@@ -21,21 +20,19 @@ from typing import Annotated, Any
 
 import ibis
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from litbench.config import Input, Runtime
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.filters import Rule
 from litbench.curation.funnel import Examples, Funnel
-from litbench.curation.leakage import Kind, by_split, leakage_report
-from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
+from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.curation.rules import PairRules, buckets_for
-from litbench.errors import ConfigError, DataError
+from litbench.errors import DataError
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, STORIES
 from litbench.store import Artifact, is_output, only_writer, read_manifest
-from litbench.tables import check_parquet, write_sorted_batches, write_table
+from litbench.tables import check_parquet, write_sorted_batches
 from litbench.text import prompt_key
 
 PAIRS_FILE, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
@@ -379,8 +376,6 @@ class PairMaking(PairRules):
         engine: duckdb, or spark (the active session, or the cluster named by spark.master).
         memory_limit: memory limit of DuckDB, such as "4GB"; above it, DuckDB spills into `out`.
         spark: Spark settings, such as {"spark.master": "spark://host:7077"}.
-        must_be_clean: kinds of leakage between the written splits that are an error: prompts,
-            authors, stories, near_duplicates. The check runs in memory.
     """
 
     stories: Annotated[Path, Input]
@@ -388,57 +383,16 @@ class PairMaking(PairRules):
     engine: Annotated[EngineName, Runtime] = "duckdb"
     memory_limit: Annotated[str | None, Runtime] = None
     spark: Annotated[dict[str, str], Runtime] = field(default_factory=dict)
-    must_be_clean: list[Kind] = field(default_factory=list)
-
-    def check(self) -> None:
-        """Raise ConfigError for values that the types allow but that do not fit together."""
-        super().check()
-        if "near_duplicates" in self.must_be_clean:
-            check_rensa()
-        if self.must_be_clean and self.test_from is None and len(self.splits) < 2:
-            raise ConfigError("must_be_clean needs two splits: give splits or test_from")
-
-
-def digest_of(path: Path) -> str:
-    """Return a digest of the pairs, chosen sides and splits, independent of the file's encoding."""
-    hasher = hashlib.sha256()
-    columns = ["pair_id", "chosen_story_id", "rejected_story_id", "split"]
-    for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-        for row in batch.to_pylist():
-            hasher.update(("\t".join(row[name] for name in columns) + "\n").encode())
-    return hasher.hexdigest()
-
-
-def _check_leakage(config: PairMaking, artifact: Artifact) -> None:
-    """Write a leakage report; raise DataError for kinds in `must_be_clean`."""
-    report = leakage_report(
-        by_split(pq.read_table(config.out / PAIRS_FILE)),
-        near_duplicates="near_duplicates" in config.must_be_clean,
-        threshold=config.drop_near_duplicates or 0.8,
-        seed=config.seed,
-    )
-    artifact.write("leakage.parquet", lambda path: write_table(report.found, path))
-    artifact.counts["leakage"] = report.counts
-    try:
-        report.check(config.must_be_clean)
-    except DataError:
-        # Other programs may read the files without checking the manifest, so delete them.
-        for name in (PAIRS_FILE, BEFORE_SYMMETRY):
-            (config.out / name).unlink(missing_ok=True)
-        raise
-    print(report)
 
 
 def make_pairs(config: PairMaking, program: str) -> None:
     """Make the pairs and write them into `config.out`, unless they are there and current.
 
     Writes `pairs.parquet`, `pairs_before_symmetry.parquet` (without the last step),
-    `examples.jsonl` (a few rows that each step removed), `leakage.parquet` (if `must_be_clean` is
-    given) and `manifest.json` with the funnel.
+    `examples.jsonl` (a few rows that each step removed) and `manifest.json` with the funnel.
 
     Raises:
-        DataError: no pair is left, another program is writing there, or splits share what
-            `must_be_clean` names.
+        DataError: no pair is left, or another program is writing there.
     """
     config.check()
     with only_writer(config.out):
@@ -446,11 +400,7 @@ def make_pairs(config: PairMaking, program: str) -> None:
 
 
 def _make_pairs(config: PairMaking, program: str) -> None:
-    artifact = Artifact(
-        config.out,
-        program=program,
-        config=config,
-    )
+    artifact = Artifact(config.out, program=program, config=config)
     if artifact.is_current():
         return
     # The report also shows the counts of the program that wrote the stories.
@@ -475,11 +425,8 @@ def _make_pairs(config: PairMaking, program: str) -> None:
                 "before": pairs.longer_share(pairs.before),
                 "buckets": pairs.buckets,
             },
-            "digest": digest_of(config.out / PAIRS_FILE),
             "notes": pairs.notes,
         }
-    if config.must_be_clean:
-        _check_leakage(config, artifact)
     if story_counts is not None:
         artifact.counts["stories"] = story_counts
     artifact.finish()

@@ -5,7 +5,6 @@
 eval/benchmark.py and `litbench judge` run it; that program's docstring lists the files it writes.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -40,11 +39,11 @@ from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
-from litbench.metrics.leaderboard import check_reference
-from litbench.metrics.sets import linked_sets, over_sets, set_rows
+from litbench.metrics.leaderboard import check_reference, leaderboard_csv
+from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models import model_entry
 from litbench.records import connected_prompts, prompt_keys
-from litbench.report.csv_table import write_csv
+from litbench.report.csv_table import flat_rows, write_csv
 from litbench.report.sets import sets_markdown
 from litbench.sources.columns import GUESS, PairColumns
 from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
@@ -295,7 +294,8 @@ def judge_sets(
 def summarise(
     config: Benchmark,
     program: str,
-    evaluations: list[OpenedSet],
+    opened: list[OpenedSet],
+    evaluations: Mapping[str, Evaluation],
     notes: list[tuple[str, str]],
 ) -> Artifact:
     """Write and print the table of several sets; the caller writes the manifest."""
@@ -303,22 +303,21 @@ def summarise(
         config.out,
         program=program,
         config=config,
-        inputs={f"pairs.{evaluation.name}": evaluation.source.pairs for evaluation in evaluations},
+        inputs={f"pairs.{one.name}": one.source.pairs for one in opened},
     )
-    rows = []
-    for evaluation in evaluations:
-        labels = sorted(set(evaluation.pairs.headline["label_source"].to_pylist()))
-        text = (config.out / evaluation.name / "leaderboard.json").read_text(encoding="utf-8")
-        rows += set_rows(evaluation.name, labels, json.loads(text))
-    prompts = {one.name: set(prompt_keys(one.pairs.all)) for one in evaluations}
+    rows: list[dict[str, Any]] = []
+    for one in opened:
+        labels = sorted(set(one.pairs.headline["label_source"].to_pylist()))
+        facts = {"set": one.name, "labels": " and ".join(labels)}
+        rows += [facts | row for row in flat_rows(leaderboard_csv(evaluations[one.name].rows))]
+    prompts = {one.name: set(prompt_keys(one.pairs.all)) for one in opened}
     means = over_sets(rows, list(config.raters), config.reference, linked_sets(prompts))
     page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
     artifact.write_text("sets.md", page)
-    names = [evaluation.name for evaluation in evaluations]
-    artifact.counts = {"sets": names, "raters": list(config.raters)}
+    artifact.counts = {"sets": [one.name for one in opened], "raters": list(config.raters)}
     print(f"\n{page}", end="")
     return artifact
 
@@ -389,7 +388,7 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
     else:
         parts = Cache(config.out / "parts")
         evaluations = judge_sets(config, program, opened, parts)
-        summary = summarise(config, program, opened, notes) if opened[0].name else None
+        summary = summarise(config, program, opened, evaluations, notes) if opened[0].name else None
         if not broken:
             # Keep the stored verdicts of a broken set until it is fixed.
             if parts.used:

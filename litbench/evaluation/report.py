@@ -29,11 +29,9 @@ from litbench.report.document import (
     Section,
     Table,
     few_prompts,
-    funnel_table,
     label_text,
     p_value,
     page_links,
-    percent,
     render,
     short_name,
     shorten,
@@ -106,7 +104,6 @@ def render_report(
         Section(
             "Where raters agree with the labels", figures=plots, remarks=[missing], name="agreement"
         ),
-        _data_section((pairs_manifest or {}).get("counts", {})),
         _hits_section(rows, of_rater, pairs),
         _misses_section(pairs, [of_rater[row.rater] for row in rows if row.kind not in _BASELINES]),
     ]
@@ -162,8 +159,12 @@ def _leaderboard_section(
     cases = measure(known, reference, clusters) if enough else {}
 
     def smallest(row: LeaderboardRow) -> str:
-        found = detectable(cases[key]) if (key := f"{row.rater} - {reference}") in cases else None
-        return f"±{found:.3f}" if found else "–"
+        case = cases.get(f"{row.rater} - {reference}")
+        found = None if case is None else detectable(case)
+        if case is None or found is None:
+            return "–"
+        # Of one rater it is the agreement, of two the difference.
+        return f"±{found - 0.5 if case.reference is None else found:.3f}"
 
     def spread(row: LeaderboardRow) -> Cell:
         if len(row.repeats) < 2:
@@ -360,35 +361,7 @@ def _learning_curve(learning: Mapping[str, Mapping[float, Interval]]) -> list[Fi
     return [Figure("Learning curve", caption, drawn)]
 
 
-# Data and examples ----------------------------------------------------------------------------
-
-
-def _data_section(counts: Mapping[str, Any]) -> Section | None:
-    funnel, lengths = counts.get("funnel", []), counts.get("lengths", {})
-    if not (funnel or lengths):
-        return None
-    notes = ["The data report shows words, dates and votes of the stories."]
-    read, remarks = counts.get("stories", {}), []
-    if funnel:
-        stories = ""
-        if read.get("stories"):
-            stories = f"; {read['stories']:,} stories of {read['prompts']:,} prompts were read"
-        notes.append(f"From stories to pairs, step by step{stories}.")
-    splits = lengths.get("after", {})
-    for split, after in splits.items():
-        before = lengths["before"][split]
-        shares = [
-            percent(of["chosen_longer"] / max(of["chosen_longer"] + of["chosen_shorter"], 1))
-            for of in (before, after)
-        ]
-        name = f"Split {split}: of" if len(splits) > 1 else "Of"
-        remarks.append(
-            f"{name} the pairs whose stories differ in length, the longer one was chosen in "
-            f"{shares[0]} before length symmetry ({before['pairs']:,} pairs) and in {shares[1]} "
-            f"after ({after['pairs']:,} pairs)."
-        )
-    table = funnel_table(funnel) if funnel else None
-    return Section("The data", notes, table, remarks=remarks, name="data")
+# Examples --------------------------------------------------------------------------------------
 
 
 def _examples(

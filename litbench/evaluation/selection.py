@@ -2,20 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from litbench.config import Input
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
-from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.records import prompt_keys
-from litbench.store import write_atomically, write_json
 from litbench.templates import family_names
 from litbench.text import clean_name
 
@@ -83,17 +79,11 @@ def check_validation(select: Selection, pairs: pa.Table, judged_prompts: Collect
 def best_templates(
     evaluation: Evaluation, candidates: Mapping[str, Sequence[RaterSpec]]
 ) -> dict[str, RaterSpec]:
-    """Return the best entry of each judge, and write `selection.json` with all results."""
-    chosen, content = {}, []
-    pairs, raters = evaluation.pairs.headline, evaluation.verdicts["rater"]
+    """Return the entry of each judge that agrees most often with the labels."""
+    chosen = {}
     for judge, of_judge in candidates.items():
-        names = [spec.name for spec in of_judge]
-        own = evaluation.verdicts.filter(pc.is_in(raters, pa.array(names, pa.large_string())))
-        best_name = leaderboard(own, pairs, names[0])[0].rater
-        rows = leaderboard(own, pairs, best_name)
-        chosen[judge] = best = of_judge[names.index(best_name)]
-        template = best.given["template"]
-        print(f"{clean_name(judge)}: template {template}\n")
-        content.append({"rater": judge, "template": template, "templates": plain(rows)})
-    write_atomically(evaluation.folder / "selection.json", partial(write_json, content))
+        entries = {spec.name: spec for spec in of_judge}
+        best = next(row.rater for row in evaluation.rows if row.rater in entries)
+        chosen[judge] = entries[best]
+        print(f"{clean_name(judge)}: template {entries[best].given['template']}\n")
     return chosen

@@ -47,7 +47,6 @@ from litbench.report.document import (
     page_links,
     percent,
     render,
-    short_name,
     stacked,
 )
 from litbench.sources.columns import PairColumns
@@ -354,16 +353,11 @@ def _cues_section(found: SetAudit) -> Section:
         "others\nheld fixed",
         "Holm",
     ]
-    rows = [(short_name(one.cue.name), [[one.agreement]]) for one in results]
-    drawn = figures.dots(rows, ["share of pairs"], "is the chosen story") if rows else None
-    caption = "Share of pairs, with 95 % intervals by prompt; dotted: chance."
-    shown = [Figure("Who wins without reading", caption, drawn)] if drawn else []
     return Section(
         "Who wins without reading",
         note,
         Table(heading, [row(one) for one in results]) if results else None,
-        shown,
-        ["Not tested: " + " ".join(found.notes)] if found.notes else [],
+        remarks=["Not tested: " + " ".join(found.notes)] if found.notes else [],
         name="cues",
     )
 

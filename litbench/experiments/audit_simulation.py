@@ -23,7 +23,7 @@ from litbench.metrics.power import Case, power
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, connected_prompts, empty_columns, pair_id
 from litbench.report.csv_table import write_csv
-from litbench.show import show
+from litbench.report.document import Table
 from litbench.store import Artifact, Cache
 from litbench.text import count_words
 
@@ -248,15 +248,10 @@ def run_simulation(config: AuditSimulation, program: str) -> None:
         for number in ProgressBar(range(config.sets), desc="sets", unit=" sets", leave=False):
             rows += parts.get([VERSION, drawn, number], partial(run_set, config, number))
         table = summary(rows)
-        heading = list(table[0])
-        cells = [[_cell(value) for value in row.values()] for row in table]
+        shown = Table(list(table[0]), [list(row.values()) for row in table])
         artifact.write("sets.csv", partial(write_csv, rows))
         artifact.write("audit_simulation.csv", partial(write_csv, table))
-        artifact.write_text("audit_simulation.txt", show([heading, *cells]) + "\n")
+        artifact.write_text("audit_simulation.txt", f"{shown.as_text()}\n")
         artifact.counts = {"sets": config.sets}
         artifact.finish()
     artifact.show("audit_simulation.txt")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -23,13 +23,12 @@ import pyarrow as pa
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
-from litbench.metrics.explanation_words import FEATURES, excerpt, features_of
+from litbench.metrics.explanation_words import FEATURES, features_of
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.records import connected_prompts
 from litbench.report import figures
 from litbench.report.csv_table import write_csv
 from litbench.report.document import (
-    Card,
     Cell,
     Figure,
     Page,
@@ -47,7 +46,6 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.store import Artifact
-from litbench.text import clean_name, count_words, digest
 
 # Gain in correctness of explanations that talk about the plot, over all judges of the paper
 # (section 5.2). The paper gives no interval and does not say whether the gain is relative or
@@ -170,13 +168,8 @@ class FeatureDifference:
 
 @dataclass(frozen=True)
 class ExplanationStudy:
-    """Facts of each rater, and the differences of all features, over all raters and by rater.
+    """The differences of all features, over all raters and by rater."""
 
-    `raters` has rows of `rater`, `agreement`, `words` (mean length of an explanation),
-    `not_judged` and `unexplained`.
-    """
-
-    raters: list[dict[str, Any]]
     overall: list[FeatureDifference]
     by_rater: dict[str, list[FeatureDifference]]
 
@@ -214,25 +207,14 @@ def explanation_study(data: Explanations) -> ExplanationStudy:
     columns = (np.array([row[key] for row in data.rows], object) for key in ("rater", "prompts"))
     (names, of_rater), (_, clusters) = (np.unique(of, return_inverse=True) for of in columns)
     arrays = (data.credit, data.present, of_rater, clusters)
-    texts = pa.array([row["explanation"] for row in data.rows], pa.large_string())
-    n_words = count_words(texts).to_numpy(zero_copy_only=False)
-    raters, separate = [], []
+    separate = []
     for name in dict.fromkeys(row["rater"] for row in data.rows):
         own = names[of_rater] == name
-        raters.append(
-            {
-                "rater": name,
-                "agreement": jackknife_interval(data.credit[own], clusters[own]),
-                "words": float(np.mean(n_words[own])),
-                "not_judged": data.not_judged[name],
-                "unexplained": data.unexplained[name],
-            }
-        )
         separate += _differences(name, *(of[own] for of in arrays))
     by_rater: dict[str, list[FeatureDifference]] = {}
     for one in _corrected(separate):
         by_rater.setdefault(one.of, []).append(one)
-    return ExplanationStudy(raters, _corrected(_differences(_ALL, *arrays)), by_rater)
+    return ExplanationStudy(_corrected(_differences(_ALL, *arrays)), by_rater)
 
 
 # The program ----------------------------------------------------------------------------------
@@ -266,7 +248,7 @@ def run_explanations(config: ExplanationsConfig, program: str) -> None:
     }
     labels = [one.pairs.headline["label_source"].to_pylist() for one in sources.values()]
     labelled_by = sorted(set().union(*labels))
-    write_explanations(artifact, study, data, title=config.title, label_sources=labelled_by)
+    write_explanations(artifact, study, title=config.title, label_sources=labelled_by)
     artifact.finish()
     artifact.show("explanations.txt", "explanations.html")
 
@@ -277,7 +259,7 @@ def _text(study: ExplanationStudy) -> str:
     rows = sorted(study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1)
     return (
         f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
-        f"{len(study.raters)} raters; differences are within raters, 95 % intervals by prompt\n"
+        f"{len(study.by_rater)} raters; differences are within raters, 95 % intervals by prompt\n"
         f"{_features_table(rows).as_text()}\n"
     )
 
@@ -321,7 +303,6 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
 def write_explanations(
     artifact: Artifact,
     study: ExplanationStudy,
-    data: Explanations,
     *,
     title: str,
     label_sources: Sequence[str],
@@ -361,34 +342,6 @@ def write_explanations(
             name="features",
         ),
         *([_by_rater_section(study)] if len(study.by_rater) > 1 else []),
-        Section(
-            "Raters",
-            "Agreement here is that of single verdicts with an explanation: correct 1, tie ½. "
-            "Verdicts that are not judgements, and judgements without an explanation, are left "
-            "out; the last columns count them.",
-            table_of(
-                study.raters,
-                {
-                    "rater": lambda one: one["rater"],
-                    "verdicts": lambda one: one["agreement"].n,
-                    "prompts": lambda one: one["agreement"].clusters,
-                    "agreement [95 %]": lambda one: one["agreement"],
-                    "words per\nexplanation": lambda one: f"{one['words']:.0f}",
-                    "not judged": lambda one: one["not_judged"],
-                    "without\nexplanation": lambda one: one["unexplained"],
-                },
-            ),
-        ),
-        Section(
-            "Examples",
-            "Selected by a hash, regardless of the outcome. Excerpts begin at the sentence with "
-            "the feature. They are quoted unchanged and may be wrong.",
-            parts=[
-                Section(_words(feature), about.about, cards=cards, fold=False, name=f"ex-{feature}")
-                for feature, about in FEATURES.items()
-                if (cards := _examples_of(feature, data))
-            ],
-        ),
     ]
     known = [one for one in overall if one.difference is not None]
     clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
@@ -402,7 +355,8 @@ def write_explanations(
         )
     facts = (
         f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
-        f"{len(study.raters)} raters; {label_text(label_sources)}. {written_now()}"
+        f"{len(study.by_rater)} raters; {label_text(label_sources)}. Other verdicts are left out. "
+        f"{written_now()}"
     )
     page = Page(title, lead, facts, sections, label_sources)
     write_page(artifact, "explanations", page, {"figure8": panel})
@@ -445,21 +399,3 @@ def _by_rater_section(study: ExplanationStudy) -> Section:
         "it."
     )
     return Section("By rater", note, Table(["feature", *study.by_rater], rows))
-
-
-def _examples_of(feature: str, data: Explanations, count: int = 3) -> list[Card]:
-    """A few explanations with a feature, of different prompts, selected by a hash."""
-    has_it = data.present[:, list(FEATURES).index(feature)]
-    rows = [row for row, has in zip(data.rows, has_it, strict=True) if has]
-    # Independent of the outcome.
-    rows.sort(key=lambda row: digest(feature, row["rater"], row["pair_id"], row["order"]))
-    first_of: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        first_of.setdefault(row["prompts"], row)
-    said = {"chosen": "agrees with the label", "rejected": "disagrees", "tie": "tie"}
-    cards = []
-    for row in list(first_of.values())[:count]:
-        tag = f"{clean_name(row['rater'])}: {said[row['outcome']]}"
-        lost = [0] if row["outcome"] == "rejected" else []
-        cards.append(Card([(tag, excerpt(feature, row["explanation"]))], lost=lost))
-    return cards

@@ -22,10 +22,9 @@ from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
 from litbench.records import GRADES, RATINGS, connected_prompts
-from litbench.show import show
+from litbench.report.document import Table
 from litbench.store import Artifact
 from litbench.tables import read_table
-from litbench.text import clean_name
 
 # Prompts that are simulated for the deviation of `judge_plan`; its error is 1 %.
 _SIMULATED = 5_000
@@ -346,19 +345,12 @@ _NOTES = {
 
 def _text(rows: Sequence[Mapping[str, Any]], power: float) -> str:
     """The rows as a table for a terminal, with the columns that they have."""
-
-    def cell(key: str, value: Any) -> str:
-        if value is None:
-            return "-"
-        if isinstance(value, str):
-            return clean_name(value)
-        whole = isinstance(value, int) or key in ("pairs", "prompts")
-        return format(value, ",.0f" if whole else ".3f")
-
     keys = [key for key in _HEADINGS if key in rows[0]]
-    table = [[_HEADINGS[key] for key in keys], *([cell(k, row[k]) for k in keys] for row in rows)]
+    # Effective numbers are no whole ones.
+    cells = [[round(row[k]) if k in ("pairs", "prompts") else row[k] for k in keys] for row in rows]
+    table = Table([_HEADINGS[key] for key in keys], cells).as_text()
     note = next(text for name, text in _NOTES.items() if name in rows[0])
-    return f"{show(table)}\n\nAt a power of {power:g}. {note}\n"
+    return f"{table}\n\nAt a power of {power:g}. {note}\n"
 
 
 def run_power(config: PowerConfig, program: str) -> None:

@@ -47,7 +47,6 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
-from litbench.show import show
 from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache, read_manifest
@@ -202,18 +201,9 @@ def _fooled(results: Mapping[str, Sequence[ProbeResult]]) -> str:
 
 def probes_text(results: Mapping[str, Sequence[ProbeResult]]) -> str:
     """The rates as text for a terminal."""
-    rows = [["probe", "strength", "stories", "n/a", "words", *map(clean_name, results)]]
-    for of_raters in zip(*results.values(), strict=True):
-        one = of_raters[0]
-        counts = [f"{one.stories:,}", f"{one.not_applicable:,}", f"x{one.words_ratio:.2f}"]
-        rates = [
-            "-" if of.prefers_changed is None else str(of.prefers_changed) + "*" * of.is_clear
-            for of in of_raters
-        ]
-        rows.append([one.probe, f"{one.strength:g}", *counts, *rates])
     return (
         "Share of pairs in which the rater prefers the changed story; a tie counts 1/2.\n"
-        f"{show(rows)}\n"
+        f"{_table(results).as_text()}\n"
         f"* differs significantly from 1/2 (Benjamini and Hochberg)\n\n{_fooled(results)}\n"
     )
 
@@ -311,23 +301,27 @@ def _figure(results: Mapping[str, Sequence[ProbeResult]]) -> Figure:
     return Figure("Changed stories", caption, drawn)
 
 
-def _row(row: Sequence[ProbeResult], *, is_first: bool) -> list[Any]:
-    """A row of the table: a probe and strength, with the results of all raters."""
-    first = row[0]
-    cells: list[Any] = [
-        Cell(first.probe.replace("_", " "), [PROBES[first.probe].about], is_text=True)
-        if is_first
-        else Cell(is_text=True),
-        f"{first.strength:g}",
-        first.stories,
-        first.not_applicable or "–",
-        f"×{first.words_ratio:.2f}",
-    ]
-    for one in row:
-        shares = (("ties", one.ties), ("not judged", one.not_judged), ("flip", one.flip_rate))
-        more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
-        cells.append(replace(stacked(one.prefers_changed, *more), is_bold=one.is_clear))
-    return cells
+def _table(results: Mapping[str, Sequence[ProbeResult]]) -> Table:
+    """A row for each probe and strength, with the results of all raters."""
+    heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *results]
+    rows: list[list[Any]] = []
+    about = {name: [probe.about] for name, probe in PROBES.items()}
+    for of_raters in zip(*results.values(), strict=True):
+        one = of_raters[0]
+        row = [
+            # Described once, where it is named first.
+            Cell(one.probe.replace("_", " "), about.pop(one.probe, []), is_text=True),
+            f"{one.strength:g}",
+            one.stories,
+            one.not_applicable or "–",
+            f"×{one.words_ratio:.2f}",
+        ]
+        for of in of_raters:
+            shares = (("ties", of.ties), ("not judged", of.not_judged), ("flip", of.flip_rate))
+            more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
+            row.append(replace(stacked(of.prefers_changed, *more), is_bold=of.is_clear))
+        rows.append(row)
+    return Table(heading, rows)
 
 
 def _write_page(
@@ -337,8 +331,7 @@ def _write_page(
     trained_on: Mapping[str, int],
 ) -> None:
     """Write probes.html and its plot."""
-    rows = list(zip(*results.values(), strict=True))
-    first = rows[0][0].prefers_changed
+    first = next(iter(results.values()))[0].prefers_changed
     seen = sorted(name for name, prompts in trained_on.items() if prompts)
     warnings = [] if first is None else few_prompts(first)
     warnings += [f"Trained on prompts of these stories: {', '.join(seen)}."] if seen else []
@@ -349,11 +342,6 @@ def _write_page(
         "significantly different from ½ (Benjamini and Hochberg). No reader compared a story with "
         "its changed copy: that the changes spoil a story is an assumption."
     )
-    heading = ["probe", "strength", "stories", "nothing to\nchange", "words", *results]
-    cells = [
-        _row(row, is_first=place == 0 or rows[place - 1][0].probe != row[0].probe)
-        for place, row in enumerate(rows)
-    ]
     figure = _figure(results)
     about = (
         "One story for each probe, selected by a hash, from shortly before the first difference."
@@ -362,7 +350,7 @@ def _write_page(
         Section(
             "Who prefers the changed story",
             note,
-            Table(heading, cells),
+            _table(results),
             [figure],
             warnings=warnings,
             name="results",

@@ -51,7 +51,6 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
-from litbench.show import show
 from litbench.store import Artifact, Cache, fingerprint
 
 # The variant that learns from random pairs labelled by true quality.
@@ -460,7 +459,7 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
     summaries, table = summarise(rows, config.reference), pa.Table.from_pylist(rows)
     tables = _tables(summaries, config.reference)
     text = "Agreement with true quality on random pairs; means and 95 % intervals over seeds.\n"
-    text += "".join(f"\n{name}\n{show(of)}\n" for name, of in tables.items())
+    text += "".join(f"\n{name}\n{of.as_text()}\n" for name, of in tables.items())
     artifact.write("study.parquet", lambda path: pq.write_table(table, path))
     artifact.write("study.csv", partial(write_csv, summaries))
     artifact.write_text("study.txt", text)
@@ -470,8 +469,8 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
     artifact.show("study.txt", "study.html")
 
 
-def _tables(summaries: Sequence[Mapping[str, Any]], reference: str) -> dict[str, list[list[str]]]:
-    """A table for each world: a heading, then a row for every variant."""
+def _tables(summaries: Sequence[Mapping[str, Any]], reference: str) -> dict[str, Table]:
+    """A table for each world, with a row for every variant."""
     against = f"minus {reference}"
     heading = ["variant", "agreement, equal n", against, "prefers the longer", against]
     heading += ["pairs are right", "chosen is longer", "pairs", "agreement, all pairs", against]
@@ -479,17 +478,17 @@ def _tables(summaries: Sequence[Mapping[str, Any]], reference: str) -> dict[str,
     for one in summaries:
         of = rows.setdefault((one["world"], one["variant"]), {})
         of[one["amount"], one["measure"]] = one
-    tables: dict[str, list[list[str]]] = {}
+    tables: dict[str, list[list[Any]]] = {}
     for (world, variant), of in rows.items():
         agreement, longer, whole = (
-            [str(of[key]["interval"]), signed(of[key]["difference"])]
+            [of[key]["interval"], signed(of[key]["difference"])]
             for key in (("equal", "agreement"), ("equal", "prefers_longer"), ("all", "agreement"))
         )
         shares = [f"{of['all', key]['interval'].mean:.3f}" for key in ("right", "chosen_longer")]
         pairs = f"{of['all', 'pairs']['interval'].mean:,.0f}"
         row = [variant, *agreement, *longer, *shares, pairs, *whole]
-        tables.setdefault(world, [heading]).append(row)
-    return tables
+        tables.setdefault(world, []).append(row)
+    return {world: Table(heading, of) for world, of in tables.items()}
 
 
 _PLOTTED = (
@@ -503,7 +502,7 @@ def _write_page(
     artifact: Artifact,
     config: SimulationConfig,
     summaries: Sequence[Mapping[str, Any]],
-    tables: Mapping[str, list[list[str]]],
+    tables: Mapping[str, Table],
 ) -> None:
     """Write study.html and its plots: a row for each world, and a colour for each variant."""
     found = {
@@ -530,7 +529,7 @@ def _write_page(
         "labelled by true quality. Intervals are 95 %, over seeds; differences are paired by seed."
     )
     parts = [
-        Section(world.replace("_", " "), table=Table(table[0], table[1:]), name=f"world-{place}")
+        Section(world.replace("_", " "), table=table, name=f"world-{place}")
         for place, (world, table) in enumerate(tables.items())
     ]
     section = Section(

@@ -13,8 +13,6 @@ from litbench.config import read_yaml
 from litbench.text import normalise
 
 _MARKS = str.maketrans("_*#`~>", "      ")
-_MOST_LETTERS = 420
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,3 @@ def features_of(text: str) -> list[bool]:
     """Whether an explanation has each feature, in the order of FEATURES."""
     folded = _fold(text)
     return [words.find(folded) is not None for words in FEATURES.values()]
-
-
-def excerpt(feature: str, text: str) -> str:
-    """At most 420 characters of an explanation, from the first sentence with a feature."""
-    parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
-    start = next((k for k, part in enumerate(parts) if FEATURES[feature].find(_fold(part))), 0)
-    rest = " ".join(" ".join(parts[start:]).split())
-    cut = rest if len(rest) <= _MOST_LETTERS else rest[:_MOST_LETTERS].rsplit(" ", 1)[0] + " …"
-    return f"… {cut}" if start else cut

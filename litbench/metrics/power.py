@@ -256,7 +256,8 @@ def measure(
 
     Args:
         credits: by rater, the credit of each pair; shape (n,) each.
-        reference: a key of `credits`.
+        reference: a key of `credits`; if its credit of every pair is 1/2, it is chance, and the
+            cases are those of one rater.
         clusters: prompt of each pair; shape (n,).
 
     Returns:
@@ -265,16 +266,18 @@ def measure(
     """
     _, sizes = np.unique(np.asarray(clusters), return_counts=True)
     base = credits[reference]
+    is_chance = bool((base == 0.5).all())
     cases = {}
     for name, credit in credits.items():
-        square = float(np.mean((credit - base) ** 2))
+        mean, square = float(credit.mean()), float(np.mean((credit - base) ** 2))
         # With many ties the mean square may be below the difference, which `Case` does not support.
-        if square > 0 and abs(float(np.mean(credit - base))) <= square:
+        is_possible = mean < 1 if is_chance else abs(float(np.mean(credit - base))) <= square
+        if square > 0 and is_possible:
             within = intra_prompt_correlation(credit - base, clusters)
             cases[f"{name} - {reference}"] = Case(
-                agreement=float(credit.mean()),
-                reference=float(base.mean()),
-                disagreement=square,
+                agreement=mean,
+                reference=None if is_chance else float(base.mean()),
+                disagreement=None if is_chance else square,
                 intra_prompt=max(0.0, float(np.nan_to_num(within))),
                 pairs=int(sizes.sum()),
                 prompts=effective_clusters(sizes),

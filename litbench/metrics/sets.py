@@ -12,44 +12,6 @@ from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
 
 
-def set_rows(
-    name: str, labels: Sequence[str], leaderboard: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Rows for the raters of one set.
-
-    Args:
-        name: name of the set.
-        labels: sources of its labels.
-        leaderboard: content of the set's `leaderboard.json`.
-    """
-    rows = []
-    for row in leaderboard:
-        agreement, comparison = row["agreement"], row["comparison"]
-        rows.append(
-            {
-                "set": name,
-                "labels": " and ".join(labels),
-                "rater": row["rater"],
-                "kind": row["kind"],
-                "agreement": agreement["mean"],
-                "low": agreement["low"],
-                "high": agreement["high"],
-                "pairs": agreement["n"],
-                "prompts": agreement["clusters"],
-                "effective_prompts": agreement["effective_clusters"],
-                "coverage": row["coverage"],
-                "flip_rate": row["flip_rate"] and row["flip_rate"]["mean"],
-                "first_share": row["position_lean"] and row["position_lean"]["mean"],
-                "chosen_longer": row["chosen_longer"]["mean"],
-                "chosen_shorter": row["chosen_shorter"]["mean"],
-                "minus_reference": comparison and comparison["difference"]["mean"],
-                "p_holm": comparison and comparison["p_holm"],
-                "trained_on_prompts": row["trained_on"],
-            }
-        )
-    return rows
-
-
 def linked_sets(prompts: Mapping[str, Collection[str]]) -> dict[str, str]:
     """Group sets that share prompts; by set, the first name of its group.
 
@@ -80,7 +42,8 @@ def over_sets(
     Techniques, 10.3). They tell what to expect of further sets like these, if there are such.
 
     Args:
-        rows: rows of all sets, from `set_rows`; every rater has a row in every set.
+        rows: `set`, `rater`, `agreement` and `trained_on` of all sets; every rater has a row in
+            every set.
         raters: the raters to compare.
         reference: the rater that the others are compared with, set by set.
         groups: `linked_sets`; sets that share prompts are one cluster.
@@ -93,7 +56,7 @@ def over_sets(
     """
     names = list(dict.fromkeys(row["set"] for row in rows))
     trained = {
-        name: [row["rater"] for row in rows if row["set"] == name and row["trained_on_prompts"]]
+        name: [row["rater"] for row in rows if row["set"] == name and row["trained_on"]]
         for name in names
     }
     used = [name for name in names if not trained[name]]

@@ -81,7 +81,6 @@ def load(model: str | Path, **options: Any) -> Rater:
     Raises:
         ConfigError: the folder holds no model.
         ModelError: the model cannot be read.
-        MissingExtraError: a library of the model is not installed.
     """
     entry = model_entry(model, **options)
     kind = entry.pop("kind")

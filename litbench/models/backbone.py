@@ -91,17 +91,15 @@ def load_backbone(
     Returns:
         (model, tokenizer).
     """
-    try:
-        import torch  # noqa: PLC0415
-        from transformers import (  # noqa: PLC0415
-            AutoConfig,
-            AutoModel,
-            AutoModelForCausalLM,
-            AutoModelForSequenceClassification,
-            AutoTokenizer,
-        )
-    except ImportError as error:
-        raise MissingExtraError("torch and transformers", "models") from error
+    import torch  # noqa: PLC0415
+    from transformers import (  # noqa: PLC0415
+        AutoConfig,
+        AutoModel,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+    )
+
     place, revision = locate(name)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if place.endswith(".gguf"):
@@ -389,12 +387,9 @@ def load_with_adapter(
     bfloat16, since the GPU may lack the memory. The adapter's tokenizer replaces the base model's.
     `dtype` is that of the merged weights; if None, float32, or bfloat16 if `quantized`.
     """
-    try:
-        import torch  # noqa: PLC0415
-        from peft import PeftModel  # noqa: PLC0415
-        from safetensors import safe_open  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("peft", "train") from error
+    import torch  # noqa: PLC0415
+    from peft import PeftModel  # noqa: PLC0415
+    from safetensors import safe_open  # noqa: PLC0415
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     weights = Path(folder) / "adapter_model.safetensors"

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import DataError
-from litbench.models.linear_preference import choose_strength, logistic
+from litbench.models.linear_preference import fit_to_pairs
 from litbench.raters import ScoreRater, blind, training_prompts_of
-from litbench.records import PAIRS, connected_prompts, pair_weights
+from litbench.records import PAIRS
 from litbench.tables import read_table
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
@@ -31,12 +31,10 @@ class BagOfWordsOptions:
     """Options of the training.
 
     Attributes:
-        c: inverse regularisation strengths to select from, in folds of the training pairs.
-        folds: number of these folds, by prompt.
+        c: inverse regularisation strengths to select from, in 5 folds of the training prompts.
     """
 
     c: list[float] = field(default_factory=lambda: [0.1, 1.0, 10.0, 100.0])
-    folds: int = 5
 
     def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "BagOfWords":
         """Train on a pairs table; deterministic, writes no files."""
@@ -131,8 +129,6 @@ def fit_bag_of_words(
         options: see BagOfWordsOptions.
         name: name of the rater.
     """
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415
-
     if pairs.num_rows < 2:
         raise DataError(f"{pairs.num_rows} pairs are too few for a bag of words: give at least two")
     blinded, first_chosen = blind(pairs)
@@ -141,10 +137,5 @@ def fit_bag_of_words(
     row_of = {story: row for row, story in enumerate(stories)}
     sides = ([row_of[getattr(p, side)] for p in blinded] for side in ("first", "second"))
     first, second = (vectors[rows] for rows in sides)
-    difference, weights = first - second, pair_weights(pairs)
-    with threadpool_limits(1, "blas"):
-        c = choose_strength(
-            difference, first_chosen, connected_prompts(pairs), options.c, weights, options.folds
-        )
-        coefficients = logistic(difference, first_chosen, c, weights)
+    c, coefficients = fit_to_pairs(pairs, first - second, first_chosen, options.c)
     return BagOfWords(name, vectorizer, coefficients, c, training_prompts_of(pairs))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from litbench.errors import ConfigError, MissingExtraError, ModelError
+from litbench.errors import ConfigError, ModelError
 from litbench.judges.client import estimate_tokens, without_secrets
 
 SERVICE = "openai-api/"
@@ -32,10 +32,8 @@ class Service:
     """
 
     def __init__(self, model: str, max_tokens: int, *, cuts: bool) -> None:
-        try:
-            from openai import OpenAI  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("openai", "judge") from error
+        from openai import OpenAI  # noqa: PLC0415
+
         address, key = _address(model)
         self._client = OpenAI(api_key=key, base_url=address, max_retries=_RETRIES)
         self._model, self._most_bytes = model, max_tokens * _LEAST_BYTES_PER_TOKEN

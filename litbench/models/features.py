@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.models.linear_preference import choose_strength, logistic
+from litbench.models.linear_preference import fit_to_pairs
 from litbench.models.record import FeaturesRecord, read_record
 from litbench.raters import (
     ScoreRater,
@@ -25,7 +25,6 @@ from litbench.raters import (
     quantiles_of,
     training_prompts_of,
 )
-from litbench.records import connected_prompts, pair_weights
 from litbench.store import versions, write_sealed
 from litbench.text import count_words, digest
 
@@ -162,13 +161,11 @@ class FeatureOptions:
     """Options of a feature model.
 
     Attributes:
-        c: inverse regularisation strengths to select from, in folds of the training pairs.
-        folds: number of these folds, by prompt.
+        c: inverse regularisation strengths to select from, in 5 folds of the training prompts.
         drop: features to leave out.
     """
 
     c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
-    folds: int = 5
     drop: list[str] = field(default_factory=list)
 
     def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "FeatureModel":
@@ -286,8 +283,6 @@ def fit_features(
         name: name of the rater.
         matrix: computes the features.
     """
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415
-
     if pairs.num_rows < 2:
         raise DataError(f"{pairs.num_rows} pairs are too few to fit features: give at least two")
     unknown = sorted(set(options.drop) - set(FEATURES))
@@ -306,13 +301,7 @@ def fit_features(
     standard = (features - mean) / scale
     first = standard[[index[p.prompt, p.first] for p in blinded]]
     second = standard[[index[p.prompt, p.second] for p in blinded]]
-    difference, weight = first - second, pair_weights(pairs)
-    # One thread: the number of threads changes the last digits and does not help with 27 columns.
-    with threadpool_limits(1, "blas"):
-        strength = choose_strength(
-            difference, chosen_first, connected_prompts(pairs), options.c, weight, options.folds
-        )
-        coefficients = logistic(difference, chosen_first, strength, weight)
+    strength, coefficients = fit_to_pairs(pairs, first - second, chosen_first, options.c)
     prompts = training_prompts_of(pairs)
     model = FeatureModel(name, names, mean, scale, coefficients, strength, prompts, matrix=matrix)
     model.reward_quantiles = quantiles_of(standard @ coefficients)

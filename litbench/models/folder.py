@@ -161,7 +161,8 @@ def load_folder(
         # Verifiers on the Hub have a litbench.json, and adapters their own files.
         folder = fetch_model(options.path, with_code=code)
     record = _read(folder / _FILE, kind)
-    dtype, adapter = options.dtype or _default_dtype(device), None
+    on_cpu = (device or default_device()).startswith("cpu")
+    dtype, adapter = options.dtype or (None if on_cpu else "bfloat16"), None
     if (folder / _ADAPTER_FILE).exists():
         about = record.adapter if record else None
         base = about.base if about else _base_of(folder / _ADAPTER_FILE)
@@ -203,13 +204,6 @@ def _base_of(path: Path) -> str:
         return f"{base}@{revision}" if revision and "@" not in base else str(base)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path} does not name its base model ({error}): save it again") from error
-
-
-def _default_dtype(device: str | None) -> str | None:
-    try:
-        return None if (device or default_device()).startswith("cpu") else "bfloat16"
-    except ImportError:
-        return None
 
 
 def prompts_of(name: str) -> frozenset[str]:

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError
+from litbench.records import connected_prompts, pair_weights
+
+_FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,10 @@ def choose_strength(
     prompts: Sequence[str],
     strengths: Sequence[float],
     weights: np.ndarray | None = None,
-    folds: int = 5,
 ) -> float:
-    """Select the inverse strength of the penalty with the lowest log-loss in folds over prompts.
+    """Select the inverse strength of the penalty with the lowest log-loss in 5 folds over prompts.
+
+    With fewer than 5 prompts there are as many folds; with one, the first strength is returned.
 
     Args:
         differences: first side minus second side, scaled; shape (n, columns), may be sparse.
@@ -68,7 +73,6 @@ def choose_strength(
         prompts: prompt of each row; shape (n,).
         strengths: inverse strengths to select from.
         weights: weights of the rows; 1 by default.
-        folds: maximum number of folds. With a single prompt, the first strength is returned.
     """
     from sklearn.metrics import log_loss  # noqa: PLC0415
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415
@@ -76,7 +80,7 @@ def choose_strength(
     if not strengths or min(strengths) <= 0:
         raise ConfigError(f"c: {list(strengths)}: give at least one strength, all of them positive")
     groups, group = np.unique(np.asarray(prompts), return_inverse=True)
-    count = min(folds, len(groups))
+    count = min(_FOLDS, len(groups))
     if len(strengths) == 1 or count < 2:
         return strengths[0]
     weights = np.ones(len(group)) if weights is None else weights
@@ -91,6 +95,26 @@ def choose_strength(
                 np.ones(len(test)), p, labels=[0, 1], sample_weight=weights[test], normalize=False
             )
     return min(strengths, key=lambda c: (losses[c], c))
+
+
+def fit_to_pairs(
+    pairs: pa.Table,
+    differences: np.ndarray,
+    first_chosen: np.ndarray,
+    strengths: Sequence[float],
+) -> tuple[float, np.ndarray]:
+    """Select the strength and fit, with the prompts and weights of a pairs table.
+
+    For the other arguments see `choose_strength`. Returns the strength, and the coefficients;
+    float64, shape (columns,).
+    """
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+
+    weights = pair_weights(pairs)
+    # The number of threads changes the last digits, and does not help with few columns.
+    with threadpool_limits(1, "blas"):
+        c = choose_strength(differences, first_chosen, connected_prompts(pairs), strengths, weights)
+        return c, logistic(differences, first_chosen, c, weights)
 
 
 def logistic(

@@ -38,8 +38,6 @@ SIDES = ("chosen", "rejected")
 # The paper's number of buckets, for pairs without a manifest of their pruning.
 _BUCKETS = 100
 _DRAWN_SPLITS, _EXAMPLES_PER_STEP, _LONGEST_EXAMPLE = 4, 5, 600
-# Shown in their own sections.
-_SHOWN_ELSEWHERE = ("funnel", "lengths", "stories", "leakage", "digest", "notes")
 
 
 @dataclass(frozen=True)
@@ -157,25 +155,6 @@ def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
     return examples
 
 
-def flatten(counts: Mapping[str, Any], skip: Sequence[str] = ()) -> list[tuple[str, Any]]:
-    """Counts of a manifest as (label, count) rows; lists are left out."""
-    rows: list[tuple[str, Any]] = []
-
-    def add(label: str, key: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                add(f"{label}: {name}", str(name), inner)
-        elif key.endswith("_utc") and isinstance(value, int):
-            rows.append((label, str(np.datetime64(value, "s"))))
-        elif not isinstance(value, list):
-            rows.append((label, value))
-
-    for key, value in counts.items():
-        if key not in skip:
-            add(str(key).replace("_", " "), str(key), value)
-    return rows
-
-
 def _month(day: int) -> str:
     return str(np.datetime64(int(day), "D").astype("datetime64[M]"))
 
@@ -259,37 +238,15 @@ def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
         finished = record.get("finished_utc")
         facts += f" Made by {made}"
         facts += f", {datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}." if finished else "."
-    if digest := record.get("counts", {}).get("digest"):
-        facts += f" Digest of the pairs: {digest}."
+    if pairs := record.get("outputs", {}).get("pairs.parquet"):
+        facts += f" SHA-256 of the pairs: {pairs['sha256']}."
     return facts
 
 
-def _funnel_section(counts: Mapping[str, Any], program: str | None) -> Section:
-    stories, funnel = counts.get("stories", {}), counts.get("funnel", [])
-    shown = {
-        ("Before: the stories table", "in the table, left out, rejected, changed", ""): flatten(
-            stories if isinstance(stories, Mapping) else {"stories": stories}
-        ),
-        (f"Counted by {program or 'the program'}", "what", "counted"): flatten(
-            counts, skip=_SHOWN_ELSEWHERE
-        ),
-    }
-    parts = [
-        Section(
-            title,
-            table=Table(
-                [heading, "count"],
-                [[Cell(label, is_text=True), count] for label, count in rows],
-                is_narrow=True,
-            ),
-            name=name,
-        )
-        for (title, heading, name), rows in shown.items()
-        if rows
-    ]
+def _funnel_section(funnel: Sequence[Mapping[str, Any]]) -> Section:
     note = "" if funnel else "No funnel: these pairs come without one."
     steps = funnel_table(funnel) if funnel else None
-    return Section("From stories to pairs", note, steps, parts=parts, name="funnel")
+    return Section("From stories to pairs", note, steps, name="funnel")
 
 
 def _splits_section(splits: Sequence[Split]) -> Section:
@@ -445,8 +402,7 @@ class PairsFolder:
             known = [name for name in PAIRS.arrow().names if name not in SIDES]
             earlier = pa_dataset.dataset(str(before), format="parquet").to_table(known)
             wider = {split.name: split for split in split_statistics(earlier)}
-        made = self.manifest or {}
-        counts = made.get("counts", {})
+        counts = (self.manifest or {}).get("counts", {})
         buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS
         warnings = [*few_prompts(whole.longer_wins), *self.notes, *counts.get("notes", [])]
         return [
@@ -459,6 +415,6 @@ class PairsFolder:
                 figures=_distributions(splits[:_DRAWN_SPLITS]),
                 name="distributions",
             ),
-            _funnel_section(counts, made.get("program")),
+            _funnel_section(counts.get("funnel", [])),
             _removed_section(examples),
         ]

@@ -73,7 +73,7 @@ class Cell:
         scale: an interval to draw between 0 and 1.
         bar: a share to draw as a bar, and the unit, which gives the colour.
         is_text: left-aligned, with line breaks.
-        is_bold: in bold print.
+        is_bold: in bold print; with a star in a terminal.
         address: where it links to.
     """
 
@@ -87,7 +87,9 @@ class Cell:
 
     def as_text(self) -> str:
         """For a terminal: in one line, a text without its small print."""
-        return self.text if self.is_text else " ".join([self.text, *filter(None, self.small)])
+        star = "*" * self.is_bold
+        parts = () if self.is_text else filter(None, self.small)
+        return " ".join([f"{self.text}{star}", *parts])
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 from litbench.metrics.annotators import annotators_json
-from litbench.metrics.human_study import SHARES, StudyFigures, exclusion_counts
+from litbench.metrics.human_study import SHARES, StudyFigures
 from litbench.report import figures
 from litbench.report.document import (
     Cell,
@@ -17,7 +16,6 @@ from litbench.report.document import (
     label_text,
     percent,
     short_name,
-    shorten,
     table_of,
     write_interval,
     write_page,
@@ -27,7 +25,6 @@ from litbench.report.document import (
 from litbench.report.leaderboard import annotators_section
 from litbench.report.tables import load_published
 from litbench.store import Artifact
-from litbench.text import clean_name
 
 _PUBLISHED = "readers-of-generated-stories"
 
@@ -57,8 +54,7 @@ def write_human_study(
     artifact: Artifact,
     everyone: StudyFigures,
     kept: StudyFigures | None,
-    readers: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Mapping[str, Any]],
+    excluded: Mapping[str, int],
     *,
     label_sources: Sequence[str],
     versions: int,
@@ -69,8 +65,7 @@ def write_human_study(
         artifact: the output folder.
         everyone: figures of all readers.
         kept: figures without the readers left out; None if nobody is.
-        readers: rows of `reader_results`.
-        pairs: rows of `pair_results`.
+        excluded: see `exclusion_counts`.
         label_sources: who labelled the pairs.
         versions: number of versions of the pages that readers saw.
     """
@@ -83,13 +78,17 @@ def write_human_study(
         "prompt, checks by reader. Choices and majorities are different figures: a pair on which "
         "six of ten readers agree with the label counts 0.6 in the first and 1 in the second."
     )
+    rules = "The rules of the plan leave nobody out."
+    if excluded:
+        broken = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
+        rules = f"Left out by the rules of the plan: {broken}."
     columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
     if kept is not None:
         columns["without readers\nleft out [95 %]"] = partial(_share, kept)
     columns["all readers [95 %]"] = partial(_share, everyone)
     shares = Section(
         "Figures",
-        note,
+        [note, rules],
         table_of(list(everyone.shares), columns, is_narrow=True),
         warnings=_warnings(found, versions),
         remarks=[_times(found)],
@@ -103,15 +102,12 @@ def write_human_study(
         f"{found.choices:,} choices by {found.readers:,} readers on {found.pairs:,} pairs of "
         f"{found.prompts:,} prompts{without}."
     )
-    by_reader = _readers_section(readers)
-    texts = [counts, *by_reader.paragraphs, *(one.as_text() for one in read)]
+    texts = [counts, rules, *(one.as_text() for one in read)]
     artifact.write_text("human_study.txt", "\n\n".join(filter(None, texts)) + "\n")
     sections = [
         shares,
         Section("Plot", figures=list(panels.values())),
         *read[1:],
-        by_reader,
-        _pairs_section(pairs),
     ]
     facts = f"{counts} Labels: {label_text(label_sources)}. {written_now()}"
     page = Page(
@@ -157,41 +153,3 @@ def _times(found: StudyFigures) -> str:
     if found.hurried is not None:
         text += f"Answers first sent too early: {percent(found.hurried)}."
     return text
-
-
-def _readers_section(readers: Sequence[Mapping[str, Any]]) -> Section:
-    excluded = exclusion_counts(readers)
-    note = "The rules of the plan leave nobody out."
-    if excluded:
-        rules = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
-        note = f"Left out by the rules of the plan: {rules}."
-    table = table_of(
-        readers,
-        {
-            "reader": itemgetter("reader"),
-            "choices": itemgetter("choices"),
-            "agree with\nthe labels": itemgetter("agreement"),
-            "median\nseconds": lambda one: write_seconds(one["median_seconds"]),
-            "attention\npassed": itemgetter("attention"),
-            "same\nagain": itemgetter("repeats"),
-            "left out": lambda one: Cell(", ".join(one["excluded"]), is_text=True),
-        },
-        is_narrow=True,
-    )
-    return Section("Readers", note, parts=[Section("Every reader", table=table, fold=False)])
-
-
-def _pairs_section(pairs: Sequence[Mapping[str, Any]]) -> Section:
-    table = table_of(
-        pairs,
-        {
-            "pair": lambda one: shorten(clean_name(one["pair_id"]), 12),
-            "prompt": lambda one: Cell(shorten(one["prompt"], 120), is_text=True),
-            "choices": itemgetter("choices"),
-            "agree": itemgetter("share"),
-            "": lambda one: Cell(bar=(one["share"], "")),
-        },
-        is_narrow=True,
-    )
-    note = "Share of the choices of each pair that agree with its label."
-    return Section("Pairs", note, parts=[Section("Every pair", table=table, fold=False)])

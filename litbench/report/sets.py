@@ -7,13 +7,12 @@ from litbench.markdown import escape
 from litbench.show import show
 
 
-def _interval(row: Mapping[str, Any] | None, mean: str = "mean", form: str = ".3f") -> str:
-    """A mean with its interval, or a dash."""
+def _interval(row: Mapping[str, Any] | None, start: str = "", form: str = ".3f") -> str:
+    """A mean with its interval, or a dash; `start` is that of the names of the bounds."""
     if row is None:
         return "–"
-    text, low, high = (
-        "" if row[key] is None else format(row[key], form) for key in (mean, "low", "high")
-    )
+    names = (start or "mean", *(f"{start}_{end}" if start else end for end in ("low", "high")))
+    text, low, high = ("" if row[key] is None else format(row[key], form) for key in names)
     return f"{text} [{low}, {high}]" if low else text
 
 
@@ -23,13 +22,13 @@ def sets_markdown(
     """The tables in Markdown, with a row for each set and a column for each rater.
 
     Args:
-        rows: rows of all sets, from `litbench.metrics.sets.set_rows`.
+        rows: rows of `leaderboard_csv` of all sets, flat, with `set` and `labels`.
         means: result of `litbench.metrics.sets.over_sets`.
         notes: pairs of the name of a set and a note about it.
     """
 
     def cell(row: Mapping[str, Any] | None) -> str:
-        seen = 0 if row is None else row["trained_on_prompts"]
+        seen = 0 if row is None else row["trained_on"]
         return _interval(row, "agreement") + (f" TRAINED ON {seen} OF ITS PROMPTS" if seen else "")
 
     by_set: dict[str, dict[str, Mapping[str, Any]]] = {}

@@ -323,44 +323,12 @@ _OUTER_FENCE = re.compile(r"(?P<marks>`{3,}+|~{3,}+)[^\r\n]*+(?P<inside>.*)[\r\n
 _QUOTED_LINE = re.compile(
     r" {0,3}(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?(?:[>|＞≫❯▶┃│]|&gt;)| {4}|\t", re.I
 )
-_TYPOGRAPHIC = [
-    tuple(marks)
-    for marks in (
-        *(
-            "“”",
-            "„“",
-            "„”",
-            "‘’",
-            "«»",
-            "»«",
-            "‹›",
-            "›‹",
-            "「」",
-            "『』",
-            "《》",
-            "〈〉",
-            "‚‘",
-            "‚’",
-        ),
-        *(
-            "””",
-            "‟”",
-            "‛’",
-            "〝〞",
-            "〝〟",
-            "❝❞",
-            "❛❜",
-            "❮❯",
-            "❰❱",
-            "﹁﹂",
-            "﹃﹄",
-            "＂＂",
-            "＇＇",
-            "⹂“",
-        ),
-        *('„"', '“"', '"”', "‚'"),
-    )
-]
+# Opening and closing marks of quotations.
+_QUOTATION_MARKS = (
+    "“” „“ „” ‘’ «» »« ‹› ›‹ 「」 『』 《》 〈〉 ‚‘ ‚’ ”” ‟” ‛’ "
+    '〝〞 〝〟 ❝❞ ❛❜ ❮❯ ❰❱ ﹁﹂ ﹃﹄ ＂＂ ＇＇ ⹂“ „" “" "” ‚\''
+)
+_TYPOGRAPHIC = [tuple(marks) for marks in _QUOTATION_MARKS.split()]
 # HTML elements that may contain the judge's verdict; all others count as quotations.
 _OWN = r"(?:p|div|span|b|i|u|em|strong|html|body|answer|verdict|final|response|result|output|br|hr)"
 _MARKS = [
