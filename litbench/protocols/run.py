@@ -410,8 +410,7 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
     items = [item.prompt_id for item in protocol.items()]
     found |= {f"items.{name}": True for name in (config["items"] or items)}
     for name in ("samples", "judge_samples"):
-        # Manifests of earlier versions have no judge_samples.
-        found |= {f"{name}.{number}": True for number in range(config.get(name, 1))}
+        found |= {f"{name}.{number}": True for number in range(config[name])}
     digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
     return {"protocol": config["protocol"], "prices": None, **found, **digests}
 
