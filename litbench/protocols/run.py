@@ -568,7 +568,7 @@ def command(config: RunCommand) -> None:
             names = [model]
             if model.startswith(RECORDED):
                 names = recorded_names(model)[kind == "judge"]
-            given[f"{kind}s"] = given[f"{kind}s"] | {name: {"model": model} for name in names}
+            given[f"{kind}s"] = given[f"{kind}s"] | dict.fromkeys(names, model)
     if config.texts is not None:
         given["options"] = {**config.options, "texts": config.texts}
     if not run(Run(**given)):
@@ -604,14 +604,8 @@ def _size(name: str) -> tuple[str, str, str]:
         return "", "", f"; needs {' and '.join(needs)}"
     protocol = load_protocol(name, {})
     items = protocol.items()
-    entry = {"model": "openai/gpt-4.1"}
-    config = Run(
-        protocol=name,
-        out=Path(),
-        writers={"writer": entry},
-        judges={"judge": entry},
-        roles=dict.fromkeys(protocol.roles, entry),
-        items=[items[0].prompt_id],
-    )
+    model = "openai/gpt-4.1"
+    roles = dict.fromkeys(protocol.roles, model)
+    config = Run(name, Path(), {"w": model}, {"j": model}, roles, items=[items[0].prompt_id])
     estimates = _estimates(config, protocol, models_of(config, protocol))
     return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""
