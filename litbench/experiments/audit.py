@@ -4,9 +4,8 @@ The method is in `litbench.experiments.audit_findings` (the set) and `audit_rate
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -249,26 +248,18 @@ def audit_json(
     found: SetAudit, findings: Sequence[Finding], rater: RaterAudit | None
 ) -> dict[str, Any]:
     """The audit as JSON values, for cards and passports; unknown numbers are null."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: known(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [known(one) for one in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     cues = {
         one.cue.name: {
-            "agreement": asdict(one.agreement),
-            "effect": asdict(one.alone),
-            "held_fixed": asdict(one.held_fixed),
+            "agreement": one.agreement,
+            "effect": one.alone,
+            "held_fixed": one.held_fixed,
             "p_holm": one.p_holm,
             "is_stated": one.is_stated,
         }
         for one in found.results
     }
-    content = {
-        "findings": [asdict(one) for one in findings],
+    content: dict[str, Any] = {
+        "findings": list(findings),
         "nothing_found": None if findings else nothing_found(found),
         "set": found.size,
         "tests": found.tests,
@@ -276,26 +267,23 @@ def audit_json(
         "detectable_difference": found.detectable_difference,
         "cues": cues,
         "leakage": found.leakage,
-        "two_annotators": found.annotators and asdict(found.annotators.two_annotators),
-        "two_decided": found.annotators and asdict(found.annotators.two_decided),
+        "two_annotators": found.annotators and found.annotators.two_annotators,
+        "two_decided": found.annotators and found.annotators.two_decided,
         "alpha": found.annotators and found.annotators.alpha,
-        "ceiling": found.ceiling and asdict(found.ceiling),
+        "ceiling": found.ceiling,
         "notes": found.notes,
     }
     if rater is not None:
         content["rater"] = plain(rater.row) | {
-            "prefers_longer": asdict(rater.prefers_longer),
-            "labels_longer": asdict(rater.labels_longer),
-            "against_length": rater.against_length and asdict(rater.against_length),
-            "mimic": rater.mimic and asdict(rater.mimic),
+            "prefers_longer": rater.prefers_longer,
+            "labels_longer": rater.labels_longer,
+            "against_length": rater.against_length,
+            "mimic": rater.mimic,
             "reproduced": rater.reproduced,
-            "groups": {
-                name: {value: asdict(one) for value, one in of.items()}
-                for name, of in rater.groups.items()
-            },
+            "groups": rater.groups,
             "fooled_by": [one.probe for one in rater.probes if one.is_fooled],
         }
-    return dict(known(content))
+    return dict(plain(content))
 
 
 def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
