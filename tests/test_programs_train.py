@@ -15,7 +15,7 @@ from tolerance import assert_same
 
 import litbench
 from litbench.cli import Score, score
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError
 from litbench.models import trained_columns
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
@@ -332,11 +332,3 @@ def test_columns_of_own_pairs_are_remembered(train, load_program, tmp_path, pair
         row = json.loads(line)
         (expected,) = model.score([row["prompt"]], [row["rejected"]])
         assert row["reward_rejected"] == pytest.approx(expected, abs=1e-4)
-
-
-def test_unknown_columns_of_own_pairs_are_an_error(train, tmp_path):
-    source = tmp_path / "own.csv"
-    source.write_text("heading,a,b\nA door.,It opened.,No.\n")
-    message = "which column is the rejected; the columns are heading, a, b: give --rejected COLUMN"
-    with pytest.raises(DataError, match=message):
-        train(pairs=str(source), split=None, chosen="a")

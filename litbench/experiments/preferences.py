@@ -302,8 +302,6 @@ class Pairs:
 
 def check(config: PreferencesConfig) -> None:
     """Raise a ConfigError for an invalid config."""
-    config.embedding.check()
-    config.autoencoder.check()
     if config.model is not None:
         price = price_of(config.model, load_prices(config.prices))
         check_limit(config.traffic, price, config.sampling)

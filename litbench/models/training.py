@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
 from datasets import Dataset
+from pydantic import Field
 from transformers import TrainerCallback, set_seed
 from transformers.integrations import TensorBoardCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
@@ -114,7 +115,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     lora_target_modules: list[str] | None = field(default_factory=lambda: ["all-linear"])
     hub_private_repo: bool | None = True
     bf16: bool | None = option(None, "Compute in bfloat16; default: if the GPU supports it.")
-    validation: float = option(
+    validation: Annotated[float, Field(ge=0, lt=1)] = option(
         0.0,
         "Share of the training prompts held out; keeps the epoch with the lowest loss on them.",
     )
@@ -122,8 +123,6 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
 
     def __post_init__(self: Any) -> None:
         """Check that the keys are consistent and that a requested GPU exists."""
-        if not 0 <= self.validation < 1:
-            raise ConfigError(f"validation is {self.validation}: set it to at least 0 and below 1")
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
             raise ConfigError("to train on quantised weights set load_in_4bit and use_peft: true")
         has_gpu = torch.accelerator.is_available()
