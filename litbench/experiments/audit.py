@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from litbench.config import Positional, Runtime
 from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError
-from litbench.evaluation.benchmark import rater_entry
+from litbench.evaluation.benchmark import Benchmark, rater_entry
 from litbench.evaluation.loop import compare_annotators
 from litbench.experiments.audit_cues import SIDES
 from litbench.experiments.audit_findings import (
@@ -28,6 +28,7 @@ from litbench.experiments.audit_findings import (
     audit_pairs,
 )
 from litbench.experiments.audit_rater import RaterAudit, audit_rater, rater_section
+from litbench.experiments.probes import ProbesConfig
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
@@ -133,18 +134,8 @@ def audit(config: Audit) -> None:
     if config.dry_run or not artifact.is_current():
         rater = None
         if spec is not None:
-            rater = audit_rater(
-                spec.name,
-                spec.plain(),
-                Path(folder.files["pairs"]),
-                config.out,
-                split=config.split,
-                columns=config.columns(),
-                most_pairs=config.most_pairs,
-                probe_prompts=config.probe_prompts,
-                seed=config.seed,
-                dry_run=config.dry_run,
-            )
+            benchmark, probes = _of_rater(config, spec, Path(folder.files["pairs"]))
+            rater = audit_rater(spec.name, benchmark, probes, config.seed)
         if config.dry_run:
             return
         files = audit_files(
@@ -161,6 +152,35 @@ def audit(config: Audit) -> None:
         artifact.finish()
     print((config.out / "audit.txt").read_text(encoding="utf-8"), end="")
     print(f"page: {page}")
+
+
+def _of_rater(config: Audit, spec: RaterSpec, pairs: Path) -> tuple[Benchmark, ProbesConfig | None]:
+    """What the rater judges: the pairs, and changed stories."""
+    raters = {spec.name: spec.plain()}
+    shared: dict[str, Any] = {
+        "split": config.split,
+        "on_training_prompts": "flag",
+        "dry_run": config.dry_run,
+        **config.columns(),
+    }
+    benchmark = Benchmark(
+        pairs=pairs,
+        out=config.out / "rater",
+        raters={"longer": {"kind": "longer"}, **raters},
+        most_pairs=config.most_pairs,
+        **shared,
+    )
+    probes = ProbesConfig(
+        pairs=pairs,
+        out=config.out / "probes",
+        raters=raters,
+        per_prompt=1,
+        prompts=config.probe_prompts,
+        strengths=[1.0],
+        seed=config.seed,
+        **shared,
+    )
+    return benchmark, probes if config.probe_prompts else None
 
 
 def audit_files(
