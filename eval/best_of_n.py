@@ -10,9 +10,9 @@ scores the stories with a rater. Writes into `out`:
 - `pairs.parquet`: the best and the worst story of every prompt, with the source of both, for a
   study with annotators, for a judge (eval/benchmark.py) or as preference data; `label_source` is
   model;
-- `best_of_n.csv` and `.txt`: the gain of the best of n over the prompt's mean in reward, in length
-  and in the reward of the second rater. A gain that the second rater does not confirm may be reward
-  hacking;
+- `best_of_n.csv` and `.txt`: the gain of the best of n over the prompt's mean in reward and in
+  length, and how often the second rater prefers it to another story. A gain that the second rater
+  does not confirm may be reward hacking;
 - `best_of_n.html`, its plots as SVG and PNG, and `manifest.json`.
 
 A killed run resumes.

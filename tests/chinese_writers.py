@@ -97,12 +97,10 @@ def write_instructions(path, rows):
 
 
 @contextmanager
-def served(monkeypatch, reply, **options):
+def served(reply, **options):
     """A server that answers, and the environment that leads to it."""
     pytest.importorskip("inspect_ai")
     with FakeOpenAI(reply, **options) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         yield server
 
 

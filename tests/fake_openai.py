@@ -1,8 +1,9 @@
 """A server on loopback that speaks OpenAI's chat interface, with planted faults and manners.
 
     with FakeOpenAI(faults=drawn_faults(seed=7, share=0.2, kinds=FAULTS)) as server:
-        os.environ |= server.environment()
         ask(server.model, ...)
+
+While it runs, the environment of this process leads to it.
 
 A fault belongs to a request by its number: another comes when it is sent again. Manners belong to a
 question and stay: the server refuses it, cuts its answer off or rambles whenever it is asked.
@@ -10,6 +11,7 @@ question and stay: the server refuses it, cuts its answer off or rambles wheneve
 
 import base64
 import json
+import os
 import re
 import time
 from collections import Counter
@@ -139,6 +141,18 @@ class FakeOpenAI(Loopback):
         self.most_at_once = 0
         super().__init__(_Handler)
         self.url += "/v1"
+
+    def __enter__(self):
+        self._before = {name: os.environ.get(name) for name in self.environment()}
+        os.environ.update(self.environment())
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        for name, value in self._before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        super().__exit__(*error)
 
     def environment(self):
         """Environment variables that bring a client here."""

@@ -146,8 +146,9 @@ def test_a_benchmark_reads_any_pairs(tmp_path):
         ["audit", "own.csv", "--rater", "{kind: shorter}", "--probe_prompts", "2"],
         ["eval", "benchmark", "--pairs", "own.csv", "--raters", "{longer: {kind: longer}}"],
         ["eval", "crossvalidate", "--pairs", "own.csv", "--raters", "{longer: {kind: longer}}"],
+        ["train", "features", "--pairs", "own.csv"],
     ],
-    ids=["audit", "benchmark", "crossvalidate"],
+    ids=["audit", "benchmark", "crossvalidate", "train"],
 )
 def test_columns_are_given_by_the_same_keys(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)

@@ -115,7 +115,7 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         return key
 
     judge = answers("judge")
-    with monkeypatch.context() as p, served(p, judge, others=others, manners=manners) as server:
+    with monkeypatch.context() as p, served(judge, others=others, manners=manners) as server:
         p.setattr(session, "_key", noted_key)
         run(Run(out=tmp_path / "calm", **config))
         calm_requests = server.requests

@@ -40,21 +40,12 @@ def echo(question):
     return f"You asked: {question}"
 
 
-@pytest.fixture
-def serve(monkeypatch):
-    """Factory of servers for the client of this process; each is a context manager."""
-
-    def make(**behaviour):
-        server = FakeOpenAI(echo, **behaviour)
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        return server
-
-    return make
+def serve(**behaviour):
+    return FakeOpenAI(echo, **behaviour)
 
 
 @pytest.fixture
-def server(serve):
+def server():
     """A server without failures."""
     with serve() as server:
         yield server
@@ -148,7 +139,7 @@ def test_local_model_key_is_its_content(tmp_path, monkeypatch):
 # Failures -------------------------------------------------------------------------------------
 
 
-def test_temporary_failures_are_retried(serve, tmp_path):
+def test_temporary_failures_are_retried(tmp_path):
     questions = [f"Question {k}" for k in range(60)]
     kinds = [kind for kind in FAULTS if kind != "hang"]
 
@@ -166,7 +157,7 @@ def test_temporary_failures_are_retried(serve, tmp_path):
     assert set(server.faults) == set(kinds)
 
 
-def test_timeout_is_retried(serve, tmp_path):
+def test_timeout_is_retried(tmp_path):
     hasty = replace(QUICK, timeout_seconds=1)
     started = time.monotonic()
     with serve(
@@ -178,7 +169,7 @@ def test_timeout_is_retried(serve, tmp_path):
     assert time.monotonic() - started < 200, "the timeout ended the request"
 
 
-def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
+def test_refusals_and_truncated_answers_are_stored(tmp_path):
     manners = dict(zip(QUESTIONS, ("refusal", "filter", "length", "no choice", None), strict=False))
     with serve(manners=manners.get) as server:
         answers = run(server, tmp_path, QUESTIONS[:5])
@@ -193,7 +184,7 @@ def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
         assert set(server.asked - before) == {QUESTIONS[3]}
 
 
-def test_lone_surrogates_are_replaced(serve, tmp_path):
+def test_lone_surrogates_are_replaced(tmp_path):
     """In the text, the refusal, the model's name and the provider's message; also if stored."""
     bad = "A \ud800 and \udfff, \ud83d\ude00"
     with serve(manners={"r": "refusal"}.get) as server:
@@ -230,7 +221,7 @@ def test_answers_are_cut_before_anything_reads_them():
         ("word " * 10**6, "more than 4,194,304 bytes"),
     ],
 )
-def test_long_or_slow_responses_are_errors(text, said, serve, tmp_path, monkeypatch):
+def test_long_or_slow_responses_are_errors(text, said, tmp_path, monkeypatch):
     """They are not parsed, and not requested again."""
 
     def parse(_):
@@ -250,16 +241,16 @@ def test_long_or_slow_responses_are_errors(text, said, serve, tmp_path, monkeypa
         assert run(server, tmp_path, ["q"])[0].outcome == "answered", "in the next run"
 
 
-def test_an_empty_answer_after_a_failure_is_retried(serve, tmp_path):
+def test_an_empty_answer_after_a_failure_is_retried(tmp_path):
     with serve(faults=lambda number, _: {1: "no json", 2: "empty"}.get(number)) as server:
         (answer,) = run(server, tmp_path, QUESTIONS[:1])
         assert answer.outcome == "answered"
         assert server.requests == 3
 
 
-def test_gives_up_after_consecutive_errors(serve, monkeypatch, tmp_path):
+def test_gives_up_after_consecutive_errors(tmp_path):
     with serve() as server:
-        monkeypatch.setenv("FAKE_API_KEY", "wrong-and-still-secret")
+        os.environ["FAKE_API_KEY"] = "wrong-and-still-secret"
         with pytest.raises(ModelError, match=r"consecutive errors, the last: .*Auth") as error:
             run(server, tmp_path, [f"q{k}" for k in range(100)])
         assert "wrong-and-still-secret" not in str(error.value)
@@ -275,7 +266,7 @@ def test_gives_up_after_consecutive_errors(serve, monkeypatch, tmp_path):
 def test_missing_key_provider_or_extra(server, monkeypatch, tmp_path):
     run(server, tmp_path, QUESTIONS[:1])
     with AnswerStore(tmp_path) as store:
-        monkeypatch.delenv("FAKE_API_KEY", raising=False)
+        del os.environ["FAKE_API_KEY"]
         for model, said in ((server.model, "FAKE_API_KEY"), ("nobody/model", "nobody")):
             with pytest.raises(ConfigError, match=said):
                 ask(models_of(model), ["q"], store, "answers")
@@ -317,7 +308,7 @@ def test_message_with_key_is_withheld(spelling, monkeypatch):
         ("400", "context_length_exceeded", "cut"),
     ],
 )
-def test_provider_message_without_keys_and_questions(fault, code, outcome, serve, tmp_path):
+def test_provider_message_without_keys_and_questions(fault, code, outcome, tmp_path):
     once = replace(QUICK, max_retries=0)
     pieces = [KEY[start : start + 8] for start in range(len(KEY) - 7)]
     for complaint, said in (("not well today", "not well today"), ("x" * 280 + KEY, WITHHELD)):
@@ -337,7 +328,7 @@ def test_provider_message_without_keys_and_questions(fault, code, outcome, serve
 
 
 @pytest.mark.parametrize(("fault", "attempts"), [("500", 1), ("400", 0), ("429", 0), ("reset", 1)])
-def test_possible_cost_stays_reserved(fault, attempts, serve, tmp_path):
+def test_possible_cost_stays_reserved(fault, attempts, tmp_path):
     """Failed attempts report no tokens; a rejected request costs nothing."""
     traffic = replace(QUICK, max_retries=0)
     price = Price(input=0.0, output=1_000.0)
@@ -363,7 +354,7 @@ def test_call_limit_stops_and_next_run_resumes(server, tmp_path):
     )
 
 
-def test_number_of_connections(serve, tmp_path):
+def test_number_of_connections(tmp_path):
     """Even if an earlier run in the same process used fewer connections."""
     for connections in (2, 8):
         enough = threading.Event()

@@ -95,7 +95,7 @@ CASES = {
 }
 
 
-def attack(case, folder, set_variable=os.environ.__setitem__):
+def attack(case, folder):
     """Run a command some times; returns the dollars billed, and the highest of one answer."""
     traffic = Traffic(
         connections=CONNECTIONS,
@@ -113,8 +113,6 @@ def attack(case, folder, set_variable=os.environ.__setitem__):
     )
     server.count, server.report = case.count, case.report
     server.billed_faults = ("hang", "reset", "500")
-    for name, value in server.environment().items():
-        set_variable(name, value)
     with server:
         for _ in range(case.runs):
             ask_all(folder, server.model, questions, traffic, PRICE, max_tokens=case.max_tokens)
@@ -136,9 +134,9 @@ QUICK |= {"prompt -1", "completion '12'"}
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in CASES],
 )
-def test_limit_of_one_dollar(name, tmp_path, monkeypatch):
+def test_limit_of_one_dollar(name, tmp_path):
     case = CASES[name]
-    billed, one = attack(case, tmp_path, monkeypatch.setenv)
+    billed, one = attack(case, tmp_path)
     assert billed <= LIMIT + case.surprise * CONNECTIONS * one
     if name in ("honest", "whole answers") or case.surprise:
         assert billed > 0.8, "the limit is used"
@@ -186,14 +184,12 @@ def test_killed_with_16_calls_in_flight(kills, tmp_path):
         assert 0.7 < server.dollars(Price(20.0, 20.0)) <= 1.0
 
 
-def test_programs_at_once_share_the_limit(tmp_path, monkeypatch):
+def test_programs_at_once_share_the_limit(tmp_path):
     case = CASES["whole answers"]
     traffic = Traffic(connections=CONNECTIONS, max_retries=0, max_cost_usd=LIMIT)
     questions = [[f"{name} {case.question(k)}" for k in range(300)] for name in "abc"]
     with FakeOpenAI(lambda _: "Story A.", seconds=0.01) as server:
         server.count = case.count
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         programs = [
             threading.Thread(
                 target=ask_all,

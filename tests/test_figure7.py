@@ -32,7 +32,7 @@ def write_story(question):
 
 
 @pytest.mark.long
-def test_the_chain_runs_as_its_header_says(tmp_path, monkeypatch, tiny_model, pair_table):
+def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -56,7 +56,7 @@ def test_the_chain_runs_as_its_header_says(tmp_path, monkeypatch, tiny_model, pa
             text=True,
         )
 
-    with served(monkeypatch, write_story, others={"second": write_story}) as server:
+    with served(write_story, others={"second": write_story}) as server:
         models = {"gpt_4.1": server.model, "gpt_4o": server.model_called("second")}
         # What stands in for the paper's models and numbers, by a word of the command.
         stand_ins = {

@@ -38,15 +38,6 @@ def test_headings_have_kind_title_number_and_line():
     ]
 
 
-def test_tree_follows_levels_relative_to_the_first_heading():
-    text = "## 雨\n#### 风\n### 云\n一、雪\n(一)雷\n## 电"
-    assert outline(heading_tree(text)) == [
-        ("雨", [("风", []), ("云", [])]),
-        ("雪", [("雷", [])]),
-        ("电", []),
-    ]
-
-
 def test_a_later_heading_with_fewer_hashes_becomes_a_child_of_the_root():
     tree = heading_tree("### 雨\n# 风\n## 云\n### 雪\n#### 雷")
     assert outline(tree) == [("雨", []), ("风", []), ("云", []), ("雪", [("雷", [])])]

@@ -144,7 +144,7 @@ def test_novels_become_books_and_human_turns(novels, tmp_path, program):
     assert wrong.stderr == "error: encoding: unknown encoding: gb: give one such as gb18030\n"
 
 
-def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypatch):
+def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program):
     pytest.importorskip("rensa")
     never = "甲三甲三甲三走到第5里"
 
@@ -160,7 +160,7 @@ def test_synopses_are_asked_for_and_resumed(novels, tmp_path, program, monkeypat
         "--extractor.model",
         FakeOpenAI.model,
     ]
-    with served(monkeypatch, extract) as server:
+    with served(extract) as server:
         dry = program(*arguments, "--dry_run", "true")
         assert re.search(r"judge\)? +50 ", dry.stdout), dry.stdout
         assert server.requests == 0

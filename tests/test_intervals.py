@@ -190,3 +190,9 @@ def test_the_interval_of_a_mean_by_hand():
     assert found.mean == pytest.approx(6)
     assert (found.low, found.high) == pytest.approx((6 - reach, 6 + reach), abs=1e-3)
     assert math.isnan(mean_interval(np.ones(3), list("aaa")).low)
+
+
+def test_rounding_leaves_no_negative_zero():
+    found = mean_interval(np.array([-1e-17, -3e-17, 1e-17, -1e-17]), list("aabb"))
+    assert found.mean < 0
+    assert str(found) == "0.000 [0.000, 0.000]"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import zipfile
 from collections import Counter
@@ -69,14 +70,6 @@ class Bench:
 
     program: ModuleType
     folder: Path
-    patch: pytest.MonkeyPatch
-
-    def serve(self, *answer, **behaviour):
-        """Context manager: a server that the judges of this process use."""
-        server = FakeOpenAI(*answer, **behaviour)
-        for name, value in server.environment().items():
-            self.patch.setenv(name, value)
-        return server
 
     def run(self, pairs, raters, out="out", **more):
         """Returns the leaderboard's rows by rater."""
@@ -103,13 +96,13 @@ class Bench:
 
 
 @pytest.fixture
-def bench(load_program, tmp_path, monkeypatch):
-    return Bench(load_program("eval/benchmark.py"), tmp_path, monkeypatch)
+def bench(load_program, tmp_path):
+    return Bench(load_program("eval/benchmark.py"), tmp_path)
 
 
 @pytest.fixture
-def server(bench):
-    with bench.serve() as one:
+def server():
+    with FakeOpenAI() as one:
         yield one
 
 
@@ -149,8 +142,8 @@ def whole(load_program, tmp_path_factory):
     (folder / "prices.yaml").write_text(json.dumps({FakeOpenAI.model: PRICE}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("litbench.judges.judge.SHARD", 15)
-        bench = Bench(load_program("eval/benchmark.py"), folder, patch)
-        with bench.serve(others={"lazy": lambda _: letter("A")}) as server:
+        bench = Bench(load_program("eval/benchmark.py"), folder)
+        with FakeOpenAI(others={"lazy": lambda _: letter("A")}) as server:
             raters = {
                 "longer": {"kind": "longer"},
                 "careful": entry(prices=str(folder / "prices.yaml")),
@@ -305,7 +298,7 @@ def test_outcome_of_every_kind_of_answer(bench):
         letter("A"),
     ]
     manner = saying(["", "", "", "", "", "refusal", "filter", "length", "no choice"])
-    with bench.serve(saying(answers), manners=lambda question: manner(question) or None):
+    with FakeOpenAI(saying(answers), manners=lambda question: manner(question) or None):
         board = bench.run(pairs, {"judge": entry(traffic={"give_up_after": 100})})
     outcomes = {}
     number = {pair_id: place for place, pair_id in enumerate(pairs["pair_id"].to_pylist())}
@@ -334,13 +327,13 @@ def test_errors_are_retried_on_request(bench, capsys):
     pairs = table_of(3)
     raters = {"judge": entry(traffic={"max_retries": 0, "give_up_after": 100, "connections": 1})}
     # The first question is answered.
-    with bench.serve(faults=lambda number, _: "400" if number > 1 else None) as server:
+    with FakeOpenAI(faults=lambda number, _: "400" if number > 1 else None) as server:
         board = bench.run(pairs, raters)
     assert board["judge"]["outcomes"]["error"] == 5
     assert board["judge"]["coverage"] == pytest.approx(1 / 6, abs=1e-6)
     assert "judge: 5 of 6 verdicts are errors" in capsys.readouterr().out
     assert len(AnswerStore(bench.folder / "out" / "answers", read_only=True)) == 1
-    with bench.serve() as server:
+    with FakeOpenAI() as server:
         board = bench.run(pairs, raters)
         assert server.requests == 5
         bench.run(pairs, raters)
@@ -350,7 +343,7 @@ def test_errors_are_retried_on_request(bench, capsys):
 
 
 def test_truncated_label_is_a_verdict(bench):
-    with bench.serve(saying(["A", "Pre", "B"]), manners=lambda _: "limit") as server:
+    with FakeOpenAI(saying(["A", "Pre", "B"]), manners=lambda _: "limit") as server:
         judge = entry(answer="label", sampling={"max_tokens": 1})
         board = bench.run(table_of(3), {"judge": judge})
         assert all(body["max_tokens"] == 1 for body in server.bodies.values())
@@ -446,11 +439,11 @@ def test_no_api_key_in_files_or_output(bench, monkeypatch, capfd):
     traces = bench.folder / "traces.log"
     monkeypatch.setenv("INSPECT_TRACE_FILE", str(traces))
     pairs = table_of(4)
-    with bench.serve(
+    with FakeOpenAI(
         faults=lambda number, _: None if number == 3 else "400", complaint=f"bad {KEY} key"
     ) as server:
         login = server.url.replace("://", f"://{LOGIN}@")
-        monkeypatch.setenv("FAKE_BASE_URL", login)
+        os.environ["FAKE_BASE_URL"] = login
         traffic = {"max_retries": 0, "give_up_after": 100}
         board = bench.run(pairs, {"judge": entry(traffic=traffic)})
         assert server.faults["400"] > 0
@@ -472,7 +465,7 @@ def test_batch_interface(bench, monkeypatch):
     monkeypatch.setattr(batch, "DEFAULT_BATCH_TICK", 0.05)
     monkeypatch.setattr(batch, "DEFAULT_SEND_DELAY", 0.2)
     pairs = table_of(6)
-    with bench.serve(others={"gpt-4o-mini": longer_story}) as server:
+    with FakeOpenAI(others={"gpt-4o-mini": longer_story}) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         judge = entry("openai/gpt-4o-mini", batch=5)

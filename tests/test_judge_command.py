@@ -38,13 +38,6 @@ def judge(monkeypatch, pair_table, tmp_path, capsys):
     return run
 
 
-def serve(monkeypatch, **behaviour):
-    server = FakeOpenAI(**behaviour)
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-    return server
-
-
 def test_dry_run_needs_no_key_and_writes_nothing(judge, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     said = judge("--dry_run", "--model", "openai/gpt-4.1-mini", "--most_pairs", "5")
@@ -81,9 +74,9 @@ def test_columns_can_be_named(judge, tmp_path):
     assert "1 pairs, both orders" in judge("--dry_run", *columns)
 
 
-def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path, monkeypatch):
+def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path):
     lazy = FakeOpenAI.model_called("lazy")
-    with serve(monkeypatch, others={"lazy": lambda _: "Preferred: A"}) as server:
+    with FakeOpenAI(others={"lazy": lambda _: "Preferred: A"}) as server:
         said = judge("--model", lazy)
         assert server.requests == 2 * 2 * 12, "both orders, two models"
         assert said.index("estimate") < said.index("agreement"), "the cost is said first"
@@ -104,8 +97,8 @@ def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path, monkey
     assert manifest["program"] == "litbench judge"
 
 
-def test_a_reached_limit_keeps_the_answers(judge, tmp_path, monkeypatch, capsys):
-    with serve(monkeypatch) as server:
+def test_a_reached_limit_keeps_the_answers(judge, tmp_path, capsys):
+    with FakeOpenAI() as server:
         with pytest.raises(SystemExit) as stopped:
             judge("--prices", "prices.yaml", "--max_cost_usd", "4", "--out", "out")
         assert stopped.value.code == 2
@@ -117,14 +110,14 @@ def test_a_reached_limit_keeps_the_answers(judge, tmp_path, monkeypatch, capsys)
     assert (tmp_path / "out/leaderboard.json").is_file()
 
 
-def test_template_and_length_of_answers_are_sent(judge, monkeypatch):
-    with serve(monkeypatch) as server:
+def test_template_and_length_of_answers_are_sent(judge):
+    with FakeOpenAI() as server:
         judge("--template", "writerly", "--max_tokens", "77")
     assert {body["max_tokens"] for body in server.bodies.values()} == {77}
     assert all("tension" in question.lower() for question in server.asked)
 
 
-def test_failed_requests_are_repeated_by_the_next_run(judge, monkeypatch):
-    with serve(monkeypatch, faults=lambda number, _: "400" if number == 1 else None):
+def test_failed_requests_are_repeated_by_the_next_run(judge):
+    with FakeOpenAI(faults=lambda number, _: "400" if number == 1 else None):
         assert "1 of 24 verdicts are errors: run the same command again" in judge()
         assert "errors" not in judge()

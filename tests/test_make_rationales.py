@@ -59,14 +59,8 @@ def rows_of(tmp_path):
     return read_table(tmp_path / "out" / "pairs.parquet", PAIRS).to_pylist()
 
 
-def bring(server, monkeypatch):
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-
-
-def test_agreeing_explanations_are_kept(distil, monkeypatch, tmp_path):
+def test_agreeing_explanations_are_kept(distil, tmp_path):
     with FakeOpenAI(lambda q: f"A is: {shown_story(q, 'A')}\n\n{longer_story(q)}") as server:
-        bring(server, monkeypatch)
         counts = distil()
         assert server.requests == 24
     rows = rows_of(tmp_path)
@@ -88,10 +82,9 @@ def test_agreeing_explanations_are_kept(distil, monkeypatch, tmp_path):
     assert [one["row"] for one in noted] == short
 
 
-def test_label_is_hidden_and_positions_balanced(distil, monkeypatch):
+def test_label_is_hidden_and_positions_balanced(distil):
     """A judge that always answers A agrees with exactly half of the labels."""
     with FakeOpenAI(lambda _: "The first one.\nPreferred: A") as server:
-        bring(server, monkeypatch)
         counts = distil()
         said = " ".join(server.asked)
     assert counts["answers"] == {"agrees": 12, "disagrees": 12}
@@ -100,10 +93,9 @@ def test_label_is_hidden_and_positions_balanced(distil, monkeypatch):
     assert "rejected" not in said
 
 
-def test_unusable_answers_are_rejected(distil, monkeypatch, tmp_path):
+def test_unusable_answers_are_rejected(distil, tmp_path):
     manners = drawn_manners(seed=5, share=0.8)
     with FakeOpenAI(manners=manners) as server:
-        bring(server, monkeypatch)
         with pytest.raises(ModelError, match=r"of 24 questions got no answer.*accept_errors"):
             distil()
         assert not (tmp_path / "out/manifest.json").exists()
@@ -128,21 +120,19 @@ def test_unusable_answers_are_rejected(distil, monkeypatch, tmp_path):
     ],
     ids=["the verdict first", "a verdict taken back"],
 )
-def test_empty_explanations(distil, monkeypatch, say):
-    with FakeOpenAI(say) as server:
-        bring(server, monkeypatch)
+def test_empty_explanations(distil, say):
+    with FakeOpenAI(say):
         counts = distil()
     assert counts["answers"] == {"unparsed": 24}
     assert counts["rejected_rows"] == {"rationale: unparsed": 24}
 
 
-def test_dry_run_sends_no_requests(distil, monkeypatch, tmp_path, capsys):
+def test_dry_run_sends_no_requests(distil, tmp_path, capsys):
     distil(dry_run=True)
     said = capsys.readouterr().out
     assert re.search(r"rationales \(openai-api/fake/judge\) +24 +0 ", said)
     assert not (tmp_path / "out").exists()
     with FakeOpenAI() as server:
-        bring(server, monkeypatch)
         with pytest.raises(ConfigError, match="max_calls of 10"):
             distil(traffic={**QUICK, "max_calls": 10})
         distil(dry_run=True)
@@ -160,9 +150,8 @@ def test_invalid_input_sends_no_requests(distil, tmp_path, pair_table):
     assert not (tmp_path / "out").exists()
 
 
-def test_where_and_no_key_in_files(distil, monkeypatch, tmp_path, capsys):
+def test_where_and_no_key_in_files(distil, tmp_path, capsys):
     with FakeOpenAI() as server:
-        bring(server, monkeypatch)
         counts = distil(where="split = 'all'")
         assert counts["pairs"] == 23
         before = (tmp_path / "out/pairs.parquet").read_bytes()

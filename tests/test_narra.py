@@ -410,7 +410,7 @@ def test_rubrics():
     )
 
 
-def test_story_criteria_rate_any_pair(tmp_path, monkeypatch):
+def test_story_criteria_rate_any_pair(tmp_path):
     pytest.importorskip("inspect_ai")
     asked = []
 
@@ -420,8 +420,6 @@ def test_story_criteria_rate_any_pair(tmp_path, monkeypatch):
         return json.dumps(dict.fromkeys(CRITERIA[:7], min(5, len(story.split()))))
 
     with FakeOpenAI(longer) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         rater = RaterSpec("r", "rubric", {"model": server.model, "rubric": "narra_story"}).load()
         rater.work_in(tmp_path)
         (judged,) = rater.judge([BlindPair("A lamp", "two words", "these are four words")])
@@ -466,13 +464,11 @@ def run_here(config):
     run(Run(**{**config, "out": Path(config["out"])}))
 
 
-def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, capsys):
+def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, capsys):
     pytest.importorskip("inspect_ai")
     items = ["night_nurse", "injured_swimmer"]
     answers = tmp_path / "answers"
     with FakeOpenAI(others=MODELS) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         first = run_config(tmp_path / "first", items=items, answers=answers)
         run_here({**first, "dry_run": True})
         assert server.requests == 0
@@ -512,9 +508,7 @@ def test_episode_with_a_local_model(tiny_model, tmp_path, monkeypatch):
     short = {"max_tokens": 8, "temperature": 0.0}
     patient = {**TRAFFIC, "timeout_seconds": 300}
     local = {"model": f"hf/{folder}", "sampling": short, "traffic": patient}
-    with FakeOpenAI(others=MODELS) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+    with FakeOpenAI(others=MODELS):
         config = run_config(tmp_path / "out", writers=["quill"], items=["injured_swimmer"])
         config["writers"]["tiny"] = local
         config |= {"roles": {"reader": local}, "judges": {"tiny_judge": local}}

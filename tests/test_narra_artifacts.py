@@ -93,20 +93,6 @@ def test_golden_html():
         assert extract_html(case["content"]) == case["expected"]
 
 
-def test_tags_of_a_letter():
-    assert element_tags(LETTER) == {
-        "torn-letter",
-        "paper-prop-aesthetic",
-        "click-to-reveal-interaction",
-        "document",
-        "click",
-    }
-    assert element_summary(LETTER) == (
-        "A paper-prop aesthetic built as a torn letter; the player engages through click-to-reveal "
-        "interaction to read the note."
-    )
-
-
 def test_strict_tags_ignore_words_within_words():
     drawing = Element("tape", "An old tape", "Listen.", "<path d=M0/> e.keyCode orange keynote")
     assert {"click", "puzzle", "document"} <= element_tags(drawing)
@@ -114,14 +100,6 @@ def test_strict_tags_ignore_words_within_words():
     assert not {"click", "puzzle", "document"} & strict
     assert "tuning" in interaction_pattern(drawing)
     assert interaction_pattern(drawing, strict_tags=True) == "tap/click interaction"
-
-
-def test_similarities():
-    assert tag_similarity([], ["map"]) == 0
-    assert tag_similarity(["map", "click", "a"], ["map", "click", "b"]) == pytest.approx(0.9)
-    assert tag_similarity(["map"], ["map"]) == 1
-    assert summary_similarity("radio tower", "radio mast") == pytest.approx(1 / 3 + 0.15)
-    assert summary_similarity("map", "map") == 0
 
 
 def test_retry_is_kept_only_if_strictly_less_similar():
@@ -153,12 +131,3 @@ def test_window_and_memory_are_bounded():
     for _ in range(6):
         records = accept(CLOCK, None, records, RULE)
     assert len(records) == 8
-
-
-def test_html_is_cut_from_its_fence():
-    assert extract_html("Here:\n```html\n<p>a</p>\n```\nbye") == "<p>a</p>"
-    assert extract_html("<p>a</p>") == "<p>a</p>"
-    assert extract_html("Here: ```html <p>a</p>``` bye") == "<p>a</p>"
-    assert extract_html("Here ```<p>a</p>``` and ```<p>b</p>```") == "<p>a</p>"
-    assert extract_html("``` ``` <p>a</p>") == "``` ``` <p>a</p>"
-    assert extract_html("```html\n<p>a") == "```html\n<p>a"

@@ -7,7 +7,6 @@ import pytest
 from narra_golden import golden
 
 from litbench.protocols.narra.reading import (
-    END_CHOICE,
     character_id,
     extract_json,
     is_scene_shift,
@@ -83,14 +82,6 @@ def test_golden_beats():
         assert {name: getattr(beat, name) for name in expected} == expected
 
 
-def test_beat_sections():
-    beat = read_beat(BEAT, ["ferry_man", "you"], "you", as_published=False)
-    assert (beat.speaker, beat.text) == ("ferry_man", "The rope gives way.")
-    assert beat.choices == ("Take the oar", "Shout", "Wait for 3 waves")
-    assert (beat.scene_shift, beat.act_advance) == (True, False)
-    assert (beat.objective, beat.next_location) == ("Cross: before dark", "The far bank")
-
-
 def test_unknown_speaker_and_missing_sections():
     beat = read_beat("nobody\nShe waits.\ntension: rising", ["a"], "a", as_published=False)
     assert (beat.speaker, beat.text, beat.choices) == ("a", "nobody\nShe waits.", ())
@@ -128,18 +119,6 @@ def test_golden_choices():
         texts = [choice["text"] for choice in case["choices"]]
         limited = limit_choices(texts, case["max_choices"])
         assert limited == [choice["text"] for choice in case["expected"]], case
-
-
-def test_choices():
-    fallback = ["Look", "Listen", "Leave"]
-    assert resolve_choices(["a", "A ", "b"], fallback, 3, allow_end=True) == (
-        ["a", "b", "Look"],
-        False,
-    )
-    assert resolve_choices([END_CHOICE], fallback, 3, allow_end=False) == (fallback, True)
-    assert limit_choices(["a", "b", "c", END_CHOICE], 3) == ["a", "b", END_CHOICE]
-    assert limit_choices([END_CHOICE, "b", "c"], 2) == [END_CHOICE, "b"]
-    assert limit_choices(["a", "b", END_CHOICE], 0) == ["a", "b", END_CHOICE]
 
 
 def test_golden_ends():
@@ -191,12 +170,6 @@ def test_golden_scene_shifts():
             "The front room", given.get("new_location", ""), given.get("time_progression", "")
         )
         assert shift == case["real_shift"], case
-
-
-def test_scene_shifts():
-    assert is_scene_shift("Quay", "Harbour", "")
-    assert is_scene_shift("Quay", "", "next morning")
-    assert not is_scene_shift("The Quay", " the  quay", " ")
 
 
 @pytest.mark.parametrize(

@@ -82,17 +82,6 @@ def test_golden_transcripts():
         assert render_transcript(lines) == case["expected"]
 
 
-def test_transcripts_are_cut():
-    lines = [("assistant", "Guide", f"line {index}") for index in range(44)]
-    assert "omitted" not in render_transcript(lines[:43])
-    shown = render_transcript(lines).split("\n")
-    assert shown[12] == "... 2 messages omitted ..."
-    assert len(shown) == 43
-    assert render_transcript([("user", "", "a\nb"), ("user", "", " "), ("", "", "x" * 701)]) == (
-        f"[user|user] a b\n[|?] {'x' * 700}…"
-    )
-
-
 @pytest.mark.parametrize("speed", PARTS)
 def test_golden_levels_of_the_code(speed):
     pace = pace_of(PARTS[speed], as_published=True)
@@ -264,16 +253,6 @@ def test_guard_of_the_paper_writes_the_first_kind_with_material(scene, beat, exp
     after, patches = guard(before, state, 8, pace, SENTENCES, forced=False)
     assert [(p.kind, p.field, p.source, p.after) for p in patches] == [expected]
     assert getattr(after, expected[1]) == expected[3]
-
-
-def test_guard_leaves_a_turn_that_moves():
-    pace = pace_of("benchmark", as_published=False)
-    moved, stays = Beat(next_location="Mill"), Beat(latest_reveal="It burns.")
-    state = SceneState("Quay", tensions=["danger"])
-    assert guard(moved, state, 9, pace, SENTENCES, forced=True) == (moved, [])
-    assert guard(stays, state, 7, pace, SENTENCES, forced=False) == (stays, [])
-    for count, forced in ((8, False), (3, True)):
-        assert guard(stays, state, count, pace, SENTENCES, forced=forced)[1]
 
 
 def test_golden_memory():

@@ -149,11 +149,9 @@ def test_wrong_members(members, message):
         parse_raters({"panel": {"kind": "panel", **options}})
 
 
-def test_shared_question_is_sent_once(pair_table, monkeypatch, tmp_path):
+def test_shared_question_is_sent_once(pair_table, tmp_path):
     pairs = pair_table([{} for _ in range(3)])
     with FakeOpenAI() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         judges = {name: Judge(name, JudgeOptions(model=server.model)) for name in ("one", "two")}
         panel = Panel({**judges, "longer": LengthRater("longer", "longer", 1)})
         panel.work_in(tmp_path)

@@ -171,8 +171,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     monkeypatch.setattr(units, "_QUIET_TESTS", 1)
     asking = {"model": FakeOpenAI.model}
     with FakeOpenAI(answer) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         preferences.main(make(**asking))
         asked = server.requests
         assert asked > 6

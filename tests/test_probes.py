@@ -443,7 +443,7 @@ def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys)
     assert {row["probe"] for row in rows if row["rater"] == "longer"} == set(config.probes)
 
 
-def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, monkeypatch, capsys):
+def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, capsys):
     program = load_program("eval/probe.py")
 
     def obeys(question):
@@ -454,8 +454,6 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, mon
         return longer_story(question)
 
     with FakeOpenAI(obeys) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         entry = {"kind": "judge", "model": server.model, "template": "minimal"}
         keys = {
             "raters": {"judge": entry},
@@ -480,11 +478,9 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, mon
     }
 
 
-def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path, monkeypatch):
+def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path):
     program = load_program("eval/probe.py")
     with FakeOpenAI(rate_by_length) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         entry = {"kind": "rubric", "model": server.model, "rubric": "webnovel"}
         keys = {
             "raters": {"rubric": entry},

@@ -97,13 +97,13 @@ CASES = {
 
 @pytest.mark.parametrize("as_published", [False, True])
 @pytest.mark.parametrize("protocol", CASES)
-def test_a_run_asks_with_published_texts(protocol, as_published, tmp_path, monkeypatch):
+def test_a_run_asks_with_published_texts(protocol, as_published, tmp_path):
     write, reply, expected = CASES[protocol]
     texts = tmp_path / "texts"
     texts.mkdir()
     options = {**write(texts), "texts": texts, "as_published": as_published}
     items, roles, names = None, {}, dict.fromkeys(("w", "j"), "judge")
-    with served(monkeypatch, reply, others=PLAYERS if protocol == "narra" else {}) as server:
+    with served(reply, others=PLAYERS if protocol == "narra" else {}) as server:
         if protocol == "narra":
             names = {"w": "quill", "j": "alpha"}
             items, roles = ["injured_swimmer"], {"reader": server.model_called("player")}

@@ -49,11 +49,9 @@ RUBRIC = {
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server():
     """A server of a judge that likes words."""
     with FakeOpenAI(marks) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         yield server
 
 
@@ -134,9 +132,7 @@ def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_tabl
 
 
 @pytest.mark.skipif("STORYER" not in os.environ, reason="set STORYER to the data set's folder")
-def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
-    monkeypatch, benchmark, program, tmp_path
-):
+def test_marks_that_rise_with_words_agree_as_longer_on_storyer(benchmark, program, tmp_path):
     program(
         "data_prep/import.py",
         "storyer",
@@ -147,9 +143,7 @@ def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
     )
     (tmp_path / "words.yaml").write_text(json.dumps(RUBRIC))
     pairs = read_table(tmp_path / "data/pairs/pairs.parquet", PAIRS)
-    with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]") as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+    with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]"):
         rows = benchmark(pairs, rubric=str(tmp_path / "words.yaml"))
     assert len(pairs) == 619
     assert round(rows["longer"]["mean"], 3) == 0.584
@@ -158,7 +152,7 @@ def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
     assert found["rubric"] == found["longer"]
 
 
-def test_missing_ratings_are_asked_for_again_and_counted(monkeypatch, pair_table, tmp_path):
+def test_missing_ratings_are_asked_for_again_and_counted(pair_table, tmp_path):
     def partial(question):
         lines = marks(question).splitlines()
         return "\n".join(lines[:-2] if shown_words(question) < 10 else lines)
@@ -178,8 +172,6 @@ def test_missing_ratings_are_asked_for_again_and_counted(monkeypatch, pair_table
     assert short
     assert long
     with FakeOpenAI(partial, manners=refuse) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         rater = RaterSpec("r", "rubric", {"model": FakeOpenAI.model, "traffic": QUICK}).load()
         rater.work_in(tmp_path)
         verdicts = judge_pairs(rater, pairs).to_pylist()

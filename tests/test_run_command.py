@@ -66,19 +66,6 @@ def fake(**behaviour):
 
 
 @pytest.fixture
-def serve(monkeypatch):
-    """Factory of servers for this process."""
-
-    def make(**behaviour):
-        server = fake(**behaviour)
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        return server
-
-    return make
-
-
-@pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
     """Run the command in a folder of its own; returns what it prints."""
     monkeypatch.chdir(tmp_path)
@@ -116,8 +103,8 @@ def manifest(folder):
 SMALL = ("--options.chapters", 2, "--items", "[choir, repair]")
 
 
-def test_tables_log_and_manifest(serve, run, tmp_path):
-    with serve() as server:
+def test_tables_log_and_manifest(run, tmp_path):
+    with fake() as server:
         said = run(*SMALL, "--samples", 2)
         assert server.requests == 2 * 2 * (7 + 3)
     out = tmp_path / "out"
@@ -184,8 +171,8 @@ def test_tables_log_and_manifest(serve, run, tmp_path):
     assert not (out / "scratch").exists()
 
 
-def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
-    with serve() as server:
+def test_further_runs_and_another_judge(run, tmp_path):
+    with fake() as server:
         run(*SMALL)
         assert "unchanged" in run(*SMALL)
         first = tables(tmp_path / "out")
@@ -198,7 +185,6 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
         assert server.requests == asked + 2 * 3, "another judge asks the writer nothing"
     grades = rows_of(tmp_path / "out", "grades")
     assert {row["rater"] for row in grades} == {JUDGE, FakeOpenAI.model_called("second")}
-    monkeypatch.delenv("FAKE_API_KEY")
     run(
         *SMALL,
         out="other",
@@ -218,8 +204,8 @@ def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
     assert len(rater.by_text) == 4, "chapters"
 
 
-def test_a_recorded_story_without_a_chapter_is_graded_as_published(serve, run, tmp_path):
-    with serve():
+def test_a_recorded_story_without_a_chapter_is_graded_as_published(run, tmp_path):
+    with fake():
         run(*SMALL)
     turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
     kept = [row for row in turns if (row["role"], row["step"]) != ("writer", "chapter_1")]
@@ -236,13 +222,13 @@ def test_a_recorded_story_without_a_chapter_is_graded_as_published(serve, run, t
     assert all("chapter_1 missing" in row["flags"] for row in overall)
 
 
-def test_dry_run_sends_nothing_and_tells_what_is_left(serve, run, tmp_path):
+def test_dry_run_sends_nothing_and_tells_what_is_left(run, tmp_path):
     def calls(said):
         """New and stored calls by model."""
         lines = (line.split() for line in said.splitlines())
         return {line[0]: tuple(line[1:3]) for line in lines if line and line[0] in (WRITER, JUDGE)}
 
-    with serve() as server:
+    with fake() as server:
         said = run("--dry_run")
         assert "12 dialogues of longform" in said
         assert said.count(" – ") == 4, "no price is known"
@@ -253,12 +239,12 @@ def test_dry_run_sends_nothing_and_tells_what_is_left(serve, run, tmp_path):
         assert calls(run(*SMALL, "--dry_run")) == {WRITER: ("0", "14"), JUDGE: ("6", "0")}
 
 
-def test_caps_stop_one_model_and_raising_them_continues(serve, run, tmp_path):
+def test_caps_stop_one_model_and_raising_them_continues(run, tmp_path):
     def limited(**traffic):
         judges = {"j": {"model": JUDGE, "traffic": {**TRAFFIC, **traffic}}}
         return run(*SMALL, "--judges", json.dumps(judges), judge=None)
 
-    with serve() as server:
+    with fake() as server:
         said = limited(max_calls=4)
         assert "max_calls of 4 is reached" in said
         assert "run the same command again" in said
@@ -272,11 +258,11 @@ def test_caps_stop_one_model_and_raising_them_continues(serve, run, tmp_path):
         assert manifest(out)["counts"]["dialogues"] == {"finished": 2}
 
 
-def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
+def test_failures_are_asked_again_by_the_next_run(run, tmp_path):
     judges = json.dumps({"j": {"model": JUDGE, "traffic": {**TRAFFIC, "max_retries": 0}}})
     # The judge is asked after the seven steps of the only item.
     one = (*SMALL[:2], "--items", "[choir]", "--judges", judges)
-    with serve(faults=lambda number, _: "400" if number > 7 and number % 2 else None) as server:
+    with fake(faults=lambda number, _: "400" if number > 7 and number % 2 else None) as server:
         run(*one, judge=None)
         ratings = rows_of(tmp_path / "out", "ratings")
         failed = {row["story_id"] for row in ratings if row["outcome"] == "error"}
@@ -290,9 +276,9 @@ def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
         assert {row["outcome"] for row in rows_of(tmp_path / "out", "ratings")} == {"rated"}
 
 
-def test_flags(serve, run, tmp_path):
+def test_flags(run, tmp_path):
     """The writer as its own judge, by model or in a recording by name."""
-    with serve(manners=lambda question: "length" if "[Scores]" in question else None):
+    with fake(manners=lambda question: "length" if "[Scores]" in question else None):
         prices = {JUDGE: {"input": 1.0, "output": 2.0}}
         (tmp_path / "prices.yaml").write_text(json.dumps(prices))
         said = run(
@@ -327,14 +313,14 @@ def test_flags(serve, run, tmp_path):
     assert own == {("model-1", True), ("other", False)}
 
 
-def test_judges_that_are_asked_repeatedly(serve, run, tmp_path):
+def test_judges_that_are_asked_repeatedly(run, tmp_path):
     """Each reply is another; ratings and grades are means, and recorded replies give the same."""
     count = itertools.count()
 
     def rate(question):
         return rate_text(f"{question} {next(count)}")
 
-    with serve() as server:
+    with fake() as server:
         server.answers["judge"] = rate
         run(*SMALL, "--judge_samples", 3)
         assert server.requests == 14 + 3 * 6
@@ -363,7 +349,7 @@ def test_judges_that_are_asked_repeatedly(serve, run, tmp_path):
         assert rows_of(tmp_path / "recorded", name) == rows_of(out, name)
 
 
-def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(serve, run, tmp_path):
+def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(run, tmp_path):
     second = []
 
     def start(number, moment):
@@ -393,7 +379,7 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(serve, r
                 for answers in ("out/answers", "elsewhere")
             )
 
-    with serve(on_request=start):
+    with fake(on_request=start):
         run(*SMALL)
     assert [done.returncode for done in second] == [2, 2]
     for done in second:
@@ -403,7 +389,7 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(serve, r
     assert rows == {"turns": 20, "stories": 4, "ratings": 94, "grades": 8}
 
 
-def test_a_table_that_lost_rows_is_an_error(serve, run, tmp_path):
+def test_a_table_that_lost_rows_is_an_error(run, tmp_path):
     path = tmp_path / "out/scratch/grades.parquet"
 
     def empty(number, moment):
@@ -411,7 +397,7 @@ def test_a_table_that_lost_rows_is_an_error(serve, run, tmp_path):
             path.unlink()
             write_table(GRADES.arrow().empty_table(), path)
 
-    with serve(on_request=empty) as server:
+    with fake(on_request=empty) as server:
         said = run(*SMALL, code=2)
         assert "grades.parquet has 0 rows, but 8 were written" in said
         assert not (tmp_path / "out/manifest.json").exists()
@@ -431,10 +417,10 @@ REPLACED = {
 }
 
 
-def test_another_config_does_not_replace_results(serve, run, tmp_path):
+def test_another_config_does_not_replace_results(run, tmp_path):
     (tmp_path / "prices.yaml").write_text(json.dumps({JUDGE: {"input": 1.0, "output": 2.0}}))
     base = {"--options.chapters": 2, "--items": "[choir, repair]", "--samples": 2}
-    with serve() as server:
+    with fake() as server:
         run(*chain(*base.items()))
         files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
         sent = server.requests
@@ -472,11 +458,11 @@ def test_an_output_folder_that_is_a_file(run, tmp_path):
     assert said.count("\n") == 1
 
 
-def test_filtered_text_is_neither_history_nor_story(serve, run, tmp_path):
+def test_filtered_text_is_neither_history_nor_story(run, tmp_path):
     def manner(question):
         return None if "It rained" in question or "[Scores]" in question else "filter later"
 
-    with serve(manners=manner):
+    with fake(manners=manner):
         said = run(*SMALL[:2], "--items", "[choir]")
     assert "0 of 1 dialogues finished" in said
     assert "5 answers are shorter than 500 characters or refused" in said
@@ -485,17 +471,17 @@ def test_filtered_text_is_neither_history_nor_story(serve, run, tmp_path):
     assert found == {"turns": 5, "stories": 0, "ratings": 0, "grades": 0}
 
 
-def test_folder_of_another_program(serve, run, tmp_path):
+def test_folder_of_another_program(run, tmp_path):
     artifact = Artifact(tmp_path / "out", program="eval/benchmark.py", config={}, inputs={})
     artifact.counts = {"pairs": 3}
     artifact.finish()
-    with serve():
+    with fake():
         assert "1 of 1 dialogues finished" in run("--items", "[choir]")
 
 
-def test_texts_and_items_with_numbers(serve, run, tmp_path):
+def test_texts_and_items_with_numbers(run, tmp_path):
     write_texts(tmp_path / "texts")
-    with serve() as server:
+    with fake() as server:
         said = run("--texts", "texts", "--items", "[7]", "--options.chapters", 1)
         assert "1 of 1 dialogues finished, 4 of 6 ratings read" in said
         assert server.requests == 6 + 2 * 3

@@ -41,22 +41,14 @@ def messages_of(messages):
     return "\n".join(message["content"] for message in messages)
 
 
-@pytest.fixture
-def serve(monkeypatch):
-    """Factory of servers with a writer and a judge."""
-
-    def make(**behaviour):
-        server = FakeOpenAI(
-            lambda question: f"rated {digest(question)}",
-            others={"writer": lambda question: f"wrote {digest(question)}"},
-            question_of=messages_of,
-            **behaviour,
-        )
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        return server
-
-    return make
+def serve(**behaviour):
+    """A server with a writer and a judge."""
+    return FakeOpenAI(
+        lambda question: f"rated {digest(question)}",
+        others={"writer": lambda question: f"wrote {digest(question)}"},
+        question_of=messages_of,
+        **behaviour,
+    )
 
 
 async def script(session):
@@ -115,7 +107,7 @@ def run_in(folder, planned, models=None):
     return found
 
 
-def test_turns_and_resume(serve, tmp_path, monkeypatch):
+def test_turns_and_resume(tmp_path, monkeypatch):
     asked = sessions(9, samples=2)
     with serve() as server:
         found = run_in(tmp_path, asked)
@@ -139,7 +131,6 @@ def test_turns_and_resume(serve, tmp_path, monkeypatch):
     assert shown[2] == ("user", "[to writer: second]\n\nGo on.")
     assert shown[5] == ("assistant", first.result)
     # Without server, key and inspect-ai.
-    monkeypatch.delenv("FAKE_API_KEY")
     monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
     again = run_in(tmp_path, asked)
     assert [(one.transcript, one.result) for one in again] == [
@@ -147,7 +138,7 @@ def test_turns_and_resume(serve, tmp_path, monkeypatch):
     ]
 
 
-def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
+def test_equal_questions_at_a_time_are_sent_once_per_sample(tmp_path):
     """Two writers with one model, and a writer whose items have the same text."""
     asked = sessions(3, ("w", "v"), samples=2, script=same)
     with serve(seconds=0.2) as server:
@@ -156,7 +147,7 @@ def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
     assert {one.result for one in found} == {f"wrote {digest('Write.')}"}
 
 
-def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path):
+def test_a_limit_of_one_writer_leaves_equal_questions_to_another(tmp_path):
     with serve() as server:
         models = models_of(("w", "v"))
         models.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
@@ -166,7 +157,7 @@ def test_a_limit_of_one_writer_leaves_equal_questions_to_another(serve, tmp_path
     assert one.result == f"wrote {digest('Write.')}"
 
 
-def test_unfinished_dialogues_are_reported_and_others_go_on(serve, tmp_path):
+def test_unfinished_dialogues_are_reported_and_others_go_on(tmp_path):
     once = replace(QUICK, max_retries=0)
     with serve(faults=lambda number, _: "400" if number in (1, 7) else None) as server:
         found = run_in(tmp_path, sessions(6), models_of(writer=once, judge=once))
@@ -179,7 +170,7 @@ def test_unfinished_dialogues_are_reported_and_others_go_on(serve, tmp_path):
         assert server.requests - before <= 3 * reasons["an answer is missing"]
 
 
-def test_errors_end_the_run(serve, tmp_path):
+def test_errors_end_the_run(tmp_path):
     async def broken(session):
         await session.ask("judge", "Which?", step="rating")
         raise ValueError("a fault of the script")
@@ -196,7 +187,7 @@ def test_errors_end_the_run(serve, tmp_path):
 PRICES = {WRITER: Price(1_000.0, 1_000.0, 1_000.0), JUDGE: Price(0.0, 0.0)}
 
 
-def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
+def test_cost_limit_counts_stored_answers_and_billed_failures(tmp_path):
     """Half of the answers are empty but billed; calls under way reserve three times their cost."""
 
     async def twice(session):
@@ -222,7 +213,7 @@ def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
         assert sum(one.result is True for one in found) > 20
 
 
-def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path):
+def test_what_follows_a_failed_request_counts_towards_the_limit(tmp_path):
     async def both(session):
         return [await session.ask("writer", about, step=about) for about in ("1", "2")]
 
@@ -236,7 +227,7 @@ def test_what_follows_a_failed_request_counts_towards_the_limit(serve, tmp_path)
         assert server.requests == 3
 
 
-def test_dry_run_tells_what_is_left(serve, tmp_path):
+def test_dry_run_tells_what_is_left(tmp_path):
     def told():
         with AnswerStore(tmp_path, read_only=True) as store:
             return estimate(sessions(6), 6, models_of(prices=PRICES), store, MOCK)

@@ -65,14 +65,8 @@ def rows_of(tmp_path, name="stories", schema=STORIES):
     return read_table(tmp_path / f"out/{name}.parquet", schema).to_pylist()
 
 
-def bring(server, monkeypatch):
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-
-
-def test_every_prompt_gets_its_stories(generate, monkeypatch, tmp_path):
+def test_every_prompt_gets_its_stories(generate, tmp_path):
     with FakeOpenAI(Writer()) as server:
-        bring(server, monkeypatch)
         counts = generate()
         assert server.requests == 9
         bodies = list(server.bodies.values())
@@ -88,9 +82,8 @@ def test_every_prompt_gets_its_stories(generate, monkeypatch, tmp_path):
     assert {body["temperature"] for body in bodies} == {1.0}
 
 
-def test_the_task_is_filled_in_once(generate, monkeypatch):
+def test_the_task_is_filled_in_once(generate):
     with FakeOpenAI(Writer()) as server:
-        bring(server, monkeypatch)
         generate(words=[1000, 1200], samples=1)
         asked = list(server.asked)
     assert len(asked) == 3
@@ -98,10 +91,9 @@ def test_the_task_is_filled_in_once(generate, monkeypatch):
     assert sum("one seat {words} left, and a {prompt}." in question for question in asked) == 1
 
 
-def test_more_samples_and_a_judge_request_only_what_is_new(generate, monkeypatch, tmp_path, capsys):
+def test_more_samples_and_a_judge_request_only_what_is_new(generate, tmp_path, capsys):
     ratings = "\n".join(f"{one.name}: 7" for one in load_rubric("story").criteria)
     with FakeOpenAI(Writer(), others={"critic": lambda _: ratings}) as server:
-        bring(server, monkeypatch)
         generate(samples=2)
         before = {row["story_id"]: row["text"] for row in rows_of(tmp_path)}
         generate(samples=5, words=[300, 800], dry_run=True)
@@ -134,9 +126,8 @@ def test_the_estimate_follows_the_length_asked_for(generate, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("manner", "reason"), [("refusal", "refused"), ("filter", "refused"), ("length", "cut")]
 )
-def test_answers_without_a_story_are_flagged(generate, monkeypatch, tmp_path, manner, reason):
+def test_answers_without_a_story_are_flagged(generate, tmp_path, manner, reason):
     with FakeOpenAI(Writer(), manners=lambda q: manner if "lighthouse" in q else None) as server:
-        bring(server, monkeypatch)
         counts = generate()
         assert counts["turns"] == {"answered": 6, reason: 3}
         assert len(rows_of(tmp_path)) == 6
@@ -146,7 +137,7 @@ def test_answers_without_a_story_are_flagged(generate, monkeypatch, tmp_path, ma
         assert server.requests == 9
 
 
-def test_prompts_come_from_a_table_once_each(generate, monkeypatch, tmp_path, pair_table):
+def test_prompts_come_from_a_table_once_each(generate, tmp_path, pair_table):
     rows = [
         {
             "prompt": f"[WP] Task {k // 3}",
@@ -164,7 +155,6 @@ def test_prompts_come_from_a_table_once_each(generate, monkeypatch, tmp_path, pa
         "samples": 1,
     }
     with FakeOpenAI(Writer()) as server:
-        bring(server, monkeypatch)
         counts = generate(**keys)
         assert (counts["dialogues"], counts["not_selected"]) == ({"finished": 4}, 6)
         assert {row["prompt_id"] for row in rows_of(tmp_path)} == {"p2", "p3", "p4", "p5"}

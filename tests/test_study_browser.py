@@ -204,12 +204,10 @@ def test_ratings(open_page, tmp_path, load_program, kind, size, scheme):
 @pytest.mark.parametrize(
     ("kind", "size", "scheme"), [(Keyboard, PHONE, "dark"), (Mouse, DESKTOP, "light")]
 )
-def test_session(open_page, tmp_path, load_program, monkeypatch, kind, size, scheme):
+def test_session(open_page, tmp_path, load_program, kind, size, scheme):
     study = session_folder(tmp_path / "study", load_program("data_prep/make_study.py"))
     first = "label:nth-of-type(1) input"
-    with FakeOpenAI(script.writer) as server, serving(study) as (url, store):
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+    with FakeOpenAI(script.writer), serving(study) as (url, store):
         page = open_page(viewport=size, color_scheme=scheme)
         hand = kind(page)
         enter(hand, url, "reader", ("true", "false", "true", "true"))

@@ -177,7 +177,7 @@ def test_kills_lose_and_double_no_ratings(tmp_path, load_program):
             assert kept == {name: float(number) for name, number in json.loads(sent).items()}
 
 
-def test_kills_lose_and_double_no_sessions(tmp_path, load_program, monkeypatch):
+def test_kills_lose_and_double_no_sessions(tmp_path, load_program):
     program = load_program("data_prep/make_study.py")
     study = session_folder(
         tmp_path / "study", program, cards=CARDS, readers_per_card=10, sessions_at_once=8
@@ -191,9 +191,7 @@ def test_kills_lose_and_double_no_sessions(tmp_path, load_program, monkeypatch):
             for step in list(visitor.turns):
                 assert (visitor.reader.name, step) in stored
 
-    with FakeOpenAI(script.writer) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+    with FakeOpenAI(script.writer):
         visitors = visit_through_kills(study, 20, 100, 25, check)
     with closing(SessionStore(study)) as store:
         asked = "select reader, step, text from turns join readers using (number)"

@@ -366,15 +366,13 @@ def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
 
 # inspect-ai calls tenacity by a name that it deprecates.
 @pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
-def test_inspect_gives_the_same_figures(home, tmp_path, monkeypatch):
+def test_inspect_gives_the_same_figures(home, tmp_path):
     inspect_ai = pytest.importorskip("inspect_ai")
     pytest.importorskip("openai")
     from litbench import tasks  # noqa: PLC0415
 
     keys = keys_of(home, tmp_path / "out")
     with FakeOpenAI() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
         suite(Suite(**keys, model=[server.model]))
         task = tasks.suite(
             sets="rated,voted", data=str(keys["data"]), registry=str(keys["registry"])

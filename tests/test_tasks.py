@@ -59,18 +59,10 @@ def evaluate(task, folder, **options):
     return log
 
 
-@pytest.fixture
-def serve(monkeypatch):
-    """Factory of servers with a writer, a judge and a reader."""
-
-    def make(writer, grader, player=narra_script.reader, **behaviour):
-        others = {"writer": writer, "grader": grader, "player": player}
-        server = FakeOpenAI(others=others, question_of=messages_of, **behaviour)
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        return server
-
-    return make
+def serve(writer, grader, player=narra_script.reader):
+    """A server with a writer, a judge and a reader."""
+    others = {"writer": writer, "grader": grader, "player": player}
+    return FakeOpenAI(others=others, question_of=messages_of)
 
 
 def options_of(protocol, folder):
@@ -93,7 +85,7 @@ SPEAKERS = {
 
 
 @pytest.mark.parametrize("protocol", SPEAKERS)
-def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
+def test_grades_are_those_of_litbench_run(protocol, tmp_path):
     options = options_of(protocol, tmp_path)
     with serve(*SPEAKERS[protocol]):
         log = evaluate(getattr(tasks, protocol)(**options), tmp_path, limit=2)
@@ -143,7 +135,7 @@ def test_grades_are_those_of_litbench_run(protocol, serve, tmp_path):
         assert sample.messages[0].text.startswith("[to ")
 
 
-def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_path):
+def test_epochs_are_samples_and_another_judge_rates_without_a_writer(tmp_path):
     """Every text is judged twice, by the scorer that `inspect score` makes from the log."""
     with serve(write_text, rate_text) as server:
         task = tasks.longform(chapters=1, judge_samples=2)
@@ -165,7 +157,7 @@ def test_epochs_are_samples_and_another_judge_rates_without_a_writer(serve, tmp_
     assert {"overall", "overall spread", "Pacing"} <= set(names)
 
 
-def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path):
+def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(tmp_path):
     def write(question):
         return "too short" if "lighthouse keeper" in question else write_text(question)
 
@@ -178,21 +170,21 @@ def test_a_failed_sample_makes_the_log_an_error_and_others_go_on(serve, tmp_path
     assert "5 answers are shorter than 500 characters" in error
 
 
-def test_a_judge_has_to_be_named(serve, tmp_path):
+def test_a_judge_has_to_be_named(tmp_path):
     with serve(write_text, rate_text) as server:
         log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1, model_roles={})
         assert server.requests == 0, "the writer does not judge itself"
     assert log.status == "error"
 
 
-def test_a_text_that_is_not_graded_is_unscored(serve, tmp_path):
+def test_a_text_that_is_not_graded_is_unscored(tmp_path):
     with serve(write_text, lambda _: "I would rather not."):
         log = evaluate(tasks.longform(chapters=1), tmp_path, limit=1)
     assert all(map(math.isnan, log.samples[0].scores["litbench/grade"].value.values()))
     assert {score.unscored_samples for score in log.results.scores} == {1}
 
 
-def test_preference(serve, tmp_path, pair_table):
+def test_preference(tmp_path, pair_table):
     """Pairs whose longer story is chosen or not; one is declined, one judged in one order."""
     rows = [
         {"prompt": f"prompt {k}", "chosen": "long story " * (20 + k), "rejected": f"short {k}"}

@@ -87,11 +87,11 @@ def of_judge(found, quantity="overall"):
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
+def asked(tmp_path):
     """Run instructions against a server that replies; returns the server."""
 
     def start(reply, rows=({},), others=(), options=None, **config):
-        with served(monkeypatch, reply, others=dict(others)) as server:
+        with served(reply, others=dict(others)) as server:
             writers = {"w": server.model, **{name: server.model_called(name) for name in others}}
             run(
                 Run(
@@ -502,7 +502,7 @@ def test_bad_options_are_refused(tmp_path, row, options, message):
 @pytest.mark.parametrize(
     "rubric", ["webnovel", [f"tow_{leaf}" for leaf in LEAVES]], ids=["webnovel", "tow"]
 )
-def test_rating_by_length_is_the_longer_story(rubric, tmp_path, monkeypatch, pair_table):
+def test_rating_by_length_is_the_longer_story(rubric, tmp_path, pair_table):
     rows = [
         {"prompt": "渡口的故事", "chosen": STORY * (1 + k % 5), "rejected": STORY * (1 + k % 3)}
         for k in range(15)
@@ -511,7 +511,7 @@ def test_rating_by_length_is_the_longer_story(rubric, tmp_path, monkeypatch, pai
     write_table(pair_table(rows), path)
     pairs = read_pairs(path, None, None).headline
     options = {"model": FakeOpenAI.model, "rubric": rubric, "samples": 2}
-    with served(monkeypatch, rate_by_length) as server:
+    with served(rate_by_length) as server:
         rater = RaterSpec("rubric", "rubric", options).load()
         rater.work_in(tmp_path)
         found = judge_pairs(rater, pairs)

@@ -415,7 +415,7 @@ REFUSED = {
     "no model": ({"model_name_or_path": None}, "'model_name_or_path' is None"),
     "choice": ({"lr_scheduler_type": "linnear"}, "linnear"),
     "number": ({"num_train_epochs": "three"}, "'num_train_epochs' is 'three'"),
-    "validation": ({"validation": 1.0}, "validation is 1.0"),
+    "validation": ({"validation": 1.0}, "'validation' is 1.0"),
     "quantised": ({"load_in_4bit": True}, "use_peft"),
     "of transformers": ({"fp16": True, "bf16": True, "use_cpu": True}, "fp16 and bf16"),
 }

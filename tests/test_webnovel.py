@@ -138,14 +138,14 @@ def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
     [(block(3), False, 1), ("无法评分", False, 3), ("无法评分", True, 1)],
 )
 def test_human_chapters_are_rated_and_need_no_synopsis(
-    tmp_path, monkeypatch, capsys, reply, as_published, requests
+    tmp_path, capsys, reply, as_published, requests
 ):
     books = tmp_path / "books.jsonl"
     books.write_text(json.dumps({"request_id": "b", "novel": "无题", "novel_info": ["", ""]}))
     rows = [("human", "b", "writer", f"chapter_{number}", STORY) for number in (1, 2)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
     options = {"books": books, "as_published": as_published}
-    with served(monkeypatch, lambda _: reply) as server:
+    with served(lambda _: reply) as server:
         writers = {"human": turns, "new": server.model}
         judges = {"judge": server.model}
         run(Run("webnovel", tmp_path / "out", writers, judges, options=options, dry_run=True))
@@ -160,11 +160,11 @@ def test_human_chapters_are_rated_and_need_no_synopsis(
     assert "no synopsis" in (tmp_path / "out/rejected.jsonl").read_text()
 
 
-def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, reference, capsys):
+def test_books_of_one_title_are_told_apart_by_id(tmp_path, reference, capsys):
     ids = ["渡口_1.上", "渡口_1.下", "渡口", "渡口 1"]
     options = {"books": write_books(tmp_path / "books.json", ids), "reference": reference}
     models = ({"甲": FakeOpenAI.model}, {"丙": FakeOpenAI.model})
-    with served(monkeypatch, answer) as server:
+    with served(answer) as server:
         run(Run("webnovel", tmp_path / "out", *models, options=options, dry_run=True))
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:-1]]
         # Ten chapters and ten ratings for each book.

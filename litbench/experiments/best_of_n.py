@@ -4,9 +4,10 @@ All figures come from one set of N stories per prompt. Each story is the best of
 n with a known probability (`choice_weights`), so every story is used at every n. Rewards are
 comparable only within a prompt, so gains are relative to the mean of the prompt's stories.
 
-With a second rater, the same weights give its reward of the chosen story. The first rater's gain
-never falls as n grows; where the second's stops rising, a larger n over-optimises the first (Gao,
-Schulman and Hilton, 2023, Scaling laws for reward model overoptimization).
+With a second rater, the same weights give how often it prefers the chosen story to another. The
+first rater's gain never falls as n grows; where the second's preference stops rising, a larger n
+over-optimises the first (Gao, Schulman and Hilton, 2023, Scaling laws for reward model
+overoptimization).
 """
 
 import math
@@ -92,7 +93,6 @@ class Choice:
             guarantees on the best-of-n alignment policy).
         gain: reward of the chosen story minus the mean reward of the prompt's stories.
         words: length of the chosen story over the mean length of the prompt's stories.
-        second_gain: `gain` by the second rater; None without a second rater.
         beats_random: share of the prompt's other stories to which the second rater prefers the
             chosen one, a tie counting one half; None without a second rater.
     """
@@ -101,7 +101,6 @@ class Choice:
     kl: float
     gain: Interval
     words: Interval
-    second_gain: Interval | None
     beats_random: Interval | None
 
 
@@ -169,15 +168,14 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
             return np.array([weight @ value for weight, value in zip(of, values, strict=True)])
 
         gains = expected(stories.rewards - stories.rewards.mean() for stories in prompts)
-        second_gain = beats = None
+        beats = None
         if second:
-            second_gain = mean_interval(expected(of - of.mean() for of in second), names)
             # Rounding may exceed 1. At n = 1 the share is one half by construction.
             shares = np.clip(expected(map(_beats_others, second)), 0.0, 1.0)
             beats = mean_interval(shares, names) if n == 1 else jackknife_interval(shares, names)
         words = mean_interval(expected(lengths), names)
         kl = math.log(n) - (n - 1) / n
-        choices.append(Choice(n, kl, mean_interval(gains, names), words, second_gain, beats))
+        choices.append(Choice(n, kl, mean_interval(gains, names), words, beats))
     return choices
 
 
@@ -306,19 +304,12 @@ _PLOTS = (
         "Reward of the best of n minus the mean of its prompt's stories; it never falls with n.",
     ),
     (
-        "second_gain",
-        0.0,
-        "gain in its reward",
-        "Gain for the second rater",
-        "Gain of the same stories in the second rater's rewards. Where it stops rising, n is too "
-        "large.",
-    ),
-    (
         "beats_random",
         0.5,
         "share preferred",
         "The best of n against a random story",
-        "How often the second rater prefers the best of n to another story of the prompt.",
+        "How often the second rater prefers the best of n to another story of the prompt. Where "
+        "it stops rising, n is too large.",
     ),
     (
         "words",
@@ -338,7 +329,6 @@ def _table(choices: Sequence[Choice]) -> Table:
         "length": lambda one: one.words,
     }
     if choices[0].beats_random is not None:
-        columns["gain in reward,\nsecond rater"] = lambda one: one.second_gain
         columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
     return table_of(choices, columns)
 

@@ -45,7 +45,9 @@ class Interval:
         return cls(**known)
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        # Adding 0.0 removes the sign of a negative zero.
+        mean, low, high = (f"{round(of, 3) + 0.0:.3f}" for of in (self.mean, self.low, self.high))
+        return f"{mean} [{low}, {high}]"
 
 
 @dataclass(frozen=True)

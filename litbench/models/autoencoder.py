@@ -9,9 +9,10 @@ batch are active; afterwards, a threshold gives the same mean number of active u
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError, ModelError
@@ -42,20 +43,17 @@ class AutoencoderOptions:
     units: int = 32
     active: int = 4
     prefixes: list[int] = field(default_factory=lambda: [8, 32])
-    learning_rate: float = 5e-4
-    batch_size: int = 512
-    epochs: int = 100
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    batch_size: Annotated[int, Field(gt=0)] = 512
+    epochs: Annotated[int, Field(gt=0)] = 100
 
-    def check(self) -> None:
-        """Raise a ConfigError for invalid options."""
+    def __post_init__(self) -> None:
         ends = [0, *self.prefixes]
         if not 0 < self.active <= self.units or ends != sorted(set(ends)) or ends[-1] != self.units:
             raise ConfigError(
                 f"autoencoder: units is {self.units}, active {self.active} and prefixes "
                 f"{self.prefixes}: give active <= units and increasing prefixes up to units"
             )
-        if min(self.batch_size, self.epochs, self.learning_rate) <= 0:
-            raise ConfigError("autoencoder: give a batch_size, epochs and learning_rate above 0")
 
     def batch_for(self, examples: int) -> int:
         """The batch size for a training set of `examples` examples."""
@@ -122,7 +120,6 @@ def fit_autoencoder(
     """
     import torch  # noqa: PLC0415
 
-    options.check()
     if len(train) < 2 or not np.square(validation).sum() > 0 or not np.square(train).sum() > 0:
         raise DataError(
             f"{len(train)} differences to train an autoencoder and {len(validation)} to validate "

