@@ -3,8 +3,8 @@
     litbench data import hanna --from FOLDER
     python data_prep/import.py --config mine.yaml
 
-Without `from`, the set's files are fetched from their origin into `out/files`, and those whose
-SHA-256 the entry has are checked. With it, a local copy is read.
+Without `from`, the set's files are fetched from their origin into `out/files`; an interrupted
+download resumes, and files whose SHA-256 the entry has are checked. With it, a local copy is read.
 Without `name`, the sets are listed. Their entries are in litbench/datasets.yaml; a set of your own
 is an entry of the same form in a file named by `registry`.
 

@@ -18,11 +18,13 @@ import os
 import signal
 import sys
 import typing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
 
 from litbench import __version__
 from litbench.config import Positional, nearest, report_errors, run_program
@@ -294,19 +296,19 @@ class Serve(RaterKeys):
         port: port to listen on; 0: any free port.
         allowed_host: accept this Host header; repeatable; default: local names on 127.0.0.1,
             otherwise any name.
-        body_bytes: maximum size of a request body; default: 4 MiB.
-        waiting_stories: maximum stories in a request and in the queue; default: 4096.
-        read_s: maximum seconds to receive a request, plus 1 per 16 KiB; default: 10.
-        timeout_s: maximum time to answer a request, in seconds; default: 60.
+        body_bytes: maximum size of a request body.
+        waiting_stories: maximum stories in a request and in the queue.
+        read_s: maximum seconds to receive a request, plus 1 per 16 KiB.
+        timeout_s: maximum time to answer a request, in seconds.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     allowed_host: list[str] = field(default_factory=list)
-    body_bytes: int | None = None
-    waiting_stories: int | None = None
-    read_s: float | None = None
-    timeout_s: float | None = None
+    body_bytes: PositiveInt = 4 * 2**20
+    waiting_stories: PositiveInt = 4_096
+    read_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60
 
 
 def serve(config: Serve) -> None:
@@ -328,8 +330,9 @@ def serve(config: Serve) -> None:
         )
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    given = {one.name: getattr(config, one.name) for one in fields(server.ServerLimits)}
-    limits = server.ServerLimits(**{key: n for key, n in given.items() if n is not None})
+    limits = server.ServerLimits(
+        config.body_bytes, config.waiting_stories, config.read_s, config.timeout_s
+    )
     spec = config.spec()
     name = spec.kind if config.model is None else Path(config.model).resolve().name
     hosts = server.accepted_hosts(config.host, config.allowed_host)

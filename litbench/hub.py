@@ -6,12 +6,13 @@ that commit.
 """
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -29,6 +30,8 @@ _FILE_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".json", ".zst", ".gz"
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 # Rows per batch: about one row group of a published set, tens of megabytes of stories.
 _ROWS = 4_096
+# Bytes per request of a download.
+_CHUNK = 1 << 23
 # Without a connection, an error comes after so many seconds.
 _SECONDS = 5
 _SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
@@ -140,6 +143,74 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
             loaded = next(iter(loaded.values()))
         for table in loaded.with_format("arrow").iter(batch_size=_ROWS):
             yield from table.replace_schema_metadata(None).to_batches()
+
+
+def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
+    """Download a file through fsspec, such as https://... or hf://datasets/OWNER/NAME/FILE.
+
+    A download that was interrupted resumes at its first missing byte, if the server still has the
+    same version of the file and serves ranges.
+
+    Args:
+        url: address of the file.
+        path: where to write it; an existing file is replaced once the new one is complete.
+        sha256: expected digest; None if it is not known.
+
+    Returns:
+        The SHA-256 of the file.
+
+    Raises:
+        DataError: the file cannot be fetched, or does not match `sha256`.
+    """
+    try:
+        import fsspec  # noqa: PLC0415
+
+        system, place = fsspec.url_to_fs(url)
+        info = system.info(place)
+        size = info.get("size")
+        version = [info.get(key) for key in ("ETag", "blob_id", "size")]
+        name = hashlib.sha256(repr((url, version)).encode()).hexdigest()[:16]
+        part = path.with_name(f".{path.name}-{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for other in path.parent.glob(f".{path.name}-*"):
+            # Parts of other versions.
+            if other != part:
+                other.unlink()
+        try:
+            _append(system, place, part)
+        except ValueError:
+            # The server serves no ranges.
+            part.unlink()
+            _append(system, place, part)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "data") from error
+    except Exception as error:  # fsspec's file systems raise many types
+        raise DataError(
+            f"cannot fetch {url} ({type(error).__name__}: {error}): check the address and the "
+            "network; run the same command again to resume"
+        ) from error
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if (size is not None and part.stat().st_size != size) or sha256 not in (None, found):
+        part.unlink()
+        raise DataError(
+            f"{url} is damaged or of another revision: its sha256 is {found}, not {sha256}; fetch "
+            "it again, or correct the entry"
+        )
+    part.replace(path)
+    return found
+
+
+def _append(system: Any, place: str, part: Path) -> None:
+    """Append the bytes of a file that `part` lacks; ValueError if the server serves no ranges."""
+    done = part.stat().st_size if part.exists() else 0
+    # One request for a whole file, a request per chunk for the rest of one.
+    options = {"block_size": _CHUNK, "cache_type": "none"} if done else {"block_size": 0}
+    with part.open("ab") as file, system.open(place, "rb", **options) as source:
+        if done:
+            source.seek(done)
+        while chunk := source.read(_CHUNK):
+            file.write(chunk)
 
 
 def fetch_model(name: str, *, with_code: bool = False) -> Path:

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from litbench.errors import ModelError
-from litbench.experiments.preferences import (
-    agreement_rows,
-    credits_of,
-)
+from litbench.experiments.preferences import agreement_rows, credits_of, surface_correlations
 from litbench.judges import units
 from litbench.judges.units import (
     choose_pairs,
@@ -22,9 +19,9 @@ from litbench.judges.units import (
 )
 from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg
-from litbench.metrics.surface import surface_label, surface_of
 from litbench.models import autoencoder
 from litbench.models.autoencoder import AutoencoderOptions, fit_autoencoder
+from litbench.models.features import FEATURES
 from litbench.models.linear_preference import choose_strength, fit_linear_preference, logistic
 
 QUICK = AutoencoderOptions(units=12, active=2, prefixes=[4, 12], epochs=30, learning_rate=1e-2)
@@ -228,16 +225,10 @@ def test_fidelity_is_of_signs_and_chance_is_a_half():
 
 
 def test_what_is_counted_follows_the_sign_of_the_unit():
-    words = [(frozenset({"moon", "the"}), frozenset({"desk", "the"}))] * 4
-    values = np.array([1.0, 1.0, 1.0, 2.0])
-    surface = surface_of(values, np.array([[1.0], [1.0], [1.0], [3.0]]), ["commas"], words)
-    assert surface.more == ["moon"]
-    assert surface.less == ["desk"]
-    assert surface.correlations == {"commas": 1.0}
-    turned = surface_of(-values, np.array([[1.0], [1.0], [1.0], [3.0]]), ["commas"], words)
-    assert (turned.more, turned.less) == (["desk"], ["moon"])
-    assert turned.correlations == {"commas": -1.0}
-    assert "“moon”" in surface_label(surface)
+    values, differences = np.array([1.0, 1.0, 1.0, 2.0]), np.zeros((4, len(FEATURES)))
+    differences[:, list(FEATURES).index("commas")] = [1, 1, 1, 3]
+    assert surface_correlations(values, differences) == {"commas": 1.0}
+    assert surface_correlations(-values, differences) == {"commas": -1.0}
 
 
 def test_describing_and_testing_pairs_share_no_prompt():

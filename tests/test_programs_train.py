@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -199,18 +200,31 @@ def test_only_rank_0_writes(train, tmp_path, monkeypatch, load_program):
     assert not list((tmp_path / "run").glob("*"))
 
 
-def test_trackers_get_config_and_metrics(train):
+def test_trackers_get_config_and_held_out_result(train, tmp_path, monkeypatch):
+    """Several at once; wandb offline where it has no key, and a key in no file."""
+    pytest.importorskip("wandb")
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
         EventAccumulator,
     )
 
-    folder = train(report_to=["tensorboard"], validation=0.2)
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "TENSORBOARD_LOGGING_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    folder = train(report_to=["wandb", "tensorboard"], evaluation_split="test", validation=0.2)
+    (file,) = tmp_path.rglob("run-*.wandb")
+    until = time.monotonic() + 20
+    while b"agreement_low" not in (written := file.read_bytes()) and time.monotonic() < until:
+        time.sleep(0.1)  # wandb's own process writes
+    keys = ["pairs", "split", "validation", "lora_r", "learning_rate", "hidden_size"]
+    metrics = ["train/accuracy", "train/margin", "train/num_tokens", "eval/accuracy", "eval/loss"]
+    for name in [*keys, *metrics, "test/agreement_mean", "test/agreement_low"]:
+        assert name.encode() in written, name
+    assert re.search(rb'"?max_length"?\W+64\b', written)
     board = EventAccumulator(str(next(folder.rglob("events.out.tfevents*")).parent))
     board.Reload()
-    metrics = {"train/accuracy", "train/margin", "train/num_tokens", "eval/accuracy", "eval/loss"}
-    assert metrics <= set(board.Tags()["scalars"])
-    assert b'"max_length": 64' in board.Tensors("args/text_summary")[0].tensor_proto.string_val[0]
+    assert {"train/accuracy", "test/agreement_mean"} <= set(board.Tags()["scalars"])
     assert not list(folder.glob("checkpoints-*"))
 
 

@@ -10,6 +10,7 @@ import yaml
 from fake_hub import FakeHub, parquet_bytes
 from loopback import Handler, Loopback
 
+from litbench import hub
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS
 from litbench.sources.registry import PublishedFile, fetch, import_dataset, read_registry
@@ -154,6 +155,10 @@ def test_a_set_of_ones_own_is_an_entry(tmp_path, program):
         ({"kind": "poem"}, "set mine: key 'kind' is 'poem'"),
         ({"pairing": {"min_scor": 3}}, "did you mean 'min_score'"),
         ({"stories": None}, "give one of pairs, ratings and stories"),
+        (
+            {"stories": None, "ratings": {"stories": "a", "people": {"table": "b", "ratr": "c"}}},
+            "unknown key 'people.ratr': did you mean 'people.rater'",
+        ),
     ],
 )
 def test_a_wrong_entry_is_refused_when_it_is_read(change, message, tmp_path):
@@ -170,12 +175,13 @@ def test_a_wrong_entry_is_refused_when_it_is_read(change, message, tmp_path):
 
 
 class Repositories(Loopback):
-    """A host of repositories: serves `/raw/REVISION/PATH`, after so many bytes no more."""
+    """A host of repositories: serves `/raw/REVISION/PATH`, and ranges unless `ranges` is false."""
 
     def __init__(self, files):
         self.files = files
+        self.ranges = True
         self.most = None
-        self.asked = 0
+        self.asked = []
         super().__init__(RepositoriesHandler)
 
 
@@ -186,20 +192,36 @@ class RepositoriesHandler(Handler):
         if content is None:
             self.send_error(404)
             return
-        fake.asked += 1
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
+        asked = self.headers.get("Range") if fake.ranges else None
+        start, stop = 0, len(content)
+        if asked:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(int(last or len(content)) + 1, len(content))
+        if self.command == "GET":
+            fake.asked.append(start)
+        self.send_response(206 if asked else 200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        if fake.ranges:
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
+        self.send_header("Content-Length", str(stop - start))
         self.end_headers()
-        self.wfile.write(content[: fake.most])
-        if fake.most is not None:
-            # The connection ends in the middle of the file.
-            self.close_connection = True
-            self.connection.close()
+        if self.command == "GET":
+            if fake.most is not None and stop > fake.most:
+                # The connection ends in the middle of the file.
+                self.wfile.write(content[start : fake.most])
+                self.close_connection = True
+                self.connection.close()
+                return
+            self.wfile.write(content[start:stop])
+
+    do_HEAD = do_GET
 
 
 @pytest.fixture
-def host():
+def host(monkeypatch):
     """A host with two revisions of a file, and a set that it publishes."""
+    monkeypatch.setattr(hub, "_CHUNK", 100_000)
     files = {f"{name}/data/rows.bin": name.encode() * 750_000 for name in ("HEAD", "0ld1")}
     with Repositories(files) as server:
         file = PublishedFile("data/rows.bin")
@@ -207,32 +229,44 @@ def host():
         yield server, replace(SETS["wqrm"], origin=origin, revision=None, files={"rows.bin": file})
 
 
-def test_only_whole_files_are_kept_and_not_fetched_again(host, tmp_path):
+@pytest.mark.parametrize("ranges", [True, False])
+def test_an_interrupted_download_resumes(host, ranges, tmp_path):
     server, dataset = host
+    server.ranges = ranges
     server.most = 2_000_000
-    with pytest.raises(DataError, match="run the same command again"):
+    with pytest.raises(DataError, match="run the same command again to resume"):
         fetch("mine", dataset, tmp_path)
-    assert not list(tmp_path.iterdir())
-    server.most = None
+    assert not (tmp_path / "rows.bin").exists()
+    server.most, server.asked = None, []
     path = fetch("mine", dataset, tmp_path)["rows.bin"]
     content = server.files["HEAD/data/rows.bin"]
     assert path.read_bytes() == content
+    first = server.asked[0] if ranges else server.asked[-1]
+    assert (0 < first <= 2_000_000) if ranges else (first == 0), "only the missing bytes are asked"
     (noted,) = json.loads((tmp_path / "origin.json").read_text()).values()
     assert noted == {
         "url": f"{dataset.origin}/raw/HEAD/data/rows.bin",
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    asked = server.asked
+    server.asked = []
     fetch("mine", dataset, tmp_path)
-    assert server.asked == asked, "what is there is not fetched again"
+    assert not server.asked, "what is there is not fetched again"
     path.write_bytes(b"damaged")
     fetch("mine", dataset, tmp_path)
     assert path.read_bytes() == content
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["origin.json", "rows.bin"]
 
 
-def test_a_file_of_another_revision_is_refused(host, tmp_path):
+def test_a_file_of_another_revision_is_not_mixed_in(host, tmp_path):
     server, dataset = host
+    server.most = 2_000_000
+    with pytest.raises(DataError):
+        fetch("mine", dataset, tmp_path)
+    server.most = None
+    # The newest revision is another one by now.
+    server.files["HEAD/data/rows.bin"] = b"NEW!" * 750_000
+    fetch("mine", dataset, tmp_path)
+    assert (tmp_path / "rows.bin").read_bytes() == b"NEW!" * 750_000
     old = hashlib.sha256(server.files["0ld1/data/rows.bin"]).hexdigest()
     pinned = PublishedFile("data/rows.bin", old)
     fetch("mine", replace(dataset, revision="0ld1", files={"rows.bin": pinned}), tmp_path)

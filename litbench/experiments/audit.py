@@ -4,9 +4,8 @@ The method is in `litbench.experiments.audit_findings` (the set) and `audit_rate
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from litbench.config import Positional, Runtime
 from litbench.entries import RaterSpec, files_of
 from litbench.errors import ConfigError
-from litbench.evaluation.benchmark import rater_entry
+from litbench.evaluation.benchmark import Benchmark, rater_entry
 from litbench.evaluation.loop import compare_annotators
 from litbench.experiments.audit_cues import SIDES
 from litbench.experiments.audit_findings import (
@@ -29,6 +28,7 @@ from litbench.experiments.audit_findings import (
     audit_pairs,
 )
 from litbench.experiments.audit_rater import RaterAudit, audit_rater, rater_section
+from litbench.experiments.probes import ProbesConfig
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
@@ -134,18 +134,8 @@ def audit(config: Audit) -> None:
     if config.dry_run or not artifact.is_current():
         rater = None
         if spec is not None:
-            rater = audit_rater(
-                spec.name,
-                spec.plain(),
-                Path(folder.files["pairs"]),
-                config.out,
-                split=config.split,
-                columns=config.columns(),
-                most_pairs=config.most_pairs,
-                probe_prompts=config.probe_prompts,
-                seed=config.seed,
-                dry_run=config.dry_run,
-            )
+            benchmark, probes = _of_rater(config, spec, Path(folder.files["pairs"]))
+            rater = audit_rater(spec.name, benchmark, probes, config.seed)
         if config.dry_run:
             return
         files = audit_files(
@@ -162,6 +152,35 @@ def audit(config: Audit) -> None:
         artifact.finish()
     print((config.out / "audit.txt").read_text(encoding="utf-8"), end="")
     print(f"page: {page}")
+
+
+def _of_rater(config: Audit, spec: RaterSpec, pairs: Path) -> tuple[Benchmark, ProbesConfig | None]:
+    """What the rater judges: the pairs, and changed stories."""
+    raters = {spec.name: spec.plain()}
+    shared: dict[str, Any] = {
+        "split": config.split,
+        "on_training_prompts": "flag",
+        "dry_run": config.dry_run,
+        **config.columns(),
+    }
+    benchmark = Benchmark(
+        pairs=pairs,
+        out=config.out / "rater",
+        raters={"longer": {"kind": "longer"}, **raters},
+        most_pairs=config.most_pairs,
+        **shared,
+    )
+    probes = ProbesConfig(
+        pairs=pairs,
+        out=config.out / "probes",
+        raters=raters,
+        per_prompt=1,
+        prompts=config.probe_prompts,
+        strengths=[1.0],
+        seed=config.seed,
+        **shared,
+    )
+    return benchmark, probes if config.probe_prompts else None
 
 
 def audit_files(
@@ -249,26 +268,18 @@ def audit_json(
     found: SetAudit, findings: Sequence[Finding], rater: RaterAudit | None
 ) -> dict[str, Any]:
     """The audit as JSON values, for cards and passports; unknown numbers are null."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: known(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [known(one) for one in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     cues = {
         one.cue.name: {
-            "agreement": asdict(one.agreement),
-            "effect": asdict(one.alone),
-            "held_fixed": asdict(one.held_fixed),
+            "agreement": one.agreement,
+            "effect": one.alone,
+            "held_fixed": one.held_fixed,
             "p_holm": one.p_holm,
             "is_stated": one.is_stated,
         }
         for one in found.results
     }
-    content = {
-        "findings": [asdict(one) for one in findings],
+    content: dict[str, Any] = {
+        "findings": list(findings),
         "nothing_found": None if findings else nothing_found(found),
         "set": found.size,
         "tests": found.tests,
@@ -276,26 +287,23 @@ def audit_json(
         "detectable_difference": found.detectable_difference,
         "cues": cues,
         "leakage": found.leakage,
-        "two_annotators": found.annotators and asdict(found.annotators.two_annotators),
-        "two_decided": found.annotators and asdict(found.annotators.two_decided),
+        "two_annotators": found.annotators and found.annotators.two_annotators,
+        "two_decided": found.annotators and found.annotators.two_decided,
         "alpha": found.annotators and found.annotators.alpha,
-        "ceiling": found.ceiling and asdict(found.ceiling),
+        "ceiling": found.ceiling,
         "notes": found.notes,
     }
     if rater is not None:
         content["rater"] = plain(rater.row) | {
-            "prefers_longer": asdict(rater.prefers_longer),
-            "labels_longer": asdict(rater.labels_longer),
-            "against_length": rater.against_length and asdict(rater.against_length),
-            "mimic": rater.mimic and asdict(rater.mimic),
+            "prefers_longer": rater.prefers_longer,
+            "labels_longer": rater.labels_longer,
+            "against_length": rater.against_length,
+            "mimic": rater.mimic,
             "reproduced": rater.reproduced,
-            "groups": {
-                name: {value: asdict(one) for value, one in of.items()}
-                for name, of in rater.groups.items()
-            },
+            "groups": rater.groups,
             "fooled_by": [one.probe for one in rater.probes if one.is_fooled],
         }
-    return dict(known(content))
+    return dict(plain(content))
 
 
 def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:

@@ -1,8 +1,7 @@
 """The audit's second part: what a rater, or the judge of a benchmark, measures on a set."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,63 +66,25 @@ class RaterAudit:
 
 
 def audit_rater(
-    name: str,
-    entry: Mapping[str, Any],
-    pairs: Path,
-    out: Path,
-    *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    most_pairs: int | None = None,
-    probe_prompts: int = 20,
-    seed: int = 0,
-    dry_run: bool = False,
+    name: str, benchmark: Benchmark, probes: ProbesConfig | None, seed: int = 0
 ) -> RaterAudit | None:
     """Judge the pairs and the probes, or read what an earlier run has judged.
 
     Args:
         name: name of the rater.
-        entry: its entry, see `litbench.entries`.
-        pairs: pairs file, or a name on the Hub.
-        out: folder; verdicts are written into `rater`, probes into `probes`.
-        split: only pairs of this split.
-        columns: columns of the pairs, see `litbench.sources.pairs.read_any_pairs`.
-        most_pairs: maximum number of pairs, drawn over prompts.
-        probe_prompts: number of prompts whose stories are changed; 0 leaves probes out.
-        seed: seed of folds and changes.
-        dry_run: only estimate the cost; returns None.
+        benchmark: of the rater on the pairs; a dry run only estimates the cost and returns None.
+        probes: of the rater on changed stories; None leaves them out.
+        seed: seed of folds.
     """
-    benchmark = Benchmark(
-        pairs,
-        out / "rater",
-        {"longer": {"kind": "longer"}, name: dict(entry)},
-        split=split,
-        most_pairs=most_pairs,
-        on_training_prompts="flag",
-        dry_run=dry_run,
-    )
-    named: dict[str, Any] = dict(columns or {})
-    evaluations = run_benchmark(replace(benchmark, **named), "litbench audit")
-    if probe_prompts:
-        probing = ProbesConfig(
-            pairs,
-            out / "probes",
-            {name: dict(entry)},
-            split=split,
-            per_prompt=1,
-            prompts=probe_prompts,
-            strengths=[1.0],
-            seed=seed,
-            on_training_prompts="flag",
-            dry_run=dry_run,
-        )
-        run_probes(replace(probing, **named), "litbench audit")
-    if dry_run:
+    evaluations = run_benchmark(benchmark, "litbench audit")
+    if probes is not None:
+        run_probes(probes, "litbench audit")
+    if benchmark.dry_run:
         return None
     evaluation = evaluations[""]
     row = next(one for one in evaluation.rows if one.rater == name)
-    probes = read_probe_results(out / "probes")[name] if probe_prompts else []
-    return summarise(row, evaluation.verdicts, evaluation.pairs.headline, probes, seed)
+    found = [] if probes is None else read_probe_results(probes.out)[name]
+    return summarise(row, evaluation.verdicts, evaluation.pairs.headline, found, seed)
 
 
 def summarise(

@@ -33,7 +33,6 @@ from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
-from litbench.metrics.surface import Surface, distinct_words, surface_label, surface_of
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
 from litbench.models.embeddings import EmbeddingOptions, embed
 from litbench.models.features import FEATURES, feature_matrix
@@ -69,6 +68,8 @@ from litbench.text import clean_name, digest
 _LONGER = "the longer story"
 # Share of the prompts for early stopping of an autoencoder.
 _VALIDATION_SHARE = 0.1
+# Surface features that are named for a unit.
+_CORRELATIONS = 6
 
 
 @dataclass
@@ -136,7 +137,7 @@ class UnitRow:
         preferred: among these, how often the side with more of the unit is the chosen one.
         description: description by a model; None if no model was asked or the model had none.
         fidelity: fidelity of the description.
-        surface: surface features and words.
+        surface: its strongest correlations with differences of surface features.
     """
 
     unit: int
@@ -146,7 +147,7 @@ class UnitRow:
     preferred: Interval
     description: str | None
     fidelity: Fidelity | None
-    surface: Surface
+    surface: dict[str, float]
 
     @property
     def is_significant(self) -> bool:
@@ -155,10 +156,13 @@ class UnitRow:
 
     @property
     def label(self) -> str:
-        """The description, or the surface label without one, on one line."""
-        if self.description is None:
-            return surface_label(self.surface)
-        return clean_name(self.description)
+        """The description, or the counts that go with the unit without one, on one line."""
+        return self.counted if self.description is None else clean_name(self.description)
+
+    @property
+    def counted(self) -> str:
+        """The two surface features that correlate most."""
+        return "; ".join(f"{name} {r:+.2f}" for name, r in list(self.surface.items())[:2])
 
     def as_row(self) -> dict[str, Any]:
         """The unit as a row of units.csv."""
@@ -166,7 +170,7 @@ class UnitRow:
         return {name: getattr(self, name) for name in names} | {
             "pairs": self.preferred.n,
             "fidelity": self.fidelity and self.fidelity.agreement,
-            "surface": surface_label(self.surface),
+            "surface": self.counted,
         }
 
 
@@ -227,7 +231,7 @@ def unit_rows(
     coefficients: Sequence[Interval],
     p_values: Sequence[float],
     described: Mapping[int, tuple[str, Fidelity | None]],
-    surfaces: Mapping[int, Surface],
+    surfaces: Mapping[int, dict[str, float]],
 ) -> list[UnitRow]:
     """The table of units that are ever active, largest coefficients first."""
     adjusted = benjamini_hochberg(p_values)
@@ -350,6 +354,22 @@ def sign_pairs(table: pa.Table, seed: int) -> Pairs:
     )
 
 
+def surface_correlations(values: np.ndarray, differences: np.ndarray) -> dict[str, float]:
+    """A unit's strongest correlations with the surface features of the differences, by name.
+
+    Args:
+        values: values of the unit; shape (n,).
+        differences: shape (n, features), in the order of FEATURES.
+    """
+    found = {
+        name: round(float(np.corrcoef(values, column)[0, 1]), 3)
+        for name, column in zip(FEATURES, differences.T, strict=True)
+        if np.ptp(column) > 1e-12 and np.ptp(values) > 0
+    }
+    strongest = sorted(found, key=lambda name: (-abs(found[name]), name))[:_CORRELATIONS]
+    return {name: found[name] for name in strongest}
+
+
 def train_units(
     differences: np.ndarray, keys: np.ndarray, config: PreferencesConfig, seed: int
 ) -> Autoencoder:
@@ -444,9 +464,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
             seed=config.seed,
             answers=config.out / "answers",
         )
-    words_of = {text: distinct_words(text) for text in texts}
-    words = [(words_of[one], words_of[other]) for one, other in pairs.sides]
-    surfaces = {unit: surface_of(units[:, unit], pairs.surface, FEATURES, words) for unit in active}
+    surfaces = {unit: surface_correlations(units[:, unit], pairs.surface) for unit in active}
     study = PreferenceStudy(
         pairs=len(keys),
         prompts=len(set(keys)),
@@ -577,10 +595,7 @@ def write_preferences(
     to_read = [
         Section(
             f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
-            "Correlations: "
-            f"{', '.join(f'{name} {r:+.2f}' for name, r in row.surface.correlations.items())}. "
-            f"Words of the side with more: {', '.join(row.surface.more) or 'none'}; with less: "
-            f"{', '.join(row.surface.less) or 'none'}.",
+            f"Correlations: {', '.join(f'{name} {r:+.2f}' for name, r in row.surface.items())}.",
             parts=examples[row.unit],
             fold=False,
             name=f"unit-{row.unit}",
@@ -645,9 +660,8 @@ def _embedding_warnings(notes: Mapping[str, Any]) -> list[str]:
 
 def _units_note(by: str | None) -> str:
     described = (
-        "No model described the units. Their labels are counts on the pairs on which they are "
-        "active: correlations with surface features, and words that occur only on the side with "
-        "more of the unit. These are hints, not descriptions."
+        "No model described the units. Their labels are the surface features that correlate most "
+        "with them: hints, not descriptions."
     )
     if by:
         described = (
@@ -683,7 +697,7 @@ def _agreement_table(study: PreferenceStudy) -> Table:
 
 def _units_table(units: Sequence[UnitRow], by: str | None) -> Table:
     def about(row: UnitRow) -> Cell:
-        small = [f"counted: {surface_label(row.surface)}"] if by else []
+        small = [f"counted: {row.counted}"] if by else []
         return Cell(row.label, small, is_text=True)
 
     def fidelity(row: UnitRow) -> Cell:

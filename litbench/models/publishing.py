@@ -63,6 +63,12 @@ def train_and_write(
             return
         model.columns = find_pair_columns(path, columns)
         run = write_trained_model(artifact, model, pairs, held_out, checkpoints)
+        rows = (run["evaluation"] or {"raters": []})["raters"]
+        own: dict[str, Any] = next(
+            (row["agreement"] for row in rows if row["kind"] == model.kind), {}
+        )
+        found = {f"test_agreement_{name}": own.get(name) for name in ("mean", "low", "high")}
+        config.report({name: value for name, value in found.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
     if is_main_process():
         push_model(out / "model", config)

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -144,6 +144,9 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
             self.load_best_model_at_end, self.save_total_limit = True, 2
         ModelConfig.__post_init__(self)
         super(ModelConfig, self).__post_init__()
+
+    def report(self, values: Mapping[str, float]) -> None:
+        """Log values to the run's trackers and close them; set by `train`."""
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """Number of warm-up steps; at least one step comes after them."""
@@ -367,6 +370,8 @@ def train(
     """
     data, validation = parts
     args = copy.copy(options)
+    # Set by an earlier training, and not serialisable with the arguments in checkpoints.
+    vars(args).pop("report", None)
     micro_batches = len(data.rows) // args.world_size
     if not micro_batches or (args.validation and not len(validation.rows)):
         raise DataError(
@@ -379,6 +384,7 @@ def train(
     args.max_length = None
     # Without this one process would use all visible GPUs, which trl refuses.
     args._n_gpu = min(1, args.n_gpu)
+    _prepare_trackers(args)
     peft_config = get_peft_config(options)
     if peft_config is not None:
         peft_config.exclude_modules = no_towers(model)
@@ -419,12 +425,8 @@ def train(
         with translate_disk_full(folder):
             trainer.save_model(str(folder / "trained"))
     found = _record(trainer, options, data, validation)
+    options.report = _reporter(trainer)
     trainer.accelerator.wait_for_everyone()
-    if "wandb" in args.report_to:
-        # Otherwise the next fold's training would log to this run.
-        import wandb  # noqa: PLC0415
-
-        wandb.finish()
     # Only rank 0 evaluates and writes.
     trainer.accelerator.end_training()
     # Otherwise transformers would load the model in shards again.
@@ -470,7 +472,9 @@ def train_inside(
     ready: Any = copy.copy(options)
     if "seed" not in options.given:
         ready.seed = seed
-    return train_model(pairs, ready, folder, name)
+    made = train_model(pairs, ready, folder, name)
+    ready.report({})
+    return made
 
 
 def _keep_sums_in_32_bits(trainer: Any) -> None:
@@ -480,6 +484,35 @@ def _keep_sums_in_32_bits(trainer: Any) -> None:
     trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32
     )
+
+
+def _prepare_trackers(args: Any) -> None:
+    """Run wandb offline if it has no API key."""
+    if "wandb" in args.report_to and is_main_process():
+        import wandb  # noqa: PLC0415
+
+        mode: Any = os.environ.get("WANDB_MODE")
+        if mode is None and not wandb.login(prompt=False):
+            mode = "offline"
+        project, quietly = os.environ.get("WANDB_PROJECT", "litbench"), wandb.Settings(silent=True)
+        wandb.init(project=project, name=args.run_name, mode=mode, settings=quietly)
+
+
+def _reporter(trainer: Any) -> Callable[[Mapping[str, float]], None]:
+    handler, args, state = trainer.callback_handler, trainer.args, trainer.state
+    control = trainer.control
+    for part in ("model", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"):
+        setattr(handler, part, None)
+
+    def report(values: Mapping[str, float]) -> None:
+        handler.on_log(args, state, control, dict(values))
+        if "wandb" in args.report_to:
+            # Otherwise the next fold's training would log to this run.
+            import wandb  # noqa: PLC0415
+
+            wandb.finish()
+
+    return report
 
 
 def is_main_process() -> bool:

@@ -9,21 +9,19 @@ texts are fetched from their origin or read from a local copy; LitBench ships no
 
 import importlib.resources
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from litbench.config import build, nearest, read_yaml
 from litbench.curation.pair_making import PairMaking, make_pairs
 from litbench.curation.story_making import StoryMaking, make_stories
-from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.hub import parse_name
+from litbench.errors import ConfigError, DataError
+from litbench.hub import fetch_file, parse_name
 from litbench.sources.pairs import PairImport, import_pairs
 from litbench.sources.ratings import RatingImport, import_ratings
-from litbench.store import file_digest, write_atomically, write_json
+from litbench.store import file_digest, write_json
 
 # Placeholder in an entry's import: the data set on the Hub, or a local copy of it.
 _ORIGIN = "origin"
@@ -137,7 +135,7 @@ def find_dataset(sets: Mapping[str, Dataset], name: str) -> Dataset:
 def fetch(name: str, dataset: Dataset, folder: Path) -> dict[str, Path]:
     """Download the files of a set into `folder`, unless they are there; return their paths.
 
-    `origin.json` notes the address and the digest of each file.
+    `origin.json` notes the address and the digest of each file. An interrupted download resumes.
 
     Raises:
         DataError: the origin does not publish a file in this form, or cannot be reached, or a file
@@ -162,32 +160,9 @@ def fetch(name: str, dataset: Dataset, folder: Path) -> dict[str, Path]:
         is_same = noted.get("url") == url and file.sha256 in (None, noted["sha256"])
         if not (is_same and path.is_file() and file_digest(path) == noted["sha256"]):
             print(f"fetching {url}")
-            write_atomically(path, partial(_download, url, file.sha256))
-            known[local] = {"url": url, "sha256": file_digest(path)}
+            known[local] = {"url": url, "sha256": fetch_file(url, path, file.sha256)}
             write_json(known, record)
     return {local: folder / local for local in dataset.files}
-
-
-def _download(url: str, sha256: str | None, path: Path) -> None:
-    """Write the file at https://... or hf://... to `path`; DataError if its digest is another."""
-    try:
-        import fsspec  # noqa: PLC0415
-
-        # Without blocks, the file is one stream, which needs no server of ranges.
-        with fsspec.open(url, "rb", block_size=0) as source, path.open("wb") as file:
-            shutil.copyfileobj(source, file)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "data") from error
-    except Exception as error:  # fsspec's file systems raise many types
-        raise DataError(
-            f"cannot fetch {url} ({type(error).__name__}: {error}): check the address and the "
-            "network, and run the same command again"
-        ) from error
-    if sha256 not in (None, found := file_digest(path)):
-        raise DataError(
-            f"{url} is damaged or of another revision: its sha256 is {found}, not {sha256}; fetch "
-            "it again, or correct the entry"
-        )
 
 
 def find_copy(name: str, dataset: Dataset, copy: Path) -> dict[str, Path]:
