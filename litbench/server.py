@@ -71,7 +71,7 @@ def _hash_of(tag: str) -> str:
 # The page runs its own script and style, and talks to this server only.
 _PAGE_POLICY = (
     f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
