@@ -42,9 +42,9 @@ PLANTS: dict[str, tuple[str, ...]] = {
     "merged_ids": ("prompt_ids",),
     "label_noise": ("label_noise",),
 }
-# Plants that are counted, and so need no power.
 # A set has none up to so many plants.
 _MOST_PLANTS = 2
+# Plants that are counted, and so need no power.
 _COUNTED = ("duplicates", "merged_ids")
 _FALSE = "false alarms"
 
