@@ -9,15 +9,16 @@ model `recorded/OUT/turns.parquet` then answers as published, as a writer or as 
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
+from pydantic import Field
 
-from litbench.config import Input, build, run_program
-from litbench.errors import ConfigError, DataError
+from litbench.config import Input, run_program
+from litbench.errors import DataError
 from litbench.ingest import RejectedRows, read_foreign
 from litbench.records import TURNS
 from litbench.store import Artifact
@@ -50,21 +51,18 @@ class Config:
 
     table: Annotated[str, Input]
     out: Path
-    selects: list[dict[str, Any]] = field(default_factory=list)
+    selects: Annotated[list[Select], Field(min_length=1)]
 
 
 def main(config: Config) -> None:
     """Read the table once per select, and write the turns."""
-    selects = [build(Select, select, "selects") for select in config.selects]
-    if not selects:
-        raise ConfigError("selects is empty: say which rows become turns")
     artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return
     rejected_rows = RejectedRows()
     names = TURNS.arrow().names
     read = []
-    for select in selects:
+    for select in config.selects:
         columns = {"sample": "0", "outcome": "'answered'", **select.columns}
         table = read_foreign(
             config.table,

@@ -18,7 +18,15 @@ from litbench.errors import ConfigError, DataError, MissingExtraError, ModelErro
 from litbench.judges.client import WITHHELD, Traffic, estimate_tokens, without_secrets
 from litbench.judges.prices import Price
 from litbench.judges.session import JUDGE, Models, Role, ask
-from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_of, local_folder
+from litbench.judges.store import (
+    Answer,
+    AnswerStore,
+    Attempt,
+    Sampling,
+    identity,
+    keys_of,
+    local_folder,
+)
 from litbench.store import fingerprint
 from litbench.templates.parser import LONGEST_REPLY
 
@@ -34,6 +42,9 @@ OLD_KEYS = [
     "de3b15d15897f7e45cb5aabc9e26de4a",
     "5a7925e76035ff9fa149075321454430",
 ]
+
+
+LINE = {"key": "old", "asked": "a/m", "reserved": [1, 1], "batched": False, "attempt": "1"}
 
 
 def echo(question):
@@ -60,6 +71,10 @@ def run(server, folder, questions=None, traffic=QUICK, sampling=None, models=Non
     with AnswerStore(folder) as store:
         asked = QUESTIONS if questions is None else questions
         return ask(models or models_of(server.model, traffic, sampling), asked, store, "answers")
+
+
+def put(store, key, answer):
+    store.put(answer, Attempt(key, "a/m", (0, 0)))
 
 
 def dollars_of(models):
@@ -115,8 +130,8 @@ def test_keys_are_stable(tmp_path):
     """With a different key, every stored answer would be paid for again."""
     questions = ["Which story is better?", "é"]
     assert keys_of("openai/gpt-4.1", questions, Sampling(), [0, 3]) == OLD_KEYS
-    line = {"key": OLD_KEYS[0], "outcome": "cut", "asked_utc": 1.5, "first_token": None}
-    line["sha256"] = "d2e1df7cdc40c9a212a30ac8457fc75799e01286d6f267f08b79cc518a993d29"
+    line = {**LINE, "key": OLD_KEYS[0], "outcome": "cut", "asked_utc": 1.5, "first_token": None}
+    line["sha256"] = "c3b6dd7b184de205ebd658653ad43d0594489290fc87d8d78c29a2dc59eb8ad0"
     (tmp_path / "answers.jsonl").write_text(json.dumps(line))
     assert AnswerStore(tmp_path, read_only=True).get(OLD_KEYS[0]) == Answer("cut")
 
@@ -199,7 +214,7 @@ def test_lone_surrogates_are_replaced(tmp_path):
     with serve(faults=lambda *_: "400", complaint=bad) as server:
         (answer,) = run(server, tmp_path, ["other"], replace(QUICK, max_retries=0))
         assert "A \ufffd and \ufffd, 😀" in answer.detail
-    line = {"key": "old", "outcome": "answered", "text": bad, "model": bad, "detail": bad}
+    line = {**LINE, "outcome": "answered", "text": bad, "model": bad, "detail": bad}
     with (tmp_path / "answers.jsonl").open("a") as file:
         file.write(json.dumps({**line, "sha256": fingerprint(line)}) + "\n")
     stored = AnswerStore(tmp_path, read_only=True).get("old")
@@ -391,14 +406,14 @@ def test_local_model_answers(tiny_model, tmp_path, monkeypatch):
 def test_truncated_line_loses_one_answer(tmp_path):
     with AnswerStore(tmp_path) as store:
         for k in range(5):
-            store.put(f"k{k}", Answer("answered", f"text\n{k} \ud800 é"))
+            put(store, f"k{k}", Answer("answered", f"text\n{k} \ud800 é"))
     path = tmp_path / "answers.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
     with AnswerStore(tmp_path) as store:
         assert (len(store), store.unreadable) == (4, 1)
         assert store.get("k4") is None
         assert store.get("k3") == Answer("answered", "text\n3 \ufffd é")
-        store.put("k4", Answer("refused"))
+        put(store, "k4", Answer("refused"))
     lines = ["", "[]", '{"key": "a"}', "null", "\xff", json.dumps({"key": "c", "outcome": "cut"})]
     (tmp_path / "mine.jsonl").write_text("\n".join(lines), encoding="latin-1")
     with AnswerStore(tmp_path) as store:
@@ -412,7 +427,7 @@ def test_lost_blocks_change_no_answer(tmp_path):
     answers = {f"k{k}": Answer("answered", f"{k} went on. " * 400, f"d{k}") for k in range(30)}
     with AnswerStore(tmp_path / "whole") as store:
         for key, answer in answers.items():
-            store.put(key, answer)
+            put(store, key, answer)
     content = (tmp_path / "whole/answers.jsonl").read_bytes()
     (tmp_path / "damaged").mkdir()
     for number in range(100):
@@ -442,12 +457,12 @@ def test_a_part_that_is_no_file(name, tmp_path):
 
 def test_store_lock_and_shared_reading(tmp_path):
     with AnswerStore(tmp_path) as store:
-        store.put("a", Answer("answered", "one"))
+        put(store, "a", Answer("answered", "one"))
         with pytest.raises(DataError, match="another program is writing it"):
             AnswerStore(tmp_path)
         with AnswerStore(tmp_path, "shard-2") as other:
             assert other.get("a") == Answer("answered", "one")
-            other.put("b", Answer("cut"))
+            put(other, "b", Answer("cut"))
     assert len(AnswerStore(tmp_path, read_only=True)) == 2
     assert len(AnswerStore(tmp_path / "absent", read_only=True)) == 0
     assert not (tmp_path / "absent").exists()

@@ -17,7 +17,7 @@ from litbench import scoring
 from litbench.entries import parse_raters
 from litbench.evaluation.loop import Job, evaluate
 from litbench.experiments.ablation import make_pairs
-from litbench.judges.store import Answer, AnswerStore
+from litbench.judges.store import Answer, AnswerStore, Attempt
 from litbench.models.embeddings import EmbeddingStore
 from litbench.sources.parts import fresh_parts
 from litbench.store import Artifact, Cache, write_digest
@@ -77,7 +77,8 @@ def ask(folder):
     with AnswerStore(folder) as store:
         for k in range(12):
             if store.get(f"key {k}") is None:
-                store.put(f"key {k}", Answer("answered", f"Story {k} is better.", input_tokens=k))
+                answer = Answer("answered", f"Story {k} is better.", input_tokens=k)
+                store.put(answer, Attempt(f"key {k}", "a/m", (k, 9)))
         return [store.get(f"key {k}") for k in range(12)]
 
 

@@ -87,14 +87,14 @@ def test_budget_reserves_before_an_attempt_and_settles_after_it(tmp_path):
         assert budget.start(store, attempt())
         assert budget.dollars == pytest.approx(2.5)
         assert not budget.start(store, attempt()), "$3.75 would be exceeded"
-        store.put("key", Answer("answered", input_tokens=500, output_tokens=1), first)
+        store.put(Answer("answered", input_tokens=500, output_tokens=1), first)
         assert budget.dollars == pytest.approx(1.75)
         assert budget.start(store, attempt()), "0.5 + 1.25 + 1.25 is 3"
         assert "max_cost_usd of $3.0" in budget.spent()
         assert Budget(traffic, price, usages=store.usages("b/m")).dollars == 0
     with AnswerStore(tmp_path, "other") as store, AnswerStore(tmp_path, "third") as third:
         assert budget_of(store).dollars == pytest.approx(3.0), "of earlier runs"
-        store.put("key", Answer("error", input_tokens=0, output_tokens=0), attempt())
+        store.put(Answer("error", input_tokens=0, output_tokens=0), attempt())
         assert budget_of(store).dollars == pytest.approx(3.0), "free"
         freed = Attempt("key", "a/m", (1_250, 10))
         third.reserve(freed)
@@ -113,7 +113,7 @@ def test_reservations_grow_with_the_highest_ratio(tmp_path):
             assert budget.start(store, one)
         assert budget.dollars == pytest.approx(6)
         counted = Answer("answered", "text", input_tokens=1_500, output_tokens=900)
-        store.put("0", counted, attempts[0])
+        store.put(counted, attempts[0])
         assert budget.dollars == pytest.approx(1.5 + 0.9 + 2 * (1.5 + 1)), "those under way, too"
         assert budget.start(store, Attempt("3", "a/m", (1_000, 1_000)))
         assert not budget.start(store, Attempt("4", "a/m", (1_000, 1_000)))
@@ -133,7 +133,7 @@ def test_a_number_that_is_no_count_stays_reserved(count, tmp_path):
         store.reserve(attempt)
         answer = Answer("answered", "text", input_tokens=count, output_tokens=count)
         assert answer == Answer("answered", "text")
-        store.put("key", answer, attempt)
+        store.put(answer, attempt)
         (usage, _), *_ = store.usages("a/m")
         assert (usage.counted, usage.reserved, usage.ratio) == ([0, 0], [1_000, 1_000], [1, 1])
         assert PRICE.of(10, 0, 10**6) == PRICE.of(10, 0, 10), "no more cached than read"

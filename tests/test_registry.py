@@ -155,6 +155,10 @@ def test_a_set_of_ones_own_is_an_entry(tmp_path, program):
         ({"kind": "poem"}, "set mine: key 'kind' is 'poem'"),
         ({"pairing": {"min_scor": 3}}, "did you mean 'min_score'"),
         ({"stories": None}, "give one of pairs, ratings and stories"),
+        (
+            {"stories": None, "ratings": {"stories": "a", "people": {"table": "b", "ratr": "c"}}},
+            "unknown key 'people.ratr': did you mean 'people.rater'",
+        ),
     ],
 )
 def test_a_wrong_entry_is_refused_when_it_is_read(change, message, tmp_path):

@@ -37,7 +37,7 @@ def test_stories_are_ordered_by_reward(open_page, size):
         assert {url.partition("//")[2].partition("/")[0] for url in page.requests} == {
             f"127.0.0.1:{served.port}"
         }
-        assert not page.console
+        assert not page.console, "nothing broke the content security policy"
 
 
 def test_the_token_is_asked_for(open_page):

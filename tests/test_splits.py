@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import ibis
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from litbench.config import build
 from litbench.curation.splits import (
     assign_folds,
     date_split,
@@ -204,16 +204,15 @@ def test_imports_never_merge_prompts(load_program, tmp_path, form, edges, tags):
         ]
         table = str(write_jsonl(tmp_path / "ratings.jsonl", ratings))
         keys["people"] = {"table": table, "rater": "who", "values": ["plot"]}
-        keys["stories"] = Path(keys["stories"])
     else:
         keys["pairs"] = str(write_jsonl(tmp_path / "pairs.jsonl", pairs))
     texts = {(row["prompt_id"], prompt_key(row["prompt"])) for row in rows}
     if len(texts) > len({name for name, _ in texts}):
         with pytest.raises(DataError, match="prompt_ids have several prompts"):
-            program.main(program.Config(**keys))
+            program.main(build(program.Config, keys))
         return
     try:
-        program.main(program.Config(**keys))
+        program.main(build(program.Config, keys))
     except DataError as error:
         assume("no prompt has two stories" not in str(error))
         assume("no pair could be made" not in str(error))

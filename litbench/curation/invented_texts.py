@@ -1,12 +1,10 @@
-"""Invented texts: made-up words in a style that partly reveals a story's quality.
+"""Invented texts: made-up words in a given style.
 
 A text has exactly the given number of words (`litbench.text.count_words`). Its sentence and
-paragraph lengths, commas, quoted speech and vocabulary follow the story's style, so a rater that
-learns style predicts part of the quality but never all of it.
+paragraph lengths, commas, quoted speech and vocabulary follow the story's style.
 """
 
 import itertools
-import math
 
 import numpy as np
 import pyarrow as pa
@@ -24,25 +22,16 @@ _MIDDLE = (" ", ", ")
 _ENDS = ((".", "?", "!"), ("", "”"), (" ", "\n\n", ""), ("", "“"))
 
 
-def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """Return styles that together explain a share of the variance of quality.
-
-    `quality` is standard normal, shape (n,). The styles have shape (n, STYLES); their columns are
-    standard normal and equally informative.
-    """
-    # A style is quality plus noise. Regressing quality on k styles of signal-to-noise ratio s
-    # leaves 1 / (1 + k s) of its variance unexplained.
-    signal = share / (1 - share) / STYLES
-    loading = math.sqrt(signal / (1 + signal))
-    noise = random.standard_normal((len(quality), STYLES))
-    styles: np.ndarray = loading * quality[:, None] + math.sqrt(1 - loading**2) * noise
-    return styles
-
-
 def invented_texts(
     styles: np.ndarray, n_words: np.ndarray, random: np.random.Generator
 ) -> pa.Array:
-    """Return texts with the given styles, shape (n, STYLES), and word counts >= 1, shape (n,)."""
+    """Return texts with the given styles and word counts.
+
+    Args:
+        styles: about standard normal, shape (n, STYLES).
+        n_words: at least 1, shape (n,).
+        random: source of random numbers.
+    """
     words = _words()
     glue = np.array([*_MIDDLE, *map("".join, itertools.product(*_ENDS))], dtype=object)
     ends = np.cumsum(n_words)

@@ -247,7 +247,7 @@ def compare_annotators(
         connected_prompts(pairs),
         {scores.rater: scores.credit for scores in pair_scores(verdicts, pairs)},
         min_gap=config["min_gap"],
-        slots=config["people"].get("slots", False),
+        slots=config["people"]["slots"],
     )
 
 

@@ -23,8 +23,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from litbench.config import Input, Runtime
 from litbench.curation.splits import assign_folds
 from litbench.errors import DataError
-from litbench.judges.client import Traffic, check_limit
-from litbench.judges.prices import load_prices, price_of
+from litbench.judges.client import Traffic
+from litbench.judges.prices import load_prices
+from litbench.judges.session import JUDGE, Models, Role
 from litbench.judges.store import Sampling
 from litbench.judges.units import Fidelity, describe_units
 from litbench.locations import locate
@@ -302,9 +303,14 @@ class Pairs:
 
 def check(config: PreferencesConfig) -> None:
     """Raise a ConfigError for an invalid config."""
-    if config.model is not None:
-        price = price_of(config.model, load_prices(config.prices))
-        check_limit(config.traffic, price, config.sampling)
+    models_of(config)
+
+
+def models_of(config: PreferencesConfig) -> Models:
+    """The model that describes units, if there is one."""
+    model = config.model
+    roles = {} if model is None else {JUDGE: Role(model, config.sampling, config.traffic)}
+    return Models({}, roles, load_prices(config.prices))
 
 
 def read_table(config: PreferencesConfig) -> pa.Table:
@@ -451,15 +457,12 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
     asked: dict[str, Any] = {}
     if config.model is not None:
         described, asked = describe_units(
-            config.model,
+            models_of(config),
             units,
             pairs.sides,
             keys,
             seed=config.seed,
             answers=config.out / "answers",
-            sampling=config.sampling,
-            traffic=config.traffic,
-            price=price_of(config.model, load_prices(config.prices)),
         )
     surfaces = {unit: surface_correlations(units[:, unit], pairs.surface) for unit in active}
     study = PreferenceStudy(

@@ -129,7 +129,7 @@ class Budget:
         store.reserve(attempt)
         if self._exceeds(store):
             # Another program made a reservation at the same moment.
-            store.put(attempt.key, _UNBILLED, attempt)
+            store.put(_UNBILLED, attempt)
             return False
         self.calls += not is_retry
         return True
@@ -315,7 +315,7 @@ class Client:
             finally:
                 self.budget.under_way -= 1
             if settlement is not None:
-                self.store.put(key, settlement, attempt)
+                self.store.put(settlement, attempt)
             # Empty answers are billed, so only one is retried.
             replies += settlement is answer
             if answer.outcome != "error" or not is_retriable or replies > 1:

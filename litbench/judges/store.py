@@ -22,7 +22,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -112,14 +112,14 @@ class Attempt:
 
     Attributes:
         key: key of the question.
-        asked: `identity` of the model; null for answers of earlier versions.
+        asked: `identity` of the model.
         reserved: tokens that the model may read, and write.
         batched: whether the question is sent, and billed, in a batch.
         attempt: a unique name.
     """
 
     key: str
-    asked: str | None
+    asked: str
     reserved: tuple[int, int]
     batched: bool = False
     attempt: str = field(default_factory=lambda: os.urandom(8).hex())
@@ -165,7 +165,7 @@ class AnswerStore:
         self._answers: dict[str, tuple[Path, int]] = {}
         # Bytes read of each file.
         self._read: dict[Path, int] = {}
-        self._usages: dict[tuple[str | None, bool], Usage] = defaultdict(Usage)
+        self._usages: dict[tuple[str, bool], Usage] = defaultdict(Usage)
         # Attempts by name: reserved, and settled.
         self._reserved: set[str] = set()
         self._settled: set[str] = set()
@@ -218,17 +218,12 @@ class AnswerStore:
             ) from error
 
     def usages(self, model: str) -> list[tuple[Usage, bool]]:
-        """What a model has used in all runs that wrote to the folder, and whether in batches.
+        """What a model has used in all runs that wrote to the folder, outside and in batches.
 
-        The sum over all entries is what counts towards a limit, in dollars `Price.of_usage`. They
-        are updated in place by `reserve`, `put` and `refresh`.
-
-        Returns:
-            Usage outside and inside of batches, then the same for answers of earlier versions,
-            which do not name the model that was asked and are part of every model's usage.
+        The sum of both is what counts towards a limit, in dollars `Price.of_usage`. They are
+        updated in place by `reserve`, `put` and `refresh`.
         """
-        asked = (identity(model), None)
-        return [(self._usages[name, batch], batch) for name in asked for batch in (False, True)]
+        return [(self._usages[identity(model), batch], batch) for batch in (False, True)]
 
     def refresh(self) -> None:
         """Read what other programs appended to the folder since the last call.
@@ -250,21 +245,18 @@ class AnswerStore:
         self._append(vars(attempt))
         self._charge(attempt, None)
 
-    def put(self, key: str, answer: Answer, attempt: Attempt | None = None) -> None:
+    def put(self, answer: Answer, attempt: Attempt) -> None:
         """Append an answer, or the cost of an error; on return it survives a killed program.
 
         Args:
-            key: key of the question.
             answer: its token counts replace the reservation of the attempt; where a count is null,
                 the reservation remains charged.
-            attempt: as passed to `reserve`; None if the model that was asked is not known, so that
-                the answer is part of every model's usage.
+            attempt: as passed to `reserve`.
         """
-        attempt = Attempt(key, None, (0, 0)) if attempt is None else attempt
         place = self._append(as_plain(answer) | vars(attempt))
         self._charge(attempt, answer)
         if answer.outcome != "error":
-            self._answers[key] = (self._path, place)
+            self._answers[attempt.key] = (self._path, place)
 
     def _append(self, content: dict[str, Any]) -> int:
         """Append a line; returns its offset."""
@@ -352,20 +344,12 @@ class AnswerStore:
 def _parse(line: bytes) -> tuple[Attempt, Answer | None]:
     """Return the attempt of a line, and its answer if there is one; raises one of `_DAMAGE`."""
     content = json.loads(line)
-    found = content.pop(_DIGEST)
-    if found != fingerprint(content):
+    if content.pop(_DIGEST) != fingerprint(content):
         raise ValueError("the digest does not match")
-    # Earlier versions reserved nothing.
-    attempt = Attempt(
-        key=content["key"],
-        asked=content.get("asked"),
-        reserved=tuple(content.get("reserved", (0, 0))),
-        batched=content.get("batched", False),
-        attempt=content.get("attempt", found),
-    )
+    attempt = Attempt(**{one.name: content[one.name] for one in fields(Attempt)})
     if "outcome" not in content:
         return attempt, None
-    # Earlier versions also wrote keys that are ignored now.
+    # Lines of other versions may have other keys.
     return attempt, Answer(**{name: content[name] for name in Answer.__slots__ if name in content})
 
 

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from litbench.config import read_yaml
-from litbench.judges.client import Traffic
-from litbench.judges.prices import Price, dollars_of
-from litbench.judges.session import JUDGE, Models, Role, ask
-from litbench.judges.store import Answer, AnswerStore, Sampling
+from litbench.judges.prices import dollars_of
+from litbench.judges.session import JUDGE, Models, ask
+from litbench.judges.store import Answer, AnswerStore
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.templates import fill, without_delimiters
 from litbench.text import clean_name, digest
@@ -126,36 +125,28 @@ def fidelity_of(
 
 
 def describe_units(
-    model: str,
+    models: Models,
     units: np.ndarray,
     sides: Sequence[tuple[str, str]],
     prompts: Sequence[str],
     *,
     seed: int,
     answers: Path,
-    sampling: Sampling,
-    traffic: Traffic,
-    price: Price | None,
 ) -> tuple[dict[int, tuple[str, Fidelity | None]], dict[str, Any]]:
     """Ask a model for descriptions of the units that are ever active, and test them.
 
     Args:
-        model: inspect-ai name of the model.
+        models: with the role `judge`, which is asked.
         units: activations; shape (n, units).
         sides: first and second story of each pair.
         prompts: key of each pair's prompt.
         seed: seed of the selected pairs.
         answers: folder of the stored answers.
-        sampling: sampling parameters of the model.
-        traffic: connections, retries and limits.
-        price: price of the model, for the limit of cost.
 
     Returns:
         Description and fidelity by unit, and a summary of the answers.
     """
     every: list[Answer] = []
-    prices = {} if price is None else {model: price}
-    models = Models({}, {JUDGE: Role(model, sampling, traffic)}, prices)
     active = np.flatnonzero(units.any(0)).tolist()
     chosen = {unit: choose_pairs(units[:, unit], prompts, unit, seed) for unit in active}
     with AnswerStore(answers) as store:
@@ -185,10 +176,10 @@ def describe_units(
         clusters = np.array([prompts[row] for row in rows])
         described[unit] = (description, fidelity_of(mores, units[rows, unit], clusters))
     return described, {
-        "model": model,
+        "model": models.roles[JUDGE].model,
         "answered_by": sorted({answer.model for answer in every if answer.model}),
         "answers": len(every),
         "not_described": len(chosen) - len(descriptions),
         "errors": sum(answer.outcome == "error" for answer in every),
-        "cost_usd": dollars_of(every, price),
+        "cost_usd": dollars_of(every, models.budgets["role", JUDGE].price),
     }

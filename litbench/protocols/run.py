@@ -410,8 +410,7 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
     items = [item.prompt_id for item in protocol.items()]
     found |= {f"items.{name}": True for name in (config["items"] or items)}
     for name in ("samples", "judge_samples"):
-        # Manifests of earlier versions have no judge_samples.
-        found |= {f"{name}.{number}": True for number in range(config.get(name, 1))}
+        found |= {f"{name}.{number}": True for number in range(config[name])}
     digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
     return {"protocol": config["protocol"], "prices": None, **found, **digests}
 
@@ -569,7 +568,7 @@ def command(config: RunCommand) -> None:
             names = [model]
             if model.startswith(RECORDED):
                 names = recorded_names(model)[kind == "judge"]
-            given[f"{kind}s"] = given[f"{kind}s"] | {name: {"model": model} for name in names}
+            given[f"{kind}s"] = given[f"{kind}s"] | dict.fromkeys(names, model)
     if config.texts is not None:
         given["options"] = {**config.options, "texts": config.texts}
     if not run(Run(**given)):
@@ -605,14 +604,8 @@ def _size(name: str) -> tuple[str, str, str]:
         return "", "", f"; needs {' and '.join(needs)}"
     protocol = load_protocol(name, {})
     items = protocol.items()
-    entry = {"model": "openai/gpt-4.1"}
-    config = Run(
-        protocol=name,
-        out=Path(),
-        writers={"writer": entry},
-        judges={"judge": entry},
-        roles=dict.fromkeys(protocol.roles, entry),
-        items=[items[0].prompt_id],
-    )
+    model = "openai/gpt-4.1"
+    roles = dict.fromkeys(protocol.roles, model)
+    config = Run(name, Path(), {"w": model}, {"j": model}, roles, items=[items[0].prompt_id])
     estimates = _estimates(config, protocol, models_of(config, protocol))
     return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""

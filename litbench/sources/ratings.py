@@ -17,10 +17,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
-from litbench.config import Input, build, nearest
+from litbench.config import Input, nearest
 from litbench.curation.funnel import Funnel
-from litbench.errors import ConfigError, DataError
+from litbench.errors import DataError
 from litbench.ingest import ROW, RejectedRows, read_foreign
 from litbench.records import (
     GRADES,
@@ -91,13 +92,13 @@ class RatingTable:
 
     table: Path
     rater: str
-    values: list[str]
+    values: Annotated[list[str], Field(min_length=1)]
     item: str | None = None
     story_id: str = "story_id"
     explanation: str | None = None
     where: str | None = None
     lowest_is_best: bool = False
-    least_share: float = 1.0
+    least_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     slots: bool = False
 
 
@@ -138,10 +139,6 @@ def read_ratings(
     Returns:
         Table with the schema RATINGS, sorted by rater and story.
     """
-    if not how.values:
-        raise ConfigError("values: name the columns that hold the ratings")
-    if not 0 < how.least_share <= 1:
-        raise ConfigError(f"least_share is {how.least_share}: give a share above 0, at most 1")
     columns = {
         name: getattr(how, name)
         for name in ("story_id", "rater", "item", "explanation")
@@ -386,9 +383,9 @@ class RatingImport:
 
     Attributes:
         stories: file of the stories.
-        people: ratings by annotators, see `RatingTable`.
+        people: ratings by annotators.
         out: output folder.
-        recorded: ratings by recorded judges, in the same form; empty if there are none.
+        recorded: ratings by recorded judges; null if there are none.
         story_columns: maps `story_id`, `prompt_id`, `prompt` and `text` to the file's columns.
         where: SQL condition on the stories' rows.
         keep: further columns of the stories to copy into the pairs, once per side.
@@ -399,9 +396,9 @@ class RatingImport:
     """
 
     stories: Annotated[Path, Input]
-    people: dict[str, Any]
+    people: RatingTable
     out: Path
-    recorded: dict[str, Any] = field(default_factory=dict)
+    recorded: RatingTable | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     keep: list[str] = field(default_factory=list)
@@ -419,9 +416,9 @@ def import_ratings(config: RatingImport, program: str) -> None:
     Raises:
         DataError: no pair could be made.
     """
-    tables: dict[RaterKind, RatingTable] = {"person": build(RatingTable, config.people, "people")}
-    if config.recorded:
-        tables["recorded"] = build(RatingTable, config.recorded, "recorded")
+    tables: dict[RaterKind, RatingTable] = {"person": config.people}
+    if config.recorded is not None:
+        tables["recorded"] = config.recorded
     inputs = {f"ratings ({kind})": how.table for kind, how in tables.items()}
     artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
     if artifact.is_current():

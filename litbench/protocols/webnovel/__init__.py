@@ -89,7 +89,7 @@ class Webnovel(Protocol):
         return [Item(book.request_id, book.novel, book) for book in self._books]
 
     def record(self) -> dict[str, Any]:
-        """What is not as published, and how messages are sent."""
+        """The digests of the texts, and what is not as published."""
         options = self._options
         own = "prompts and rubric are LitBench's own"
         reasons, digests = texts_record(options.texts, PUBLISHED_FILES, own)
@@ -98,11 +98,7 @@ class Webnovel(Protocol):
             reasons.append("writers are not told the criteria")
         if not options.as_published:
             reasons.append("judges' replies are read by LitBench's rules, not as published")
-        return {
-            "not_comparable": reasons,
-            "texts": digests,
-            "messages": "writing: system and user message; rating: one user message",
-        }
+        return {"not_comparable": reasons, "texts": digests}
 
     async def write(self, session: Session, item: Item) -> Written:
         """Write the chapters, each from its synopsis."""
