@@ -90,7 +90,7 @@ def write_human_study(
     if found.annotators is not None:
         read.append(annotators_section(annotators_json(found.annotators)))
     out = everyone.readers - found.readers
-    without = f", without {out} readers whom the plan's rules leave out" if out else ""
+    without = f", without {out} left out by the plan's rules" if out else ""
     counts = (
         f"{found.choices:,} choices by {found.readers:,} readers on {found.pairs:,} pairs of "
         f"{found.prompts:,} prompts{without}."
