@@ -468,6 +468,25 @@ def test_store_lock_and_shared_reading(tmp_path):
     assert not (tmp_path / "absent").exists()
 
 
+def test_files_that_grow_while_the_store_is_opened(tmp_path, monkeypatch):
+    read = AnswerStore._read_file
+    with AnswerStore(tmp_path, "other") as other:
+        put(other, "a", Answer("answered", "one"))
+
+        def grow(store, path):
+            found = read(store, path)
+            put(other, "b", Answer("answered", "two"))
+            (tmp_path / "new.jsonl").write_bytes((tmp_path / "other.jsonl").read_bytes())
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(AnswerStore, "_read_file", grow)
+            store = AnswerStore(tmp_path, read_only=True)
+        assert (store.unreadable, len(store)) == (0, 1)
+        store.refresh()
+        assert len(store) == 2
+
+
 def test_full_disk(server, tmp_path):
     with AnswerStore(tmp_path) as store:
         store.close()

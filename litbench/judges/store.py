@@ -175,9 +175,8 @@ class AnswerStore:
             self._files()
             if not read_only:
                 self._open()
-            self.refresh()
-            # A last line that is not whole.
-            self.unreadable += sum(size > self._read[path] for path, size in self._files() if size)
+            incomplete = self.refresh()
+            self.unreadable += incomplete
         except BaseException:
             self.close()
             raise
@@ -225,16 +224,18 @@ class AnswerStore:
         """
         return [(self._usages[identity(model), batch], batch) for batch in (False, True)]
 
-    def refresh(self) -> None:
+    def refresh(self) -> int:
         """Read what other programs appended to the folder since the last call.
+
+        Returns:
+            The number of files that were read and whose last line is not whole.
 
         Raises:
             DataError: a file cannot be read.
         """
         try:
-            for path, size in self._files():
-                if size > self._read.get(path, 0):
-                    self._read_file(path)
+            grown = [path for path, size in self._files() if size > self._read.get(path, 0)]
+            return sum(map(self._read_file, grown))
         except OSError as error:
             raise DataError(
                 f"cannot read the answers in {self.folder}: {error}: make the folder readable"
@@ -300,8 +301,9 @@ class AnswerStore:
             found.append((path, path.stat().st_size))
         return found
 
-    def _read_file(self, path: Path) -> None:
-        """Read the lines that were appended to a file since the last call."""
+    def _read_file(self, path: Path) -> bool:
+        """Read the lines that were appended to a file; returns whether the last is not whole."""
+        is_incomplete = False
         with path.open("rb") as file:
             offset = file.seek(self._read.get(path, 0))
             for line in file:
@@ -314,10 +316,12 @@ class AnswerStore:
                 except _DAMAGE:
                     if not line.endswith(b"\n"):
                         # Another program may be writing it.
+                        is_incomplete = True
                         break
                     self.unreadable += 1
                 offset += len(line)
         self._read[path] = offset
+        return is_incomplete
 
     def _charge(self, attempt: Attempt, answer: Answer | None) -> None:
         """Charge a reservation, or replace it by the counts of its answer, once."""
