@@ -90,7 +90,7 @@ class Config:
             with the columns of `NOVELS`.
         out: output folder.
         columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
-        encoding: encoding of the text files, such as gb18030.
+        encoding: encoding of the text files or the table.
         min_works: fewest works of an author; novels without author are kept.
         seed: seed of the chapters' places and of the subset.
         grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
@@ -142,7 +142,11 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return
     for chunk in stream_foreign(
-        config.input, NOVELS, columns=config.columns, rejected_rows=rejected
+        config.input,
+        NOVELS,
+        columns=config.columns,
+        rejected_rows=rejected,
+        encoding=config.encoding,
     ):
         yield from chunk.to_pylist()
 
