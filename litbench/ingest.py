@@ -502,7 +502,8 @@ def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk
     try:
         read = _read_folder if path.is_dir() else _READERS[path.suffix]
         yield from read(path, encoding, problem)
-    except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError) as error:
+    # An unknown encoding is a LookupError.
+    except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError, LookupError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{path} cannot be read ({reason}): check its format and encoding (here {encoding}), "

@@ -336,6 +336,8 @@ def test_text_files_of_any_encoding_are_read(tmp_path, ending, encoding):
     if encoding == "cp1252":
         with pytest.raises(DataError, match="UTF-8"):
             read_foreign(path, STORIES, columns=ALIKE)
+    with pytest.raises(DataError, match="unknown encoding: cp125"):
+        read_foreign(path, STORIES, columns=ALIKE, encoding="cp125")
 
 
 def test_nested_extra_values_are_kept_as_json(tmp_path):
