@@ -28,7 +28,7 @@ from litbench.config import as_plain
 from litbench.evaluation.benchmark import find_sets
 from litbench.judges.client import Traffic, chat_messages, read_output
 from litbench.judges.rubric import mean_of_known
-from litbench.judges.session import WRITER, Models, Request, Role, Session, at_once
+from litbench.judges.session import JUDGE, WRITER, Models, Request, Role, Session, at_once
 from litbench.judges.store import Answer, Sampling
 from litbench.protocols.protocol import (
     Item,
@@ -42,7 +42,6 @@ from litbench.sources.pairs import read_any_pairs
 from litbench.suite import Suite, benchmark_of
 from litbench.templates import load_template, read_answer
 
-_JUDGE = "judge"
 _WRITTEN = "written"
 # The flip of a verdict, by that of the other order.
 _OTHER = {"A": "B", "B": "A", "tie": "tie"}
@@ -74,7 +73,7 @@ def _model(protocol: Protocol, role: str) -> Any:
     is_judge = role in protocol.roles and protocol.roles[role].is_judge
     return get_model(
         role=role,
-        default=get_model(role=_JUDGE, required=True) if is_judge else None,
+        default=get_model(role=JUDGE, required=True) if is_judge else None,
         required=True,
     )
 
@@ -92,7 +91,7 @@ def _session(protocol: Protocol, state: TaskState) -> Session:
         sent = messages if isinstance(messages, str) else chat_messages(messages)
         return read_output(await model.generate(sent, config=config))
 
-    roles = (WRITER, _JUDGE, *protocol.roles)
+    roles = (WRITER, JUDGE, *protocol.roles)
     models = dict.fromkeys(roles, ask)
     return Session(str(state.model), str(state.sample_id), state.epoch - 1, models=models)
 
@@ -122,7 +121,7 @@ def write() -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         del generate
         loaded, item = _of(state)
-        others = {role: Role(str(_model(loaded, role))) for role in (_JUDGE, *loaded.roles)}
+        others = {role: Role(str(_model(loaded, role))) for role in (JUDGE, *loaded.roles)}
         loaded.check(Models({str(state.model): Role(str(state.model))}, others))
         session = _session(loaded, state)
         written = await loaded.write(session, item)
@@ -147,9 +146,9 @@ def grade(judge_samples: int = 1) -> Scorer:
         loaded, item = _of(state)
         written = Written(**state.store.get(_WRITTEN))
         session = _session(loaded, state)
-        judged = await judge_repeatedly(loaded, session, item, written, _JUDGE, judge_samples)
+        judged = await judge_repeatedly(loaded, session, item, written, JUDGE, judge_samples)
         grades = [*written.grades, *judged.grades]
-        by_judge = {name: (one, flags) for rater, name, one, flags in grades if rater == _JUDGE}
+        by_judge = {name: (one, flags) for rater, name, one, flags in grades if rater == JUDGE}
         shown = [loaded.headline, *([f"{loaded.headline} spread"] if judge_samples > 1 else [])]
         criteria = [one.name for rubric in loaded.rubrics.values() for one in rubric.criteria]
         values = {

@@ -152,6 +152,17 @@ def test_krippendorff_alpha():
     assert abs(krippendorff_alpha(draw.normal(size=(2_000, 3)).tolist())) < 0.05
 
 
+@pytest.mark.parametrize("prompts", [1, 8])
+def test_agreement_is_at_chance_unless_it_is_significantly_above(prompts):
+    ratings = {
+        name: {f"{p}-{k}": float(k) for p in range(prompts) for k in range(6)} for name in "ab"
+    }
+    found = annotator_agreement(ratings, *pairs_of(prompts, 6), {})
+    assert found.two_annotators.mean == 1
+    # All agree, but of one prompt nothing is known.
+    assert found.at_chance == (prompts == 1)
+
+
 # As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
 @pytest.mark.parametrize(
     ("name", "option", "one", "two", "alpha"),

@@ -1,10 +1,6 @@
-"""The kind `rubric`, run by eval/benchmark.py against a server on loopback.
-
-STORYER is the folder of the data set storyer_pairs.
-"""
+"""The kind `rubric`, run by eval/benchmark.py against a server on loopback."""
 
 import json
-import os
 import re
 
 import pyarrow as pa
@@ -14,7 +10,7 @@ from fake_openai import FakeOpenAI
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
 from litbench.raters import blind, judge_pairs
-from litbench.records import PAIRS, VERDICTS
+from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.text import count_words
 
@@ -27,7 +23,7 @@ NAMES = ("Relevance", "Coherence", "Characters", "Surprise", "Engagement", "Lang
 
 
 def shown_words(question):
-    """Number of words of the story in a question of a packaged rubric or of `RUBRIC`."""
+    """Number of words of the story in a question of a packaged rubric."""
     story = STORY.search(question)
     assert story is not None
     return count_words(pa.array([story[1]], pa.large_string()))[0].as_py()
@@ -37,15 +33,6 @@ def marks(question):
     """All marks of the packaged rubric rise with the number of words, from 1 to 10."""
     mark = min(1 + shown_words(question) / 10, 10)
     return "It has words.\n\n[Scores]\n" + "\n".join(f"{name}: {mark:g}" for name in NAMES)
-
-
-RUBRIC = {
-    "form": "brackets",
-    "lowest": 0,
-    "highest": 100_000,
-    "criteria": ["Length"],
-    "text": "===== STORY BEGINS =====\n{text}\n===== STORY ENDS =====\nAnswer [[number]]",
-}
 
 
 @pytest.fixture
@@ -131,27 +118,6 @@ def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_tabl
     assert server.requests == len(stories), "stored answers are used again"
 
 
-@pytest.mark.skipif("STORYER" not in os.environ, reason="set STORYER to the data set's folder")
-def test_marks_that_rise_with_words_agree_as_longer_on_storyer(benchmark, program, tmp_path):
-    program(
-        "data_prep/import.py",
-        "storyer",
-        "--from",
-        os.environ["STORYER"],
-        "--out",
-        tmp_path / "data",
-    )
-    (tmp_path / "words.yaml").write_text(json.dumps(RUBRIC))
-    pairs = read_table(tmp_path / "data/pairs/pairs.parquet", PAIRS)
-    with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]"):
-        rows = benchmark(pairs, rubric=str(tmp_path / "words.yaml"))
-    assert len(pairs) == 619
-    assert round(rows["longer"]["mean"], 3) == 0.584
-    assert rows["rubric"] == rows["longer"]
-    found = outcomes(tmp_path)
-    assert found["rubric"] == found["longer"]
-
-
 def test_missing_ratings_are_asked_for_again_and_counted(pair_table, tmp_path):
     def partial(question):
         lines = marks(question).splitlines()
@@ -221,7 +187,8 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
 
 
 def test_wrong_options(tmp_path):
-    (tmp_path / "plan.yaml").write_text(json.dumps({**RUBRIC, "text": "{text} {plan}"}))
+    rubric = {"form": "brackets", "criteria": ["Length"], "text": "{text} {plan}"}
+    (tmp_path / "plan.yaml").write_text(json.dumps({**rubric, "lowest": 0, "highest": 9}))
     cases = {
         "needs plan, which a story": {"rubric": str(tmp_path / "plan.yaml")},
         "did you mean 'story'": {"rubric": "storry"},

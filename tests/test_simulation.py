@@ -36,7 +36,6 @@ def small(program, out, **changes):
     keys = {
         "out": out,
         "base": {"prompts": 50},
-        "signs": 2,
         "distractors": 2,
         "variants": {
             "full": {},
@@ -132,14 +131,14 @@ def test_the_penalty_is_one_of_the_sum_over_pairs():
 
 
 def test_a_rater_observes_length_signs_and_distractors(program, tmp_path):
-    config = small(program, tmp_path, signs=3, sign_noise=0.5, distractors=3)
+    config = small(program, tmp_path, distractors=3)
     stories = simulate_world(World(prompts=600), 2)
     features = observe(stories, config, 1)
-    assert features.shape == (len(stories.quality), 7)
+    assert features.shape == (len(stories.quality), 10)
     told = np.corrcoef(np.column_stack([stories.quality, np.log(stories.n_words), features]).T)
     assert told[1, 2] > 0.99, "length is observed without noise"
-    assert np.abs(told[0, 3:6] - 1 / math.sqrt(1.25)).max() < 0.03
-    assert np.abs(told[:2, 6:]).max() < 0.06
+    assert np.abs(told[0, 3:9] - 1 / math.sqrt(5)).max() < 0.03
+    assert np.abs(told[:2, 9:]).max() < 0.06
 
 
 def rows_of(gain, seeds=(1, 2, 3), **changes):
@@ -213,7 +212,6 @@ def test_shares_and_intervals_are_within_zero_and_one(measure):
         ({"variants": {"naive": {"min_scor": 3}}}, "variants: naive"),
         ({"variants": {"naive": {"splits": {"all": 1.0}}}}, "splits"),
         ({"variants": {"naive": {}, "truth": {}}}, "itself defines the variant truth"),
-        ({"sign_noise": math.nan}, "'sign_noise' is nan"),
         ({"worlds": {}}, "give at least one"),
         ({"worlds": {"w": {"audienc": 3}}}, "worlds: w.*audience"),
         ({"worlds": {"w": {"prompts": 0}}}, "worlds: w: key 'prompts' is 0"),

@@ -187,24 +187,6 @@ def test_raw_and_final_weights_and_the_answers_are_kept(tmp_path):
     assert steps == ["plan", "plan/2", "plan/3"]
 
 
-@pytest.mark.parametrize(
-    ("reply", "weights"),
-    [
-        (GOOD_PLAN, [0.08, 0.32, 0.2, 0.16, 0.24]),
-        ('{"weights": [0.5, 0.5, -0.5, -0.5]}', [0.5, 0.5, 0, -0.5, -0.5]),
-        ('{"weights": [-0.1, -0.4, -0.2, -0.3]}', [0.1, 0.4, 0, 0.2, 0.3]),
-        ('{"weights": [0.5, 0.5]}', [0.2] * 5),
-        (
-            "1. 甲 0.1\n2. 乙 0.3\n3. 丙 0.4\n4. 丁 0.2",
-            [1 / 2.1, 0.1 / 2.1, 0.3 / 2.1, 0.3 / 2.1, 0.4 / 2.1],
-        ),
-        ("没有", [0.2] * 5),
-    ],
-)
-def test_published_plans_keep_their_defects(reply, weights):
-    assert list(published_plan(reply, CONTENT).weights.values()) == pytest.approx(weights)
-
-
 @pytest.mark.parametrize("weight", ['"高"', "null", "[]", "NaN", "1" * 400])
 def test_published_plans_lose_items_with_weights_that_are_no_numbers(weight):
     with pytest.raises(ValueError, match=r"."):

@@ -42,10 +42,12 @@ PLANTS: dict[str, tuple[str, ...]] = {
     "merged_ids": ("prompt_ids",),
     "label_noise": ("label_noise",),
 }
-# Plants that are counted, and so need no power.
 # A set has none up to so many plants.
 _MOST_PLANTS = 2
+# Plants that are counted, and so need no power.
 _COUNTED = ("duplicates", "merged_ids")
+# Sizes of the others to draw from: shares of the pairs that differ in it.
+_SIZES = [0.55, 0.6, 0.7, 0.8]
 _FALSE = "false alarms"
 
 
@@ -58,14 +60,12 @@ class AuditSimulation:
         sets: number of sets; plants, sizes and numbers of pairs are drawn with each set's number
             as seed, so that more sets go on where fewer stopped.
         pairs: numbers of pairs to draw from.
-        sizes: sizes of a plant to draw from, as a share of the pairs that differ in it.
         words: median number of words of a story.
     """
 
     out: Path
     sets: int = 100
     pairs: list[int] = field(default_factory=lambda: [200, 500, 1_000, 2_000, 5_000])
-    sizes: list[float] = field(default_factory=lambda: [0.55, 0.6, 0.7, 0.8])
     words: float = 60.0
 
 
@@ -168,7 +168,7 @@ def draw_plants(config: AuditSimulation, number: int) -> tuple[dict[str, float],
     drawn = random.permutation(names)[:count].tolist()
     return (
         {
-            name: float(random.choice([0.01, 0.05] if name in _COUNTED else config.sizes))
+            name: float(random.choice([0.01, 0.05] if name in _COUNTED else _SIZES))
             for name in drawn
         },
         int(random.choice(config.pairs)),
@@ -244,7 +244,7 @@ def run_simulation(config: AuditSimulation, program: str) -> None:
     artifact = Artifact(config.out, program=program, config=config)
     if not artifact.is_current():
         parts, rows = Cache(config.out / "parts"), []
-        drawn = [config.pairs, config.sizes, _MOST_PLANTS, config.words]
+        drawn = [config.pairs, _SIZES, _MOST_PLANTS, config.words]
         for number in ProgressBar(range(config.sets), desc="sets", unit=" sets", leave=False):
             rows += parts.get([VERSION, drawn, number], partial(run_set, config, number))
         table = summary(rows)

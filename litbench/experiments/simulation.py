@@ -57,6 +57,9 @@ from litbench.store import Artifact, Cache, fingerprint
 TRUTH = "truth"
 # Share of prompts held out for evaluation.
 _TEST_SHARE = 0.3
+# Noisy signs of quality that a rater observes, and the standard deviation of their noise; that of
+# quality is 1.
+_SIGNS, _SIGN_NOISE = 6, 2.0
 # Subsamples at equal numbers of pairs; figures are means over them.
 _SUBSAMPLES = 4
 # Share of a distractor's variance that all stories of an author have in common, so that a rater
@@ -122,8 +125,6 @@ class SimulationConfig:
         worlds: name -> keys that differ from the base world.
         seeds: seeds of every world; intervals are over seeds.
         reference: the variant that the others are compared with; may be `truth`.
-        signs: number of noisy signs of quality that the rater observes.
-        sign_noise: standard deviation of the noise of a sign; that of quality is 1.
         distractors: number of observed features that are unrelated to quality and length. With more
             of them, the rater needs more pairs.
         title: heading of the page.
@@ -135,8 +136,6 @@ class SimulationConfig:
     worlds: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     reference: str = "full"
-    signs: Annotated[int, Field(ge=0)] = 6
-    sign_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     distractors: Annotated[int, Field(ge=0)] = 24
     title: str = "LitBench simulation study"
 
@@ -247,12 +246,12 @@ def observe(stories: Stories, config: SimulationConfig, seed: int) -> np.ndarray
     """The features of n stories that a rater observes.
 
     Returns:
-        Shape (n, 1 + signs + distractors): standardised log length, signs, distractors.
+        Shape (n, 7 + distractors): standardised log length, signs of quality, distractors.
     """
     random, count = np.random.default_rng([seed, 7]), len(stories.quality)
     scaled = np.log1p(stories.n_words)
     length = (scaled - scaled.mean()) / max(float(scaled.std()), 1e-12)
-    noise = random.normal(0, config.sign_noise, (count, config.signs))
+    noise = random.normal(0, _SIGN_NOISE, (count, _SIGNS))
     of_author = random.normal(size=(int(stories.author.max()) + 1, config.distractors))
     own = random.normal(size=(count, config.distractors))
     distractors = math.sqrt(_AUTHOR_SHARE) * of_author[stories.author]
@@ -447,7 +446,7 @@ def run_simulation(config: SimulationConfig, program: str) -> None:
         artifact.show("study.txt", "study.html")
         return
     rows, parts = [], Cache(config.out / "parts")
-    learner = [config.signs, config.sign_noise, config.distractors]
+    learner = [_SIGNS, _SIGN_NOISE, config.distractors]
     jobs = [(name, seed) for name in worlds for seed in config.seeds]
     for name, seed in ProgressBar(jobs, desc="worlds", unit="", leave=False):
         world, where = worlds[name], f"{name}, seed {seed}"

@@ -73,7 +73,8 @@ class AnnotatorAgreement:
     @property
     def at_chance(self) -> bool:
         """Whether the agreement of two annotators is not significantly above chance."""
-        return self.two_annotators.low <= 0.5
+        # Of a single prompt, whose interval has no bounds, nothing is known.
+        return not self.two_annotators.low > 0.5
 
 
 def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:

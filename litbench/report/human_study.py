@@ -15,7 +15,6 @@ from litbench.report.document import (
     few_prompts,
     label_text,
     percent,
-    short_name,
     table_of,
     write_interval,
     write_page,
@@ -30,7 +29,7 @@ _PUBLISHED = "readers-of-generated-stories"
 
 
 def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
-    """Plot the shares of a study, and of raters against the majority of the other readers.
+    """Plot the shares of a study.
 
     `published` is the paper's entry for the first share, drawn as a hollow mark; None for none.
     """
@@ -39,12 +38,6 @@ def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict
     if published is not None:
         hollow = {rows[0][0]: float(published["stated"])}
         caption += f" Hollow: {published['about']}: {published['stated']} ({published['where']})."
-    if found.annotators is not None:
-        rows.append(("one reader agrees with the others", [[found.annotators.one_annotator]]))
-        rows += [
-            (f"{short_name(row.rater)} agrees with the others", [[row.agreement]])
-            for row in found.annotators.raters
-        ]
     mark = "published for other pairs and readers"
     drawn = figures.dots(rows, ["readers"], "share", hollow=hollow, mark=mark)
     return {"human_study": Figure("Shares", caption, drawn)}
@@ -97,7 +90,7 @@ def write_human_study(
     if found.annotators is not None:
         read.append(annotators_section(annotators_json(found.annotators)))
     out = everyone.readers - found.readers
-    without = f", without {out} readers whom the plan's rules leave out" if out else ""
+    without = f", without {out} left out by the plan's rules" if out else ""
     counts = (
         f"{found.choices:,} choices by {found.readers:,} readers on {found.pairs:,} pairs of "
         f"{found.prompts:,} prompts{without}."

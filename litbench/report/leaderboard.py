@@ -210,7 +210,8 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
         )
     if found["at_chance"]:
         remarks.append(
-            "Two annotators agree no more often than by chance here: exceeding one means little."
+            "Two annotators do not agree significantly more often than by chance here: exceeding "
+            "one means little."
         )
     heading = ["rater", ENDS, "agreement [95 %]", f"minus {ONE_ANNOTATOR}"]
     title = "One annotator against the others"
