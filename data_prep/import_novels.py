@@ -2,9 +2,9 @@
 
     python data_prep/import_novels.py --config configs/data/novels.yaml
 
-Reads text files (one novel each), splits them into chapters, and leaves out novels of too few
-chapters, near-duplicates and authors of too few works. Of every other novel it takes consecutive
-chapters at a place drawn from the seed. Writes into `out`:
+Reads text files (one novel each) or a table of novels, splits them into chapters, and leaves out
+novels of too few chapters, near-duplicates and authors of too few works. Of every other novel it
+takes consecutive chapters at a place drawn from the seed. Writes into `out`:
 
 - `turns.parquet`: these chapters as turns of the writer `human`; `litbench run webnovel --writer
   recorded/OUT/turns.parquet` rates them;
@@ -19,6 +19,7 @@ estimates calls, tokens and cost.
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from pydantic import PositiveInt
 from litbench.config import Input, Runtime, run_program
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
-from litbench.ingest import RejectedRows
+from litbench.ingest import RejectedRows, stream_foreign
 from litbench.judges.prices import load_prices
 from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.session import (
@@ -50,7 +51,7 @@ from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.protocol import written_text
 from litbench.protocols.webnovel.books import book_texts, read_synopsis
 from litbench.raters import estimates_text
-from litbench.records import GRADES, TURNS
+from litbench.records import GRADES, TURNS, Column, Schema
 from litbench.sources.novels import consecutive_chapters, one_per_percentile, split_chapters
 from litbench.store import Artifact
 from litbench.tables import read_table, write_table
@@ -59,6 +60,16 @@ from litbench.templates.rubric import load_rubric
 
 HUMAN = "human"
 EXTRACTOR = "extractor"
+NOVELS = Schema(
+    "novels",
+    (
+        Column("novel_id", "text", "unique name of the novel", required=True),
+        Column("title", "text", "its title", required=True),
+        Column("text", "text", "the whole novel", required=True),
+        Column("author", "text", "who wrote it; null if unknown"),
+    ),
+    key=("novel_id",),
+)
 SUFFIXES = (".txt", ".md")
 CHAPTERS = 10
 # Near-duplicates are found by the first characters of the chapters, and this least similarity.
@@ -75,9 +86,11 @@ class Config:
     """Configuration of `import_novels.py`.
 
     Attributes:
-        input: folder of .txt and .md files; a folder inside it is named for the author.
+        input: folder of .txt and .md files (a folder inside it is named for the author), or a table
+            with the columns of `NOVELS`.
         out: output folder.
-        encoding: encoding of the files, such as gb18030.
+        columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
+        encoding: encoding of the text files or the table.
         min_works: fewest works of an author; novels without author are kept.
         seed: seed of the chapters' places and of the subset.
         grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
@@ -90,6 +103,7 @@ class Config:
 
     input: Annotated[Path, Input]
     out: Path
+    columns: dict[str, str] | None = None
     encoding: str = "utf-8"
     min_works: PositiveInt = 2
     seed: int = 0
@@ -111,28 +125,47 @@ class Novel:
     beginning: str
 
 
+def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
+    """Yield rows of `NOVELS` one by one."""
+    if config.input.is_dir():
+        files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
+        for path in sorted(files):
+            name = path.relative_to(config.input)
+            author = name.parent.name or None
+            try:
+                text = path.read_text(encoding=config.encoding)
+            except LookupError as error:
+                raise ConfigError(f"encoding: {error}: give one such as gb18030") from error
+            except (OSError, ValueError):
+                rejected.add(str(path), 0, "text", f"cannot be read as {config.encoding}")
+                continue
+            yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
+        return
+    for chunk in stream_foreign(
+        config.input,
+        NOVELS,
+        columns=config.columns,
+        rejected_rows=rejected,
+        encoding=config.encoding,
+    ):
+        yield from chunk.to_pylist()
+
+
 def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     """Read the novels and choose their chapters; those with too few are rejected."""
-    files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
-    novels = []
-    for path in sorted(files):
-        try:
-            chapters = split_chapters(path.read_text(encoding=config.encoding))
-        except LookupError as error:
-            raise ConfigError(f"encoding: {error}: give one such as gb18030") from error
-        except (OSError, ValueError):
-            rejected.add(str(path), 0, "text", f"cannot be read as {config.encoding}")
-            continue
-        place = path.relative_to(config.input)
-        name = place.as_posix()
-        if len(chapters) < CHAPTERS:
-            about = f"{name}: {len(chapters)}"
-            rejected.add(str(config.input), 0, "text", f"fewer than {CHAPTERS} chapters", about)
-            continue
-        chosen = consecutive_chapters(chapters, CHAPTERS, config.seed, name)
-        beginning = "\n".join(chapters)[:COMPARED]
-        novels.append(Novel(name, place.stem, place.parent.name or None, chosen, beginning))
-    return novels
+    reject = partial(rejected.add, str(config.input), 0)
+    novels: dict[str, Novel] = {}
+    for row in novel_rows(config, rejected):
+        name, chapters = row["novel_id"], split_chapters(row["text"])
+        if name in novels:
+            reject("novel_id", "duplicate id", name)
+        elif len(chapters) < CHAPTERS:
+            reject("text", f"fewer than {CHAPTERS} chapters", f"{name}: {len(chapters)}")
+        else:
+            chosen = consecutive_chapters(chapters, CHAPTERS, config.seed, name)
+            beginning = "\n".join(chapters)[:COMPARED]
+            novels[name] = Novel(name, row["title"], row["author"], chosen, beginning)
+    return list(novels.values())
 
 
 def select(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:

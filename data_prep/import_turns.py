@@ -47,11 +47,13 @@ class Config:
         table: Parquet, JSONL or CSV file, or a datasets name.
         out: output folder.
         selects: see `Select`.
+        encoding: encoding of the table, if it is a text file.
     """
 
     table: Annotated[str, Input]
     out: Path
     selects: Annotated[list[Select], Field(min_length=1)]
+    encoding: str = "utf-8"
 
 
 def main(config: Config) -> None:
@@ -70,6 +72,7 @@ def main(config: Config) -> None:
             columns=columns,
             rejected_rows=rejected_rows,
             where=select.where,
+            encoding=config.encoding,
         )
         read.append(table.select(names))
     turns = pa.concat_tables(read)

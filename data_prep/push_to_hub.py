@@ -7,7 +7,8 @@ Reads the folder of make_pairs.py, import_pairs.py or rehydrate.py (`pairs.parqu
 `README.md` and `manifest.json`. With `dry_run: false` it then creates the data set on the Hub,
 private unless `private: false`, and replaces its data and card in one commit; the token comes from
 `hf auth login` or HF_TOKEN. With `ids_only: true` no texts are published, only comment ids and
-labels, which rehydrate.py turns into pairs again. trl's RewardTrainer and DPOTrainer read the data:
+labels, which rehydrate.py turns into pairs again. With `conversational: true` the texts are
+messages, which trl's RewardTrainer and DPOTrainer join by the model's chat template:
 
     train = datasets.load_dataset("parquet", data_files="OUT/data/train.parquet", split="train")
 """
@@ -30,7 +31,7 @@ from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import parse_name, replace_files
 from litbench.markdown import escape, without_folders
-from litbench.records import PAIRS
+from litbench.records import PAIRS, as_conversations
 from litbench.show import show
 from litbench.sources.evaluation_pairs import read_audit
 from litbench.sources.posts import THING_ID
@@ -78,6 +79,7 @@ class Config:
         audit: folder of `litbench audit` on these pairs; its findings go into the card, and its
             audit.json is published.
         ids_only: publish comment ids and labels without texts.
+        conversational: publish prompt, chosen and rejected as lists of messages.
         private: make the data set private.
         dry_run: write the folder without pushing it.
     """
@@ -91,6 +93,7 @@ class Config:
     language: list[str] = field(default_factory=list)
     audit: Path | None = None
     ids_only: bool = False
+    conversational: bool = False
     private: bool = True
     dry_run: bool = True
 
@@ -146,18 +149,24 @@ def split_names(path: Path) -> dict[str, str]:
 
 
 def write_data(
-    path: Path, columns: Mapping[str, str], names: Mapping[str, str], folder: Path
+    folder: Path,
+    path: Path,
+    columns: Mapping[str, str],
+    names: Mapping[str, str],
+    *,
+    conversational: bool,
 ) -> None:
     """Write `SPLIT.parquet` for every split, with rows in their original order."""
+    convert = as_conversations if conversational else lambda table: table
     fields = {new: pa_dataset.field(old) for new, old in columns.items()}
     for split, name in names.items():
         rows = pa_dataset.dataset(path).scanner(
             columns=fields, filter=pa_dataset.field("split") == split, batch_size=2_048
         )
-        file = folder / f"{name}.parquet"
-        with pq.ParquetWriter(file, rows.projected_schema, compression="zstd") as writer:
+        schema = convert(rows.projected_schema.empty_table()).schema
+        with pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd") as writer:
             for batch in rows.to_batches():
-                writer.write_batch(batch)
+                writer.write_table(convert(pa.Table.from_batches([batch])))
 
 
 def write_card(
@@ -255,6 +264,8 @@ def audit_parts(audit: Mapping[str, Any] | None) -> list[str]:
 def main(config: Config) -> None:
     """Write the folder; push it unless `dry_run`."""
     parse_name(config.repository)
+    if config.ids_only and config.conversational:
+        raise ConfigError("ids_only publishes no texts: leave out conversational")
     if not config.contact.strip():
         raise ConfigError("contact is empty: say where authors can ask to have a story removed")
     path = config.artifact / "pairs.parquet"
@@ -285,7 +296,12 @@ def main(config: Config) -> None:
             audit = read_audit(config.audit, artifact.digests["pairs"])
             artifact.write("audit.json", partial(write_json, audit))
         card = write_card(manifest, path, columns, config, audit)
-        artifact.write_folder("data", partial(write_data, path, columns, names))
+        artifact.write_folder(
+            "data",
+            lambda folder: write_data(
+                folder, path, columns, names, conversational=config.conversational
+            ),
+        )
         artifact.write("README.md", lambda file: file.write_text(card, encoding="utf-8"))
         artifact.counts = {
             name: pq.read_metadata(config.out / "data" / f"{name}.parquet").num_rows

@@ -61,6 +61,7 @@ class FitOptions:
         story_id: column with a unique name of each story; null makes one of prompt, text and row.
         prompt_id: column with the prompt's id; null makes one of the prompt's text.
         where: SQL condition on the columns; other rows are left out.
+        encoding: encoding of a text file, such as cp1252.
         cleaning: cleaning steps.
         tokenizer: counts tokens for the rule `max_tokens`: `package:NAME/folder`, a folder, or a
             name on the Hub. By default that of the reward model; null skips the rule.
@@ -82,6 +83,7 @@ class FitOptions:
     story_id: str | None = GUESS
     prompt_id: str | None = GUESS
     where: str | None = None
+    encoding: str = "utf-8"
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = GUESS
     folds: int | None = None
@@ -239,6 +241,7 @@ def _story_making(config: Fit, out: Path) -> StoryMaking:
         config.input,
         _columns(config),
         config.where,
+        config.encoding,
         Path(config.input).name,
         config.cleaning,
         tokenizer,
@@ -252,7 +255,7 @@ def _columns(config: Fit) -> dict[str, str]:
         if wrong := [name for name, value in given.items() if value != GUESS]:
             raise ConfigError(f"--{wrong[0]}: the sample has its own columns: leave it out")
         return {}
-    rows = first_rows(config.input, config.where)
+    rows = first_rows(config.input, config.where, config.encoding)
     names = rows.column_names
     found = find_columns(config.input, names, given, ("prompt", "text", "score"))
     for name, suits in (("story_id", _is_unique), ("prompt_id", _names_prompts)):

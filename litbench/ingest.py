@@ -3,9 +3,9 @@
 `read_foreign` reads a table into memory; `stream_foreign` and `StreamingTable` read input of any
 size. LitBench's own tables are read by `litbench.tables`.
 
-Text files are UTF-8. Each kind of source is read by a generator of chunks, and DuckDB fits each
-chunk to a schema of `litbench.records` in one query. Rows that do not fit the schema are collected
-in a `RejectedRows` with a reason, or raise an error that names file, row and column.
+Each kind of source is read by a generator of chunks, and DuckDB fits each chunk to a schema of
+`litbench.records` in one query. Rows that do not fit the schema are collected in a `RejectedRows`
+with a reason, or raise an error that names file, row and column.
 """
 
 import codecs
@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TextIO, TypedDict, Unpack
 
 import duckdb
 import numpy as np
@@ -45,6 +45,9 @@ CHUNK_BYTES = 64 << 20
 
 _MOST_COLUMNS = 1_000
 _LARGEST_LINE = 256 << 20
+# Characters of JSON lines that are read at a time. Larger blocks take five times as long, because
+# the memory of each is requested from the system.
+_BLOCK = 1 << 20
 # Largest column of a Parquet row group that is read as a dictionary.
 _LARGEST_CODED = 16 << 20
 # Column with a hash of each row's key, to find repeated keys.
@@ -157,7 +160,7 @@ def _bar(total: int | None, unit: str) -> Any:
     return ProgressBar(total=total, desc="reading", unit=unit, unit_scale=True, leave=False)
 
 
-def _chunk(table: pa.Table, numbers: Any, problem: Problem) -> _Chunk:
+def _chunk(table: pa.Table, numbers: Any, problem: Problem, encoding: str = "utf-8") -> _Chunk:
     """Return a chunk without the rows whose text is not UTF-8, in types that DuckDB reads."""
     _check_columns(table.column_names)
     table = _without(table, *_INTERNAL)
@@ -167,12 +170,12 @@ def _chunk(table: pa.Table, numbers: Any, problem: Problem) -> _Chunk:
         for column in table.columns
     ]
     rows = pa.table([*columns, pa.array(numbers)], [*(f"({k})" for k in range(count)), ROW])
-    rows = _valid(rows, "(row)", problem)
+    rows = _valid(rows, "(row)", problem, encoding)
     return _Chunk(names, pa.table(list(map(_readable, rows.columns)), rows.column_names))
 
 
-def _valid(rows: pa.Table, where: str, problem: Problem) -> pa.Table:
-    """Remove rows with text that is not UTF-8; `where` is the column in the message."""
+def _valid(rows: pa.Table, where: str, problem: Problem, encoding: str) -> pa.Table:
+    """Remove rows with text that is not UTF-8; `where` and `encoding` are for the message."""
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid:
@@ -183,7 +186,7 @@ def _valid(rows: pa.Table, where: str, problem: Problem) -> pa.Table:
                     column[index].as_py()
                 kept.append(index)
             except UnicodeDecodeError:
-                problem(rows[ROW][index].as_py(), where, "bytes that are not UTF-8")
+                problem(rows[ROW][index].as_py(), where, f"bytes that are not {encoding.upper()}")
         rows = rows.take(pa.array(kept, pa.int64()))
     return rows
 
@@ -246,44 +249,58 @@ def _decoded_size(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def _lines(path: Path, size: int, problem: Problem) -> Iterator[pa.Table]:
-    """Yield the lines of JSONL, or the elements of a JSON array, as column `line`, with ROW.
+def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
+    """Open a text file; invalid bytes become surrogates, which `_as_bytes` turns back."""
+    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    return path.open(encoding=encoding, errors="surrogateescape", newline=newline)
 
-    Only the first `size` bytes are read, so that two passes over a growing file are alike.
-    """
-    with path.open("rb") as file, _bar(size, "B") as bar:
-        # Windows writes a byte order mark at the start.
-        file.seek(len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0)
+
+def _as_bytes(text: str) -> bytes:
+    """Encode in UTF-8; bytes that were invalid in the file stay invalid, for `_valid`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _lines(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
+    """Yield the lines of JSONL, or the elements of a JSON array, as column `line`, with ROW."""
+
+    def joined() -> pa.Table:
+        return _valid(pa.concat_tables(blocks).combine_chunks(), "(line)", problem, encoding)
+
+    with _open_text(path, encoding, "\n") as file, _bar(path.stat().st_size, "B") as bar:
         if path.suffix == ".json":
             query = "SELECT unnest(from_json(?::JSON, '[\"JSON\"]'))::VARCHAR"
-            found = duckdb.execute(query, [file.read(size).decode()]).fetchall()
-            elements = [text for (text,) in found]
+            elements = [text for (text,) in duckdb.execute(query, [file.read()]).fetchall()]
             yield pa.table([elements, np.arange(len(elements)) + 1], ["line", ROW])
             return
-        number, left = 1, size - file.tell()
-        while content := (file.read(CHUNK_BYTES // 4) + file.readline(_LARGEST_LINE))[:left]:
-            left -= len(content)
-            if len(content) > _LARGEST_LINE:
-                raise ValueError(f"has a line of more than {_LARGEST_LINE:,} bytes")
-            ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n")) + 1
-            if not content.endswith(b"\n"):
-                ends = np.append(ends, len(content))
-            offsets = pa.py_buffer(np.concatenate([[0], ends]))
-            lines = pa.LargeStringArray.from_buffers(len(ends), offsets, pa.py_buffer(content))
-            numbers = np.arange(len(ends)) + number
-            yield _valid(pa.table([lines, numbers], ["line", ROW]), "(line)", problem)
-            number += len(ends)
-            bar.update(len(content))
+        number, blocks = 1, list[pa.Table]()
+        while text := file.read(min(_BLOCK, CHUNK_BYTES)) + file.readline(_LARGEST_LINE):
+            if len(text) > _LARGEST_LINE:
+                raise ValueError(f"has a line of more than {_LARGEST_LINE:,} characters")
+            blocks.append(_split_lines(text, number))
+            number += blocks[-1].num_rows
+            bar.update(file.buffer.tell() - bar.n)
+            if sum(block.nbytes for block in blocks) >= CHUNK_BYTES // 4:
+                yield joined()
+                blocks = []
+        if blocks:
+            yield joined()
 
 
-def _read_json(path: Path, problem: Problem) -> Iterator[_Chunk]:
+def _split_lines(text: str, number: int) -> pa.Table:
+    content = _as_bytes(text if text.endswith("\n") else text + "\n")
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n")) + 1
+    offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int64))
+    lines = pa.LargeStringArray.from_buffers(len(ends), offsets, pa.py_buffer(content))
+    return pa.table([lines, np.arange(len(ends)) + number], ["line", ROW])
+
+
+def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
     """Yield the rows of JSONL, or of a JSON array.
 
     The file is read twice: for the names and types of its columns, and for its rows. A column
     therefore has the same type in all chunks, even if some rows do not have it.
     """
-    size = path.stat().st_size
-    types, broken = _json_columns(_lines(path, size, problem), problem)
+    types, broken = _json_columns(_lines(path, encoding, problem), problem)
     mixed = [name for name, kind in types.items() if kind == "JSON"]
     plain = [name for name in types if name not in mixed]
     value_of = {name: f"nullif(j[{k}], 'null'::JSON)" for k, name in enumerate(mixed, start=1)}
@@ -293,7 +310,7 @@ def _read_json(path: Path, problem: Problem) -> Iterator[_Chunk]:
         f'(SELECT {columns}"{ROW}" FROM (SELECT json_extract(line, {_pointers(mixed)}) AS j, '  # noqa: S608
         f'json_extract_string(line, {_pointers(plain)}) AS s, "{ROW}" FROM raw))'
     )
-    for lines in _lines(path, size, lambda *_: None):
+    for lines in _lines(path, encoding, lambda *_: None):
         rows = lines.filter(pc.invert(pc.is_in(lines[ROW], value_set=broken)))
         if types and rows.num_rows:
             yield _Chunk(list(types), rows, sql)
@@ -357,7 +374,7 @@ def _sql_type(kinds: set[str]) -> str:
     return kind if is_one else "JSON"
 
 
-def _read_csv(path: Path, problem: Problem) -> Iterator[_Chunk]:
+def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
     # DuckDB (`store_rejects`) and Arrow are faster, but lose the row after an unclosed quote. Here
     # the broken record is an error, and reading resumes at the next line.
     csv.field_size_limit(_LARGEST_LINE)
@@ -396,17 +413,12 @@ def _read_csv(path: Path, problem: Problem) -> Iterator[_Chunk]:
 
     def chunk() -> _Chunk:
         numbers, rows = zip(*taken, strict=True)
-        # Bytes that were invalid in the file stay invalid, for `_valid`.
-        fields = (
-            [text.encode("utf-8", "surrogateescape") or None for text in texts]
-            for texts in zip(*rows, strict=True)
-        )
+        fields = ([_as_bytes(text) or None for text in texts] for texts in zip(*rows, strict=True))
         columns = [pa.array(values, pa.large_binary()).view(pa.large_string()) for values in fields]
         bar.update(file.buffer.tell() - bar.n)
-        return _chunk(pa.table(columns, names), numbers, problem)
+        return _chunk(pa.table(columns, names), numbers, problem, encoding)
 
-    how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
-    with path.open(**how) as file, _bar(path.stat().st_size, "B") as bar:
+    with _open_text(path, encoding, "") as file, _bar(path.stat().st_size, "B") as bar:
         names = next((values for values in parse() if values), [])
         "".join(names).encode()
         taken: list[tuple[int, Sequence[str]]] = []
@@ -421,7 +433,7 @@ def _read_csv(path: Path, problem: Problem) -> Iterator[_Chunk]:
             yield chunk()
 
 
-def _read_parquet(path: Path, problem: Problem) -> Iterator[_Chunk]:
+def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # A few kilobytes can decode to gigabytes: a long text in a dictionary that every row refers to.
@@ -450,7 +462,7 @@ def _read_parquet(path: Path, problem: Problem) -> Iterator[_Chunk]:
     yield from _batch_chunks(batches(), metadata.num_rows, problem, most)
 
 
-def _read_folder(path: Path, problem: Problem) -> Iterator[_Chunk]:
+def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
     """Read a folder saved by `datasets`: files of Arrow batches, listed in `state.json`."""
     if splits := sorted(state.parent.name for state in path.glob("*/state.json")):
         raise ValueError(f"has splits {splits}: name one, as {path / splits[0]}")
@@ -464,7 +476,7 @@ def _read_folder(path: Path, problem: Problem) -> Iterator[_Chunk]:
     yield from _batch_chunks(batches(), None, problem)
 
 
-_READERS: dict[str, Callable[[Path, Problem], Iterator[_Chunk]]] = {
+_READERS: dict[str, Callable[[Path, str, Problem], Iterator[_Chunk]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_json,
     ".ndjson": _read_json,
@@ -474,7 +486,7 @@ _READERS: dict[str, Callable[[Path, Problem], Iterator[_Chunk]]] = {
 }
 
 
-def _read_chunks(path: Path, problem: Problem) -> Iterator[_Chunk]:
+def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
     """Yield chunks of a source, each of a bounded number of rows and bytes."""
     if not path.exists() and is_name(path):
         yield from _batch_chunks(open_stream(str(path)), None, problem)
@@ -489,12 +501,13 @@ def _read_chunks(path: Path, problem: Problem) -> Iterator[_Chunk]:
     before = path.stat()
     try:
         read = _read_folder if path.is_dir() else _READERS[path.suffix]
-        yield from read(path, problem)
-    except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError) as error:
+        yield from read(path, encoding, problem)
+    # An unknown encoding is a LookupError.
+    except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError, LookupError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"{path} cannot be read ({reason}): check its format, convert text to UTF-8, or write "
-            "it again"
+            f"{path} cannot be read ({reason}): check its format and encoding (here {encoding}), "
+            "or write it again"
         ) from error
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -748,12 +761,14 @@ class ReadOptions(TypedDict, total=False):
         rejected_rows: collects broken rows. If not given, the first broken row is an error.
         where: SQL condition on the source's columns; other rows are left out. Columns of CSV are
             text.
+        encoding: encoding of a text file, such as cp1252.
         numbered: whether to add the column `ROW`, each row's number in the source.
     """
 
     columns: Mapping[str, str] | None
     rejected_rows: RejectedRows | None
     where: str | None
+    encoding: str
     numbered: bool
 
 
@@ -781,7 +796,7 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
     problem = functools.partial(_reject, str(source), rejected)
     sql = ""
     with closing(_database().cursor()) as connection:
-        for chunk in _read_chunks(Path(source), problem):
+        for chunk in _read_chunks(Path(source), options.get("encoding", "utf-8"), problem):
             own = _distinct(chunk.names, str(source), schema, columns)
             connection.register("raw", chunk.rows)
             try:

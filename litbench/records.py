@@ -291,6 +291,19 @@ def check_prompt_ids(table: pa.Table, source: str) -> None:
         )
 
 
+def as_conversations(pairs: pa.Table) -> pa.Table:
+    """Return the pairs with each text as a list of one message, the form that trl expects."""
+    roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+    offsets = pa.array(range(pairs.num_rows + 1), pa.int32())
+    for name, role in roles.items():
+        texts = pairs[name].combine_chunks()
+        speakers = pa.repeat(pa.scalar(role, texts.type), len(texts))
+        messages = pa.StructArray.from_arrays([speakers, texts], ["role", "content"])
+        lists = pa.ListArray.from_arrays(offsets, messages)
+        pairs = pairs.set_column(pairs.column_names.index(name), name, lists)
+    return pairs
+
+
 def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
     """Return a finite numeric column, or `otherwise` for all pairs if it is absent or all null.
 

@@ -181,15 +181,16 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     pytest.importorskip("rensa")
     source = np.random.default_rng(0)
     names = ["".join(map(chr, source.integers(0x4E00, 0x9000, 40))) for _ in range(120)]
-    ids = [f"a{k // 2}/n{k}.txt" for k in range(120)]
-    for name, path in zip(names, ids, strict=True):
-        (tmp_path / "novels" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "novels" / path).write_text(novel(name))
+    table = [
+        {"novel_id": f"n{k}", "title": "无题", "author": f"a{k // 2}", "text": novel(name)}
+        for k, name in enumerate(names)
+    ]
+    write_table(pa.Table.from_pylist(table), tmp_path / "novels.parquet")
     ratings = 3 + 0.3 * (source.normal(size=(120, 1)) + source.normal(size=(120, 8)) / 2)
     rows = [
         {
             "writer": "human",
-            "prompt_id": ids[k],
+            "prompt_id": f"n{k}",
             "sample": 0,
             "rater": "j",
             "quantity": tag,
@@ -202,7 +203,7 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     arguments = [
         "data_prep/import_novels.py",
         "--input",
-        tmp_path / "novels",
+        tmp_path / "novels.parquet",
         "--out",
         tmp_path / "out",
         "--grades",
@@ -217,7 +218,7 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     )
     found = protocol._reference.percentile(ratings)
     assert sorted(found) == pytest.approx([100 * (k + 1) / 120 for k in range(120)])
-    place = dict(zip(ids, found, strict=True))
+    place = {f"n{k}": percentile for k, percentile in enumerate(found)}
     assert [book["percentile"] for book in books] == [place[book["request_id"]] for book in books]
     rows.append({**rows[0], "rater": "k"})
     write_table(pa.Table.from_pylist(rows, GRADES.arrow()), tmp_path / "grades.parquet")

@@ -247,19 +247,24 @@ def test_ids_without_texts(publish, artifact, load_program):
 
 
 @pytest.mark.parametrize("name", ["Reward", "DPO"])
-def test_trl_trains_on_published_pairs(name, publish, artifact, tiny_model, tmp_path):
+def test_trl_trains_on_published_conversations(name, publish, artifact, tiny_model, tmp_path):
     datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
-    folder, _ = publish()
+    transformers = pytest.importorskip("transformers")
+    folder, _ = publish(conversational=True)
     files = {split: str(folder / "data" / f"{split}.parquet") for split in ("train", "test")}
     rows = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
     given = {row["pair_id"]: row for row in pq.read_table(artifact / "pairs.parquet").to_pylist()}
     row = rows["train"][0]
     pair = given[row["pair_id"]]
-    assert all(row[text] == pair[text] for text in ("prompt", "chosen", "rejected"))
+    assert row["prompt"] == [{"role": "user", "content": pair["prompt"]}]
+    assert row["chosen"] == [{"role": "assistant", "content": pair["chosen"]}]
+    assert row["rejected"] == [{"role": "assistant", "content": pair["rejected"]}]
     assert None not in row.values()
+
     head = {"Reward": "reward", "DPO": "language"}[name]
+    model = tiny_model("llama", head=head, chat=True)
     trainer = getattr(trl, f"{name}Trainer")(
-        model=str(tiny_model("llama", head=head)),
+        model=str(model),
         train_dataset=rows["train"],
         eval_dataset=rows["test"],
         args=getattr(trl, f"{name}Config")(
@@ -275,6 +280,10 @@ def test_trl_trains_on_published_pairs(name, publish, artifact, tiny_model, tmp_
     )
     trainer.train()
     assert np.isfinite(trainer.evaluate()["eval_loss"])
+    if name == "Reward":
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+        joined = tokenizer.apply_chat_template(row["prompt"] + row["chosen"], return_dict=False)
+        assert trainer.train_dataset[0]["chosen_ids"][: len(joined)] == joined
 
 
 @pytest.mark.parametrize(
@@ -302,6 +311,8 @@ def test_invalid_configs(publish):
         publish(contact=" ")
     with pytest.raises(DataError, match="not a name on the Hub"):
         publish(repository="me")
+    with pytest.raises(ConfigError, match="ids_only publishes no texts"):
+        publish(ids_only=True, conversational=True)
 
 
 # The Hub --------------------------------------------------------------------------------------

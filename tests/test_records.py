@@ -322,21 +322,22 @@ ONE = {"id": "a", "post": "p", "title": "t", "body": "a caf\u00e9 \u2013 x", "cr
 ALIKE = {"story_id": "id", "prompt_id": "post", "prompt": "title", "text": "body", "source": "'s'"}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv"])
-def test_text_files_are_utf_8(tmp_path, ending, encoding):
+def test_text_files_of_any_encoding_are_read(tmp_path, ending, encoding):
     one = json.dumps(ONE, ensure_ascii=False)
     delimiter = {"csv": ",", "tsv": "\t"}.get(ending, "")
     lines = [delimiter.join(ONE), delimiter.join(map(str, ONE.values()))]
     content = {"jsonl": one, "json": f"[{one}]"}.get(ending, "\n".join(lines))
     path = tmp_path / f"raw.{ending}"
     path.write_bytes(content.encode(encoding))
+    (row,) = read_foreign(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
+    assert (row["text"], row["created_utc"]) == (ONE["body"], 5)
     if encoding == "cp1252":
         with pytest.raises(DataError, match="UTF-8"):
             read_foreign(path, STORIES, columns=ALIKE)
-    else:
-        (row,) = read_foreign(path, STORIES, columns=ALIKE).to_pylist()
-        assert (row["text"], row["created_utc"]) == (ONE["body"], 5)
+    with pytest.raises(DataError, match="unknown encoding: cp125"):
+        read_foreign(path, STORIES, columns=ALIKE, encoding="cp125")
 
 
 def test_nested_extra_values_are_kept_as_json(tmp_path):

@@ -364,7 +364,7 @@ def _write_page(
         f"prompt and {last.words.mean:.2f} times the mean length"
     )
     if last.beats_random is not None:
-        lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f}% of the others"
+        lead += f"; {second} prefers it to {100 * last.beats_random.mean:.0f} % of the others"
     about_gain = (
         "Rewards are comparable only within a prompt, so a gain is relative to the mean of the "
         "prompt's stories, and then averaged over prompts. Every n uses all stories of a prompt: "

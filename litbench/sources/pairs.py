@@ -343,6 +343,7 @@ class PairImport:
         stories: table of stories; null if `pairs` has the texts.
         story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
+        encoding: encoding of text files, such as cp1252.
         label_source: origin of the labels.
         split: split of the pairs for which the source has none.
         max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
@@ -360,6 +361,7 @@ class PairImport:
     stories: Annotated[str | None, Input] = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
     max_train_pairs_per_prompt: int | None = None
@@ -502,7 +504,7 @@ def import_pairs(config: PairImport, program: str) -> None:
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
     origins = dict(config.pair_columns)
     if config.stories is None and not config.label_first:
-        first = first_rows(config.pairs, config.where)
+        first = first_rows(config.pairs, config.where, config.encoding)
         origins |= _find_texts(config.pairs, first, origins, ())
         if _are_conversations(first, origins):
             origins = conversation_columns(origins)
@@ -514,6 +516,7 @@ def import_pairs(config: PairImport, program: str) -> None:
         columns=origins,
         rejected_rows=rejected_rows,
         where=config.where,
+        encoding=config.encoding,
         numbered=True,
     )
     names = given.drop_columns([ROW]).column_names
@@ -527,6 +530,7 @@ def import_pairs(config: PairImport, program: str) -> None:
             STORIES,
             columns={"source": "'import'", **config.story_columns},
             rejected_rows=rejected_rows,
+            encoding=config.encoding,
         )
         given = join_stories(given, stories, config, rejected_rows)
     if config.label_first:

@@ -85,6 +85,7 @@ class RatingTable:
         story_id: column of the story's id.
         explanation: column of the rater's explanation.
         where: SQL condition on the file's rows.
+        encoding: encoding of a text file, such as cp1252.
         lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated.
         least_share: least share of a rater's items that must have a value for a rating.
         slots: whether the rater's name is a slot, filled by different annotators for each story.
@@ -97,6 +98,7 @@ class RatingTable:
     story_id: str = "story_id"
     explanation: str | None = None
     where: str | None = None
+    encoding: str = "utf-8"
     lowest_is_best: bool = False
     least_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     slots: bool = False
@@ -151,6 +153,7 @@ def read_ratings(
         columns=columns,
         rejected_rows=rejected_rows,
         where=how.where,
+        encoding=how.encoding,
         numbered=True,
     )
     for name in how.values:
@@ -388,6 +391,7 @@ class RatingImport:
         recorded: ratings by recorded judges; null if there are none.
         story_columns: maps `story_id`, `prompt_id`, `prompt` and `text` to the file's columns.
         where: SQL condition on the stories' rows.
+        encoding: encoding of the stories' file, if it is a text file.
         keep: further columns of the stories to copy into the pairs, once per side.
         min_raters: least number of annotators who rated a story.
         min_gap: least difference of two means, in units of a rating.
@@ -401,6 +405,7 @@ class RatingImport:
     recorded: RatingTable | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     keep: list[str] = field(default_factory=list)
     min_raters: int = 2
     min_gap: float = 0.0
@@ -430,6 +435,7 @@ def import_ratings(config: RatingImport, program: str) -> None:
         columns=config.story_columns,
         rejected_rows=rejected_rows,
         where=config.where,
+        encoding=config.encoding,
     )
     rows = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
     digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in rows}
