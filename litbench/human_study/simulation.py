@@ -67,7 +67,11 @@ class SimulatedReaders:
 
 
 class Reader:
-    """One simulated reader; `name` is the id that the reader brings."""
+    """One simulated reader; `name` is the id that the reader brings.
+
+    `failed_check` tells whether a wrong number was sent where a page of ratings asked for another;
+    careless readers send the right one by chance.
+    """
 
     def __init__(
         self, crowd: SimulatedReaders, number: int, pages: int, name: str | None = None
@@ -76,6 +80,7 @@ class Reader:
         draw = random.Random(digest("reader", crowd.seed, number))
         self.is_careless = draw.random() < crowd.careless
         self.effect = draw.gauss(0, _READER_SD)
+        self.failed_check = False
         self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
 
     def answer(
@@ -110,6 +115,7 @@ class Reader:
             if self.is_careless:
                 place = draw.randrange(len(numbers))
             found[field] = asked[1] if asked and not self.is_careless else numbers[place]
+            self.failed_check |= asked is not None and found[field] != asked[1]
         return found
 
 
