@@ -46,7 +46,7 @@ PLANTS: dict[str, tuple[str, ...]] = {
 _MOST_PLANTS = 2
 # Plants that are counted, and so need no power.
 _COUNTED = ("duplicates", "merged_ids")
-# Sizes of the others to draw from: shares of the pairs that differ in it.
+# Sizes of the other plants: in how many of the pairs that differ in the cue the chosen side has it.
 _SIZES = [0.55, 0.6, 0.7, 0.8]
 _FALSE = "false alarms"
 
