@@ -35,6 +35,7 @@ from litbench.passport import (
     SetFigures,
     eval_results,
     every_eval_ever,
+    figures_text,
     read_passport,
     set_rows_of,
     write_passport,
@@ -158,7 +159,8 @@ def suite(config: Suite) -> None:
             print(f"{path}: {len(passport.sets)} sets")
             if (record := Path(passport.rater) / "run.json").is_file():
                 # Not written into the model's folder, whose digest is in the passport.
-                card = model_card(json.loads(record.read_text(encoding="utf-8")), passport)
+                run = json.loads(record.read_text(encoding="utf-8"))
+                card = model_card(run, figures_text(passport.sets), passport.date)
                 write = partial(Path.write_text, data=card, encoding="utf-8")
                 write_atomically(path.with_suffix(".md"), write)
 

@@ -18,7 +18,7 @@ from litbench.models.generative import GenerativeModel
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.question import Question
 from litbench.models.reward import RewardModel
-from litbench.passport import Estimate, Passport, SetFigures
+from litbench.passport import Estimate, Passport, SetFigures, figures_text
 from litbench.raters import BlindPair
 from litbench.templates import load_template
 
@@ -151,7 +151,7 @@ def test_a_passport_is_shown(run):
         ("most_pairs", "over_sets", "cost_usd", "input_tokens", "output_tokens")
     )
     passport = Passport("m", "reward", reference="longer", date="2026-01-02", **lists, **nothing)
-    card = model_card(run, passport)
+    card = model_card(run, figures_text(passport.sets), passport.date)
     assert "| a\\|set | 0.750 \\[0.600, 0.850\\] | – |" in card
     assert "2026-01-02" in card
 

@@ -4,12 +4,11 @@ The card is what the Hub shows. It contains no texts of the pairs and no local p
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from litbench.markdown import as_text, escape
-from litbench.passport import Passport, figures_text
 from litbench.show import show
 
 # The manifest's digest of a data set or model on the Hub; others are of files and packages.
@@ -26,8 +25,16 @@ _LABELS = {
 _CARD = Path(__file__).with_suffix(".md")
 
 
-def model_card(run: Mapping[str, Any], passport: Passport | None = None) -> str:
-    """Write the model card from the content of `run.json`, and a passport of the suite."""
+def model_card(
+    run: Mapping[str, Any], suite: Sequence[Sequence[str]] = (), suite_date: str = ""
+) -> str:
+    """Write the model card from the content of `run.json`.
+
+    Args:
+        run: the content.
+        suite: rows of set, agreement and agreement relative to people, of published sets.
+        suite_date: when these were computed.
+    """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData  # noqa: PLC0415
 
     training, evaluation, is_reward = run["training"], run["evaluation"], run["kind"] == "reward"
@@ -80,8 +87,8 @@ def model_card(run: Mapping[str, Any], passport: Passport | None = None) -> str:
         labels=" ".join(_LABELS.get(source, escape(source)) for source in run["label_source"]),
         held_out=held_out,
         agreement=agreement,
-        passport=passport,
-        suite=[] if passport is None else figures_text(passport.sets),
+        suite=suite,
+        suite_date=suite_date,
         program=escape(run["program"]),
         finished=escape(run["finished_utc"]),
         table=_table,
