@@ -4,11 +4,11 @@ import csv
 import io
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from litbench.markdown import escape
-from litbench.text import clean_name
 
 # Spreadsheets of East Asian locales also read the full-width characters as the start of a formula.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
@@ -39,6 +39,16 @@ _LATEX = {
     "”": "''",
     "…": r"\dots{}",
 }
+
+
+def clean_name(name: str) -> str:
+    """Return a name on one line, without control and formatting characters.
+
+    Names come from configs and verdict files of others. They may contain terminal escape sequences
+    or right-to-left overrides.
+    """
+    line = " ".join(name.split())
+    return "".join(letter for letter in line if unicodedata.category(letter)[0] != "C")
 
 
 def csv_cell(value: Any) -> Any:

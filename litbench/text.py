@@ -99,16 +99,6 @@ def normalise_prompt(prompt: str) -> str:
     return " ".join(bare.split())
 
 
-def clean_name(name: str) -> str:
-    """Return a name on one line, without control and formatting characters.
-
-    Names come from configs and verdict files of others. They may contain terminal escape sequences
-    or right-to-left overrides.
-    """
-    line = " ".join(name.split())
-    return "".join(letter for letter in line if unicodedata.category(letter)[0] != "C")
-
-
 def valid_unicode(text: str) -> str:
     """Replace lone surrogates, which JSON may contain and UTF-8 cannot encode, by U+FFFD."""
     try:

@@ -51,7 +51,8 @@ from litbench.report.leaderboard import (
     significance_note,
     strata_note,
 )
-from litbench.text import clean_name, digest
+from litbench.show import clean_name
+from litbench.text import digest
 
 # Stories on a page are cut to this many characters.
 _MOST_LETTERS = 12_000

@@ -12,8 +12,8 @@ from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
 from litbench.records import prompt_keys
+from litbench.show import clean_name
 from litbench.templates import family_names
-from litbench.text import clean_name
 
 
 @dataclass

@@ -48,10 +48,11 @@ from litbench.report.document import (
     written_now,
 )
 from litbench.report.leaderboard import agreement_columns, leaderboard_text
+from litbench.show import clean_name
 from litbench.sources.pairs import as_pairs, read_any_pairs
 from litbench.store import Artifact, Cache, fingerprint, write_json
 from litbench.tables import write_table
-from litbench.text import clean_name, digest
+from litbench.text import digest
 
 
 @dataclass(kw_only=True)

@@ -60,10 +60,11 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.show import clean_name
 from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, write_json
-from litbench.text import clean_name, digest
+from litbench.text import digest
 
 _LONGER = "the longer story"
 # Share of the prompts for early stopping of an autoencoder.

@@ -47,11 +47,12 @@ from litbench.report.document import (
     write_page,
     written_now,
 )
+from litbench.show import clean_name
 from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.store import Artifact, Cache, read_manifest
 from litbench.tables import write_table
-from litbench.text import clean_name, digest
+from litbench.text import digest
 
 
 @dataclass

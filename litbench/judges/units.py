@@ -19,8 +19,9 @@ from litbench.judges.prices import dollars_of
 from litbench.judges.session import JUDGE, Models, ask
 from litbench.judges.store import Answer, AnswerStore
 from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.show import clean_name
 from litbench.templates import fill, without_delimiters
-from litbench.text import clean_name, digest
+from litbench.text import digest
 
 # The questions about a unit: `describe`, `example` (one per pair) and `verify`.
 _QUESTIONS = read_yaml(Path(__file__).with_name("units.yaml"))

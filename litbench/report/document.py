@@ -23,9 +23,8 @@ from litbench.errors import MissingExtraError
 from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
 from litbench.report.figures import Drawing
-from litbench.show import show
+from litbench.show import clean_name, show
 from litbench.store import Artifact
-from litbench.text import clean_name
 
 # Descriptions of the labels of a pairs file, by label_source.
 LABELS = {

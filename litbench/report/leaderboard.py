@@ -22,8 +22,7 @@ from litbench.report.document import (
     write_interval,
     write_seconds,
 )
-from litbench.show import write_dollars
-from litbench.text import clean_name
+from litbench.show import clean_name, write_dollars
 
 # A column: what it shows of a row.
 Column = Callable[[LeaderboardRow], Any]
