@@ -1,1 +1,1 @@
-"""From stories to pairs: filters, splits, pairing, symmetry, and a simulation of readers."""
+"""From stories to pairs: filters, splits, pairing and symmetry."""
