@@ -41,6 +41,11 @@ from litbench.errors import DataError, LitBenchError
 
 T = TypeVar("T")
 
+# A name that ends like the hash of another name is not plain.
+_PLAIN_NAME = re.compile(r"(?!.*-[0-9a-f]{8}$)[-+=@\w][-.+=@\w]*")
+# In bytes; file systems allow 255, of which suffixes need some.
+_LONGEST_NAME = 100
+
 # Libraries that can change a result.
 _LIBRARIES = (
     "litbench accelerate backports.zstd bitsandbytes datasets deepspeed duckdb flash-attn "
@@ -170,6 +175,18 @@ def write_atomically(
     finally:
         for leftover in path.parent.glob(f"{temporary.name}*"):
             _remove(leftover)
+
+
+def file_name(name: str) -> str:
+    """Return a file name for any name, such as that of a rater; different names differ.
+
+    A plain name is returned unchanged. Otherwise other characters become "_", and a hash of the
+    name follows.
+    """
+    if _PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _LONGEST_NAME:
+        return name
+    readable = re.sub(r"[^-.+=@\w]", "_", name).lstrip(".")[:40]
+    return f"{readable}-{fingerprint(name)[:8]}"
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -23,7 +23,7 @@ from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
 from litbench.evaluation.loop import compare_annotators
 from litbench.evaluation.results import Evaluation, find_input
 from litbench.judges.recorded import recorded_specs
-from litbench.judges.store import Sampling, file_name
+from litbench.judges.store import Sampling
 from litbench.metrics.annotators import AnnotatorAgreement
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.metrics.sets import linked_sets, over_sets
@@ -44,7 +44,7 @@ from litbench.records import prompt_keys
 from litbench.report.suite import Entry, write_site
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_audit, read_pairs
 from litbench.sources.registry import Dataset, find_dataset, list_sets, read_registry
-from litbench.store import fingerprint, read_manifest, write_atomically, write_json
+from litbench.store import file_name, fingerprint, read_manifest, write_atomically, write_json
 
 REFERENCE = "longer"
 # Raters that do not read what a story says.

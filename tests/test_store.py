@@ -24,6 +24,7 @@ from litbench.store import (
     Artifact,
     Cache,
     file_digest,
+    file_name,
     read_manifest,
     read_manifest_of,
     source_digest,
@@ -488,3 +489,32 @@ def test_an_input_that_is_no_file_is_one_line(config):
     in_its_place("pipe")(config.stories)
     with pytest.raises(DataError, match=r"stories.txt is neither a file nor a folder"):
         artifact_of(config)
+
+
+@pytest.mark.parametrize("name", ["longer", "gpt-4.1@low=1+x", "评委", "judge_2"])
+def test_plain_names_are_file_names(name):
+    assert file_name(name) == name
+
+
+def test_different_names_give_different_file_names_in_one_folder(tmp_path):
+    names = [
+        "a/b",
+        "a_b",
+        "a\\b",
+        "a b",
+        "..",
+        "",
+        "../../x",
+        "/etc/x",
+        ".part-1",
+        "x\0y",
+        "\ud800",
+    ]
+    names += ["语" * 200, "语" * 201, "n" * 300, file_name("a/b")]
+    for name in names:
+        path = tmp_path / f"{file_name(name)}.json"
+        assert path.resolve().parent == tmp_path.resolve()
+        assert not path.exists()
+        path.write_text(repr(name))
+        assert not path.name.startswith(".")
+    assert len(list(tmp_path.iterdir())) == len(names)

@@ -32,8 +32,9 @@ from litbench.judges.session import (
     estimate,
     question_sessions,
 )
-from litbench.judges.store import Answer, AnswerStore, file_name, local_folder, shown_text
+from litbench.judges.store import Answer, AnswerStore, local_folder, shown_text
 from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.store import file_name
 from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
 

@@ -18,7 +18,6 @@ with their length.
 import fcntl
 import json
 import os
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -402,8 +401,3 @@ def text_of(question: Question) -> str:
 def shown_text(answer: Answer) -> str:
     """What a log shows of an answer: its text, or the provider's message."""
     return answer.text or answer.detail or ""
-
-
-def file_name(name: str) -> str:
-    """The name of a rater or writer as part of a file's name."""
-    return re.sub(r"[^-.+=@\w]", "_", name)[:80]

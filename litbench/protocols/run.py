@@ -40,7 +40,7 @@ from litbench.judges.session import (
     recorded_names,
     run_sessions,
 )
-from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
+from litbench.judges.store import AnswerStore, Sampling, identity, local_folder
 from litbench.metrics.intervals import mean_interval
 from litbench.protocols.protocol import (
     MOST_JUDGE_SAMPLES,
@@ -58,7 +58,7 @@ from litbench.raters import Estimate, estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
 from litbench.show import show, write_dollars
 from litbench.sources.ratings import story_digest
-from litbench.store import Artifact, only_writer, read_manifest
+from litbench.store import Artifact, file_name, only_writer, read_manifest
 from litbench.text import count_words_of
 
 # Columns of `TURNS` that are attributes of an answer.
