@@ -13,7 +13,8 @@ the numbers.
 
 With `--tables true` the program also writes Table 3 of all these raters as `table3.tex` and
 `table3.csv`, and `figure4` and `figure5` (`.svg` and `.png`; Figure 5 if sizes are known). The
-paper's numbers are in separate, labelled columns and markers. eval/explanations.py writes Figure 8.
+paper's numbers are in separate, labelled columns and markers. litbench explanations writes Figure
+8.
 """
 
 from collections import Counter

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -55,25 +56,47 @@ _COMMANDS = {
         "litbench.experiments.audit:audit",
         "Find out what a set of preferences, and a rater on it, measures.",
     ),
+    "probe": (
+        "litbench.experiments.probes:run_probes",
+        "Measure how often raters prefer changed stories.",
+    ),
+    "power": (
+        "litbench.experiments.power:run_power",
+        "Compute power, and the pairs or prompts needed.",
+    ),
+    "preferences": (
+        "litbench.experiments.preferences:run_preferences",
+        "Find and describe what readers prefer.",
+    ),
+    "explanations": (
+        "litbench.experiments.explanations:run_explanations",
+        "Compare what explanations of right and wrong verdicts say.",
+    ),
     "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
     "suite": ("litbench.suite:suite", "Measure raters on every published set of judgements."),
     "leaderboard": ("litbench.suite:leaderboard_site", "Make a site of the suite's passports."),
     "tasks": ("litbench.protocols.run:print_tasks", "List the writing benchmarks."),
 }
 _STUDY = {
-    "serve": "Show the study to readers.",
-    "status": "Print the progress of readers and pairs.",
-    "export": "Write the choices, and the pairs with readers as annotators.",
-    "close": "Accept no more readers and answers.",
-    "remove": "Remove a reader with all answers.",
-    "simulate": "Answer the running server by simulated readers.",
+    "serve": ("litbench.human_study.command:serve", "Show the study to readers."),
+    "status": ("litbench.human_study.command:status", "Print the progress of readers and pairs."),
+    "export": (
+        "litbench.human_study.command:export",
+        "Write the choices, and the pairs with readers as annotators.",
+    ),
+    "close": ("litbench.human_study.command:close", "Accept no more readers and answers."),
+    "remove": ("litbench.human_study.command:remove", "Remove a reader with all answers."),
+    "simulate": (
+        "litbench.human_study.command:simulate",
+        "Answer the running server by simulated readers.",
+    ),
 }
-# Groups of commands: what they do, and the package with the programs of the group.
-_GROUPS = {
+# Groups of commands: what they do, and their functions, or the package of their programs.
+_GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]] | str]] = {
     "data": ("Make, import and check data", "litbench.programs.data_prep"),
     "train": ("Train raters and policies", "litbench.programs.train"),
     "eval": ("Evaluate raters, writers and filters", "litbench.programs.eval"),
-    "study": ("Run a study with human readers", None),
+    "study": ("Run a study with human readers", _STUDY),
 }
 
 
@@ -348,10 +371,10 @@ def serve(config: Serve) -> None:
 
 def commands_of(group: str) -> dict[str, str]:
     """The commands of a group, by name, with what they do."""
-    package = _GROUPS[group][1]
-    if package is None:
-        return _STUDY
-    folder = importlib.resources.files(package)
+    members = _GROUPS[group][1]
+    if not isinstance(members, str):
+        return {name: about for name, (_, about) in members.items()}
+    folder = importlib.resources.files(members)
     return {
         file.name.removesuffix(".py"): _first_line(file.read_text(encoding="utf-8"))
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
@@ -376,47 +399,45 @@ def _table(rows: dict[str, str]) -> list[str]:
     return [f"  {name:<18} {about}" for name, about in rows.items()]
 
 
-def _run_function(place: str) -> None:
-    """Run the function of a command, with its keys in `sys.argv`."""
-    main = resolve_name(place)
-    (cls, *_) = typing.get_type_hints(main).values()
-    run_program(main, cls, inspect.getdoc(cls).partition("Attributes:")[0])  # type: ignore[union-attr]
+def find_command(name: str) -> tuple[Callable[[Any], None], type, str | None]:
+    """The function of a command such as `fit` or `eval benchmark`, its config, and its help.
 
-
-def _run_member(group: str, words: list[str]) -> None:
-    """Run a command of a group; a program runs as its file would."""
-    about, package = _GROUPS[group]
-    commands = commands_of(group)
-    if not words or words[0] in ("-h", "--help"):
-        print("\n".join([f"{about}: litbench {group} COMMAND [KEYS]", "", *_table(commands)]))
-        return
-    name, *rest = words
-    if name not in commands:
-        raise ConfigError(
-            f"unknown command 'litbench {group} {name}': {nearest(name, list(commands))}"
-        )
-    sys.argv = [f"litbench {group} {name}", *rest]
-    if package is None:
-        _run_function(f"litbench.human_study.command:{name}")
+    Raises:
+        ConfigError: no command has this name.
+    """
+    first, _, member = name.partition(" ")
+    if first in _GROUPS:
+        members, names = _GROUPS[first][1], list(commands_of(first))
     else:
+        members, member, names = _COMMANDS, first, [*_COMMANDS, *_GROUPS]
+    if member not in names:
+        raise ConfigError(f"unknown command 'litbench {name}': {nearest(member, names)}")
+    if isinstance(members, str):
         # Not by runpy: trainers pickle the config, whose class must be found in its module.
-        program = importlib.import_module(f"{package}.{name}")
-        run_program(program.main, program.Config, program.__doc__)
+        program = importlib.import_module(f"{members}.{member}")
+        return program.main, program.Config, program.__doc__
+    function = resolve_name(members[member][0])
+    (config, *_) = typing.get_type_hints(function).values()
+    return function, config, inspect.getdoc(config).partition("Attributes:")[0]  # type: ignore[union-attr]
 
 
 def _dispatch(name: str, rest: list[str]) -> None:
     if name == "--version":
         print(f"litbench {__version__}")
-    elif name in ("-h", "--help"):
+        return
+    if name in ("-h", "--help"):
         print(overview())
-    elif name in _GROUPS:
-        _run_member(name, rest)
-    elif name in _COMMANDS:
-        sys.argv = [f"litbench {name}", *rest]
-        _run_function(_COMMANDS[name][0])
-    else:
-        known = [*_COMMANDS, *_GROUPS]
-        raise ConfigError(f"unknown command 'litbench {name}': {nearest(name, known)}")
+        return
+    if name in _GROUPS:
+        member, *rest = rest or ["--help"]
+        if member in ("-h", "--help"):
+            about, table = _GROUPS[name][0], _table(commands_of(name))
+            print("\n".join([f"{about}: litbench {name} COMMAND [KEYS]", "", *table]))
+            return
+        name = f"{name} {member}"
+    function, config, text = find_command(name)
+    sys.argv = [f"litbench {name}", *rest]
+    run_program(function, config, text)
 
 
 def main() -> None:

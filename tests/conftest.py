@@ -14,11 +14,13 @@ import string
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 
+from litbench import cli
 from litbench.records import PAIRS, STORIES, VERDICTS, empty_columns, pair_id
 from litbench.text import count_words
 
@@ -128,10 +130,13 @@ def verdict_table():
 
 @pytest.fixture(scope="session")
 def load_program():
-    """Import a program by its path, to call its `main` without a new process."""
+    """The `main` and `Config` of a program's path, or of a command such as `litbench power`."""
 
     @functools.cache
     def load(name):
+        if name.startswith("litbench "):
+            main, config, _ = cli.find_command(name.removeprefix("litbench "))
+            return SimpleNamespace(main=main, Config=config)
         # Named apart from any module of the tests; a Config's type hints are looked up by it.
         spec = importlib.util.spec_from_file_location(f"program_{Path(name).stem}", ROOT / name)
         assert spec is not None
@@ -166,13 +171,15 @@ def rename_sides():
 
 @pytest.fixture
 def program(monkeypatch):
-    """Run one of the programs, such as `program("data_prep/make_pairs.py", "--seed", "1")`.
+    """Run a program or command, such as `program("data_prep/make_pairs.py", "--seed", "1")`.
 
     All that a process of its own would do is done, but for its start, which takes seconds.
     """
 
     def run(name, *arguments):
-        command = [str(ROOT / name), *map(str, arguments)]
+        is_command = name.startswith("litbench ")
+        start = name.split() if is_command else [str(ROOT / name)]
+        command = [*start, *map(str, arguments)]
         said, complained, code = io.StringIO(), io.StringIO(), 0
         with (
             monkeypatch.context() as patch,
@@ -182,7 +189,10 @@ def program(monkeypatch):
             patch.chdir(ROOT)
             patch.setattr(sys, "argv", command)
             try:
-                runpy.run_path(command[0], run_name="__main__")
+                if is_command:
+                    cli.main()
+                else:
+                    runpy.run_path(command[0], run_name="__main__")
             except SystemExit as stopped:
                 code = int(stopped.code or 0)
         return subprocess.CompletedProcess(command, code, said.getvalue(), complained.getvalue())
@@ -192,11 +202,12 @@ def program(monkeypatch):
 
 @pytest.fixture
 def program_process():
-    """Run one of the programs in a process of its own."""
+    """Run a program, or a command such as `litbench power`, in a process of its own."""
 
     def run(name, *arguments, timeout=300):
+        start = ["-m", *name.split()] if name.startswith("litbench ") else [str(ROOT / name)]
         return subprocess.run(
-            [sys.executable, str(ROOT / name), *map(str, arguments)],
+            [sys.executable, *start, *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=timeout,

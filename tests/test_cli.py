@@ -11,7 +11,6 @@ import sys
 import typing
 from contextlib import nullcontext
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -243,23 +242,9 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture
-def config_of(load_program):
-    def config(command):
-        group, _, name = command.partition(" ")
-        if group in ("data", "train", "eval"):
-            folder = "data_prep" if group == "data" else group
-            return load_program(f"{folder}/{name}.py").Config
-        place = f"litbench.human_study.command:{name}" if name else cli._COMMANDS[group][0]
-        (cls, *_) = typing.get_type_hints(resolve_name(place)).values()
-        return cls
-
-    return config
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_the_same_grammar(config_of, command):
-    cls = config_of(command)
+def test_every_command_has_the_same_grammar(command):
+    _, cls, _ = cli.find_command(command)
     hints = typing.get_type_hints(cls)
     required = [
         one.name

@@ -344,7 +344,7 @@ def evaluation(talkative, tmp_path):
 def test_the_program_writes_its_files_and_says_unchanged(
     load_program, evaluation, tmp_path, capsys
 ):
-    module = load_program("eval/explanations.py")
+    module = load_program("litbench explanations")
     config = module.Config(out=tmp_path / "out", evaluations={"here": evaluation})
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
@@ -366,7 +366,7 @@ def test_the_program_writes_its_files_and_says_unchanged(
 
 
 def test_raters_of_one_name_in_two_evaluations_are_two(load_program, evaluation, tmp_path):
-    module = load_program("eval/explanations.py")
+    module = load_program("litbench explanations")
     both = module.Config(out=tmp_path / "both", evaluations={"e": evaluation, "f": evaluation})
     module.main(both)
     page = (both.out / "explanations.html").read_text(encoding="utf-8")

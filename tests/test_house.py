@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import litbench
+from litbench.cli import find_command
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM_FOLDERS = ("data_prep", "train", "eval")
@@ -100,9 +101,7 @@ def test_program_reads_from_top_to_bottom(path):
 def test_config_header_and_keys(path, monkeypatch):
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
-    shown = re.findall(
-        r"((?:data_prep|train|eval)/\w+\.py|litbench (?:run|audit)) --config (\S+)", header
-    )
+    shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py|litbench \w+) --config (\S+)", header)
     programs = [name for name, config in shown if config == str(path.relative_to(ROOT))]
     assert len(set(programs)) == 1, "the header shows the command with this very file"
     for name in re.findall(r"\$(\w+)", text):
@@ -110,11 +109,7 @@ def test_config_header_and_keys(path, monkeypatch):
     from litbench.config import load_config  # noqa: PLC0415
 
     if programs[0].startswith("litbench "):
-        from litbench.experiments.audit import Audit  # noqa: PLC0415
-        from litbench.protocols.run import RunCommand  # noqa: PLC0415
-
-        commands = {"litbench run": RunCommand, "litbench audit": Audit}
-        namespace = {"Config": commands[programs[0]]}
+        namespace = {"Config": find_command(programs[0].removeprefix("litbench "))[1]}
     else:
         program = ROOT / programs[0]
         namespace = {"__name__": "program"}

@@ -191,7 +191,7 @@ PROGRAMS = {
         "parts/*.json",
     ),
     "embeddings": LongProgram(
-        "eval/preferences.py",
+        "litbench preferences",
         {
             "pairs": "$data/short_pairs.parquet",
             "out": "$out",
@@ -316,12 +316,13 @@ def run_program(program, arguments, variables, log):
     os.dup2(output, 2)
     os.environ.update(variables)
     os.chdir(ROOT)
-    sys.argv = [program, *arguments]
+    module, *words = program.split()
+    sys.argv = [program, *words, *arguments]
     if program.endswith(".py"):
         sys.path.insert(0, str(ROOT / Path(program).parent))
         runpy.run_path(str(ROOT / program), run_name="__main__")
     else:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 @dataclass

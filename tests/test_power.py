@@ -256,7 +256,7 @@ def test_a_case_that_cannot_be_is_refused(changes, message):
 
 @pytest.fixture(scope="module")
 def program(load_program):
-    return load_program("eval/power.py")
+    return load_program("litbench power")
 
 
 def test_the_program_plans_cases(program, tmp_path, capsys):
@@ -327,7 +327,7 @@ def test_grades_of_two_writers_on_the_same_prompts():
 
 
 def test_the_program_plans_grades(load_program, tmp_path, capsys):
-    program = load_program("eval/power.py")
+    program = load_program("litbench power")
     grades = {"storyq": {"difference": [0.1, 0.3, 0.5], "deviation": 0.468, "prompts": 8}}
     program.main(build(program.Config, {"out": tmp_path, "grades": grades}))
     needs = [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:4]]

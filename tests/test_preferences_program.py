@@ -1,4 +1,4 @@
-"""eval/preferences.py from pairs to page, its embeddings and its questions."""
+"""litbench preferences from pairs to page, its embeddings and its questions."""
 
 import csv
 import json
@@ -51,7 +51,7 @@ def pairs_file(pair_table, tmp_path):
 
 @pytest.fixture
 def preferences(load_program):
-    return load_program("eval/preferences.py")
+    return load_program("litbench preferences")
 
 
 @pytest.fixture

@@ -410,7 +410,7 @@ def config_of(program, pairs, out, **more):
 
 
 def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys):
-    program = load_program("eval/probe.py")
+    program = load_program("litbench probe")
     config = config_of(
         program,
         pairs_file,
@@ -444,7 +444,7 @@ def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys)
 
 
 def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, capsys):
-    program = load_program("eval/probe.py")
+    program = load_program("litbench probe")
 
     def obeys(question):
         # Does what a story tells it to, and else likes the longer.
@@ -479,7 +479,7 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, cap
 
 
 def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path):
-    program = load_program("eval/probe.py")
+    program = load_program("litbench probe")
     with FakeOpenAI(rate_by_length) as server:
         entry = {"kind": "rubric", "model": server.model, "rubric": "webnovel"}
         keys = {

@@ -254,7 +254,7 @@ def test_simulated_readers_rate_over_http(make, load_program, tmp_path, capsys):
         assert found[visitor.reader.name] == sent
     # Their spread plans the next study.
     command(["export", str(study.folder)])
-    power = load_program("eval/power.py")
+    power = load_program("litbench power")
     case = {"difference": 0.5, "prompts": 8, "raters": [1, 5]}
     given = {"out": tmp_path / "power", "people": str(study.folder / "export")}
     power.main(build(power.Config, {**given, "grades": {"plan": case}}))

@@ -78,7 +78,7 @@ def audit_rater(
     """
     evaluations = run_benchmark(benchmark, "litbench audit")
     if probes is not None:
-        run_probes(probes, "litbench audit")
+        run_probes(probes)
     if benchmark.dry_run:
         return None
     evaluation = evaluations[""]

@@ -60,7 +60,16 @@ _CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
 
 @dataclass
 class ExplanationsConfig:
-    """Evaluations whose explanations are compared.
+    """Find features of judges' explanations, and compare agreement with and without each feature.
+
+        litbench explanations --config configs/paper/litbench_figure8.yaml --preset ttcw
+
+    Reads folders of evaluations (eval/benchmark.py, or any program whose manifest names the pairs)
+    whose verdicts have explanations. Finds features of each explanation (talk about plot,
+    character, style, ...; litbench/metrics/explanation_words.yaml) and compares the agreement of
+    verdicts with and without the feature. Writes `explanations.csv`, `.txt` and `.html`,
+    `manifest.json` and, if there is a difference to plot, the paper's Figure 8 as `figure8.svg` and
+    `.png` into `out`.
 
     Attributes:
         out: folder to write.
@@ -220,13 +229,13 @@ def explanation_study(data: Explanations) -> ExplanationStudy:
 # The program ----------------------------------------------------------------------------------
 
 
-def run_explanations(config: ExplanationsConfig, program: str) -> None:
+def run_explanations(config: ExplanationsConfig) -> None:
     """Write the study of explanations."""
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     sources = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
     inputs = {key: path for name, one in sources.items() for key, path in one.inputs(name).items()}
-    artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         artifact.show("explanations.txt", "explanations.html")
         return

@@ -32,7 +32,20 @@ _SIMULATED = 5_000
 
 @dataclass
 class PowerConfig:
-    """What to compute the power of.
+    """Compute power, and the pairs or prompts needed to distinguish raters or writers.
+
+        litbench power --config configs/eval/power.yaml
+        litbench power --evaluation runs/quickstart/evaluation --out runs/quickstart/power
+
+    `cases` give assumed numbers, see litbench.metrics.power.Case: the agreement of two raters and
+    how often they disagree, or one rater against chance, and the numbers of pairs and prompts. A
+    list of values is swept. `grades` give writers whose grades are compared on the same prompts,
+    see litbench.experiments.power.GradeCase, and `judges` a judge against one annotator (JudgeCase
+    there), both with the spread of the ratings in `people`. `evaluation` is an output folder of
+    eval/benchmark.py or eval/crossvalidate.py; the numbers are then measured for every rater
+    against the reference.
+
+    Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 
     Attributes:
         out: output folder.
@@ -353,7 +366,7 @@ def _text(rows: Sequence[Mapping[str, Any]], power: float) -> str:
     return f"{table}\n\nAt a power of {power:g}. {note}\n"
 
 
-def run_power(config: PowerConfig, program: str) -> None:
+def run_power(config: PowerConfig) -> None:
     """Compute the power of the cases and of the evaluation, and write the tables."""
     if not (config.cases or config.grades or config.judges or config.evaluation):
         raise ConfigError("cases, grades, judges and evaluation are empty: give one of them")
@@ -361,7 +374,7 @@ def run_power(config: PowerConfig, program: str) -> None:
         raise ConfigError("judges needs people, whose spread it plans with: give their folder")
     judged = None if config.evaluation is None else Evaluation.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
-    artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         artifact.show("power.txt")
         return

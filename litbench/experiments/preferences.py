@@ -75,7 +75,24 @@ _CORRELATIONS = 6
 
 @dataclass
 class PreferencesConfig(PairColumns):
-    """Pairs, embedding, autoencoder and the model that describes the units.
+    """Explain preferences by sparse units of embedding differences.
+
+        litbench preferences --config configs/eval/preferences.yaml
+
+    The method of the paper (3.4.1, A.1; Movva et al., 2025), see docs/preferences.md. Both stories
+    of every pair are embedded, an autoencoder describes the differences by a few signed units, and
+    a linear model predicts the label from the units. Agreement is measured in folds over prompts,
+    and compared with linear models on the whole difference, on as many principal components and on
+    surface features, and with the longer story. The table of units and the page show another
+    autoencoder, fitted on all pairs.
+
+    With `model`, any model of inspect-ai describes every unit, and its descriptions are tested on
+    pairs of other prompts. Without it, units are labelled by counts: surface features and words.
+
+    Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet` (every pair's
+    units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
+    autoencoder) and `manifest.json` into `out`. Embeddings in `out/embeddings` and answers in
+    `out/answers` are stored as they arrive, so a killed run resumes.
 
     Attributes:
         pairs: pairs file.
@@ -427,7 +444,7 @@ def measure(
     return credits, float(np.mean(unexplained))
 
 
-def run_preferences(config: PreferencesConfig, program: str) -> None:
+def run_preferences(config: PreferencesConfig) -> None:
     """Write the study of preferences."""
     check(config)
     models = {}
@@ -435,7 +452,7 @@ def run_preferences(config: PreferencesConfig, program: str) -> None:
         models["embedding.model"] = locate(config.embedding.model)[0]
     if config.prices is not None:
         models["prices"] = str(config.prices)
-    artifact = Artifact(config.out, program=program, config=config, models=models)
+    artifact = Artifact(config.out, program=__file__, config=config, models=models)
     if artifact.is_current():
         artifact.show("preferences.txt", "preferences.html")
         return

@@ -57,7 +57,17 @@ from litbench.text import digest
 
 @dataclass
 class ProbesConfig(PairColumns):
-    """Raters, and the stories and probes that they are given.
+    """Probe raters with changed stories: how often is the changed story preferred?
+
+        litbench probe --config configs/eval/probes.yaml
+
+    Reads a pairs file, draws stories of every prompt and applies every probe at every strength
+    (litbench/probes.py). Every rater compares each story with its changed copies. Writes
+    `probe_pairs.parquet`, `verdicts.parquet`, `probes.csv` and `.txt`, `probes.html` with excerpts
+    of the stories, its plots as SVG and PNG, and `manifest.json` into `out`.
+
+    A killed run resumes; judges store their answers in `out/answers`. `--dry_run true` estimates
+    calls, tokens and cost of the judges without sending requests.
 
     Attributes:
         pairs: pairs file to draw stories from.
@@ -209,11 +219,11 @@ def probes_text(results: Mapping[str, Sequence[ProbeResult]]) -> str:
     )
 
 
-def run_probes(config: ProbesConfig, program: str) -> None:
+def run_probes(config: ProbesConfig) -> None:
     """Change the stories, judge the pairs, and write the results."""
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
-    artifact = Artifact(config.out, program=program, config=config, models=files_of(specs))
+    artifact = Artifact(config.out, program=__file__, config=config, models=files_of(specs))
     if not config.dry_run and is_finished(artifact):
         artifact.show("probes.txt", "probes.html")
         return
