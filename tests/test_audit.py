@@ -1,9 +1,11 @@
 """The audit: it finds what is planted, its numbers are those of the pairs, texts stay texts."""
 
 import json
+import math
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import ibis
 import numpy as np
@@ -21,7 +23,7 @@ from litbench.experiments.audit import Audit, audit, audit_files, nothing_found
 from litbench.experiments.audit_cues import Cue
 from litbench.experiments.audit_findings import audit_pairs, effects, screen
 from litbench.experiments.audit_simulation import AuditSimulation, planted_set, run_simulation
-from litbench.metrics.annotators import label_ceiling
+from litbench.metrics.annotators import annotator_agreement, label_ceiling
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import leaderboard
 from litbench.models.baselines import LengthRater
@@ -457,6 +459,9 @@ def kinds_of(audited):
         ("longer", 0.75, ["longer"]),
         ("later", 0.7, ["later"]),
         ("notes", 0.8, ["notes"]),
+        ("quotes", 0.8, ["quotes"]),
+        ("structure", 0.7, ["structure"]),
+        ("prompt", 0.7, ["prompt"]),
         ("position", 0.7, ["id"]),
         ("style", 0.7, ["name:model"]),
         ("duplicates", 0.05, ["copies", "leakage"]),
@@ -471,6 +476,63 @@ def test_a_plant_is_found_and_nothing_else(plant, size, kinds):
     (first, *_) = audited.findings
     assert first.sentence.endswith(".")
     assert first.advice
+
+
+@pytest.mark.parametrize("sizes", [[40] * 8, [150, 70, 40, 25, 15, 10, 6, 4]])
+def test_the_p_value_falls_as_a_confound_grows(sizes):
+    p_values = []
+    for size in (0.8, 0.95, 0.99, 1.0):
+        table, _ = planted(pairs=np.array(sizes), position=size)
+        audited = audit_pairs(table)
+        (result,) = [one for one in audited.results if one.cue.name == "id"]
+        p_values.append(result.p_holm)
+        assert kinds_of(audited) == ["id"] * result.is_stated
+    assert p_values == sorted(p_values, reverse=True)
+    assert p_values[-1] < 1e-3
+
+
+def test_a_story_that_wins_many_pairs_is_one_observation():
+    table, _ = planted(pairs=np.array([40] * 5), style=1.0)
+    (style,) = [one.cue for one in audit_pairs(table).results if one.cue.name == "name:model"]
+    group = np.repeat(np.arange(5), 40)
+    sign = np.ones(200)
+    distinct = np.arange(400).reshape(2, 200)
+    winners = np.stack([group, distinct[1]])
+    cue = replace(style, sign=sign, amount=sign)
+    assert [screen([cue], group, [], ids)[0].is_stated for ids in (distinct, winners)] == [
+        True,
+        False,
+    ]
+
+
+def test_a_rule_of_the_pairing_does_not_hide_other_cues():
+    """Pairs that were copied without their manifest: the chosen story is always the later."""
+    table, _ = planted(seed=2, notes=0.8, style=0.7)
+    alone = kinds_of(audit_pairs(table))
+    assert set(alone) == {"notes", "name:model"}
+    times = [table[f"{side}_created_utc"].to_numpy() for side in SIDES]
+    for side, of in zip(SIDES, (np.maximum(*times), np.minimum(*times)), strict=True):
+        place = table.column_names.index(f"{side}_created_utc")
+        table = table.set_column(place, f"{side}_created_utc", pa.array(of))
+    audited = audit_pairs(table)
+    assert kinds_of(audited) == ["later", *alone]
+    held_fixed = {one.cue.name: one.held_fixed.mean for one in audited.results}
+    assert held_fixed["notes"] > 0.2
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.string()])
+def test_a_source_coded_as_a_number_is_a_category(kind):
+    table, _ = planted()
+    random = np.random.default_rng(4)
+    sources = random.integers(4, size=(2, table.num_rows))
+    # Source 1 wins nearly always, so that the order of the numbers decides little.
+    wins = np.where(random.random(table.num_rows) < 0.9, sources == 1, sources[::-1] == 1)
+    swap = wins[1] & ~wins[0]
+    sources[:, swap] = sources[::-1, swap]
+    for side, values in zip(SIDES, sources, strict=True):
+        column = pa.array(values).cast(kind)
+        table = table.append_column(f"{side}_source", column)
+    assert kinds_of(audit_pairs(table)) == ["name:source"]
 
 
 def test_without_a_plant_the_audit_says_what_it_could_have_found(tmp_path):
@@ -512,7 +574,9 @@ def test_of_twenty_cues_that_say_nothing_one_is_stated_in_few_sets():
     for _ in range(40):
         signs = random.choice([-1.0, 1.0], (20, 300))
         cues = [Cue.of(f"cue {k}", sign, ("more", "less", "do")) for k, sign in enumerate(signs)]
-        alarms += any(result.is_stated for result in screen(cues, group, []))
+        alarms += any(
+            result.is_stated for result in screen(cues, group, [], np.arange(600).reshape(2, 300))
+        )
     # 2 are expected; without correction, 26.
     assert alarms < 7
 
@@ -524,6 +588,29 @@ def test_the_ceiling_is_that_of_simulated_annotators():
     interval = jackknife_interval(two, np.arange(40_000))
     assert label_ceiling(interval, 1).mean == pytest.approx(0.8, abs=0.01)
     assert label_ceiling(interval, 3).mean == pytest.approx((right.sum(1) > 1).mean(), abs=0.01)
+
+
+@pytest.mark.parametrize("people", [3, 5])
+def test_pairs_that_differ_in_difficulty_have_a_lower_ceiling(people):
+    random = np.random.default_rng(6)
+    q = np.clip(random.normal(0.8, 0.2, 8_000), 0, 1)
+    chosen = random.random((8_000, people)) < q[:, None]
+    ratings = {
+        str(k): {
+            f"{side}{row}": float(one == side) for row, one in enumerate(of) for side in (0, 1)
+        }
+        for k, of in enumerate(chosen.T)
+    }
+    first, second = ([f"{side}{row}" for row in range(8_000)] for side in (1, 0))
+    found = annotator_agreement(ratings, first, second, np.arange(8_000), {})
+    ceiling = label_ceiling(found.two_decided, people, found.difficulty_spread)
+    crowd = ((chosen.sum(1) > people / 2) == (q > 0.5)).mean()
+    if people == 5:
+        assert ceiling.mean == pytest.approx(crowd, abs=0.015)
+    else:
+        # The majority of three says nothing about the spread.
+        assert math.isnan(found.difficulty_spread)
+        assert ceiling.mean > crowd + 0.05
 
 
 def test_a_rater_that_counts_words_is_found_out(tmp_path):

@@ -4,6 +4,7 @@ The method is in `litbench.experiments.audit_findings` (the set) and `audit_rate
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -291,6 +292,7 @@ def audit_json(
         "two_decided": found.annotators and found.annotators.two_decided,
         "alpha": found.annotators and found.annotators.alpha,
         "ceiling": found.ceiling,
+        "difficulty_spread": found.annotators and found.annotators.difficulty_spread,
         "notes": found.notes,
     }
     if rater is not None:
@@ -392,7 +394,8 @@ def _size_section(found: SetAudit) -> Section:
             ["one annotator against the mean of the others", two.one_annotator],
             ["Krippendorff's alpha of their ratings", two.alpha],
             [
-                "ceiling for any rater, if annotators err independently and equally often",
+                "ceiling for any rater, if annotators err independently"
+                + (" (upper bound)" if math.isnan(two.difficulty_spread) else ""),
                 found.ceiling,
             ],
         ]

@@ -4,6 +4,7 @@ Some are counted, such as which story is longer. Others are learnt out of fold f
 other prompts: a writer's or model's name, surface features, a bag of words.
 """
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
 from litbench.records import PAIRS, connected_prompts
+from litbench.text import normalise_prompt
 
 SIDES = ("chosen", "rejected")
 # Texts are learnt from if so many pairs have them.
@@ -26,11 +28,20 @@ _LEAST_PAIRS = 10
 _FOLDS, _STRENGTH = 5, 1.0
 # A bag of words of more pairs takes more than a minute.
 _MOST_FOR_WORDS = 4_000
+# A column of more different numbers holds measurements, not categories.
+_MOST_NUMBERS = 20
 _POSITION = re.compile(r"position|index|row|order|place|turn|slot", re.I)
 # Replacement characters, UTF-8 read as Latin-1, HTML entities and control characters.
 _DAMAGED = re.compile(r"\ufffd|â€|Ã[\x80-\xbf]|&(?:amp|lt|gt|quot|nbsp|#\w+);|[\x00-\x08\x0e-\x1f]")
 _OPENING_WORDS, _OPENING_SHARE = 3, 0.02
+_TYPOGRAPHIC, _STRAIGHT = re.compile("[‘’“”„«»]"), re.compile("[\"'`]")
+_STRUCTURE = re.compile(r"^[ \t]*(?:#{1,6}[ \t]|[-*+•‣◦–—][ \t]|\(?\d{1,3}[.)、][ \t]?\S)", re.M)
+# A story repeats a prompt of at least so many characters, within so many times its length.
+_PROMPT_CHARACTERS, _OPENING_PROMPTS = 8, 3
 _PUNCTUATION = ("commas", "exclamations", "questions", "ellipses", "dashes", "semicolons")
+
+# Cues of something beside the text: other cues are not derived from them.
+_BESIDE_TEXT = ("later", "id")
 
 # By cue: the story with more of it, the story with less, and what to do.
 _TEXTS = {
@@ -52,6 +63,21 @@ _TEXTS = {
     ),
     "paragraphs": ("the story with more paragraphs", "the story with fewer paragraphs", ""),
     "markup": ("the story with more formatting", "the story with less formatting", ""),
+    "structure": (
+        "the story with more headings and lists",
+        "the story with fewer headings and lists",
+        "",
+    ),
+    "quotes": (
+        "the story with more typographic quotation marks and apostrophes",
+        "the story with more straight quotation marks and apostrophes",
+        "Convert all stories to one style.",
+    ),
+    "prompt": (
+        "the story that repeats the prompt",
+        "the story that does not repeat the prompt",
+        "Cut the prompt from the stories.",
+    ),
     "punctuation": (
         "the story with more punctuation per word",
         "the story with less punctuation per word",
@@ -87,6 +113,7 @@ class Cue:
         amount: by how much, as a signed rank from -1 to 1, to hold it fixed.
         is_learnt: whether it is learnt from the labels of other prompts, so that only an effect
             above 0 counts.
+        is_of_text: whether it is computed from the texts.
     """
 
     name: str
@@ -94,6 +121,12 @@ class Cue:
     sign: np.ndarray
     amount: np.ndarray
     is_learnt: bool = False
+    is_of_text: bool = False
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether it decides every pair, and all the same way."""
+        return abs(float(self.sign.sum())) == len(self.sign)
 
     @classmethod
     def of(cls, name: str, difference: np.ndarray, texts: tuple[str, str, str], **more: Any) -> Any:
@@ -107,8 +140,9 @@ class Cue:
 
 @dataclass(frozen=True)
 class Texts:
-    """The distinct stories of the pairs, their features, and their rows by side."""
+    """The distinct stories of the pairs, their prompts and features, and their rows by side."""
 
+    prompts: list[str]
     stories: list[str]
     features: np.ndarray
     rows: dict[str, np.ndarray]
@@ -121,8 +155,8 @@ class Texts:
         distinct = dict.fromkeys([*texts["chosen"], *texts["rejected"]])
         row_of = {text: row for row, text in enumerate(distinct)}
         rows = {side: np.array([row_of[text] for text in texts[side]], int) for side in SIDES}
-        stories = [story for _, story in row_of]
-        return cls(stories, shared_matrix([prompt for prompt, _ in row_of], stories), rows)
+        prompts, stories = [prompt for prompt, _ in row_of], [story for _, story in row_of]
+        return cls(prompts, stories, shared_matrix(prompts, stories), rows)
 
     def difference(self, values: Any) -> Any:
         """Chosen minus rejected, of values per story, which may have several columns."""
@@ -132,12 +166,21 @@ class Texts:
 def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue]:
     """All cues of the pairs: those that are counted first, then those that are learnt."""
     known = has_texts(pairs)
-    values = dict.fromkeys(("damaged", "opening", "notes"), np.zeros(len(texts.stories)))
+    # A copied prompt may bring a list with it, so it is the first of two equal cues.
+    both = zip(texts.prompts, texts.stories, strict=True)
+    values = {"prompt": np.array([_repeats_prompt(*text) for text in both], float)}
+    values |= {
+        name: np.array([value(story) for story in texts.stories], float)
+        for name, value in {
+            "damaged": lambda story: bool(_DAMAGED.search(story)),
+            "structure": lambda story: len(_STRUCTURE.findall(story)),
+            "quotes": _typographic_share,
+        }.items()
+    }
     values["notes"] = np.isin(
         np.arange(len(texts.stories)),
         list(cut_reader_notes(pa.array(texts.stories, pa.large_string()))),
     ).astype(float)
-    values["damaged"] = np.array([bool(_DAMAGED.search(story)) for story in texts.stories], float)
     openings = [" ".join(story.lower().split()[:_OPENING_WORDS]) for story in texts.stories]
     often = Counter(openings)
     least = max(_OPENING_SHARE * len(openings), 5)
@@ -152,11 +195,27 @@ def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue
         **{name: np.where(known, texts.difference(of), 0.0) for name, of in values.items()},
         "id": _id_order(pairs),
     }
-    cues = [Cue.of(name, difference, _TEXTS[name]) for name, difference in differences.items()]
+    cues = [
+        Cue.of(name, difference, _TEXTS[name], is_of_text=name not in _BESIDE_TEXT)
+        for name, difference in differences.items()
+    ]
     prompts = np.array(connected_prompts(pairs))
     for name in _extra_columns(pairs):
         cues += _column_cues(pairs, name, prompts, seed)
     return [*cues, *_learnt_from_texts(pairs, texts, prompts, known, seed)]
+
+
+def _typographic_share(story: str) -> float:
+    """Share of typographic marks of all quotation marks and apostrophes; NaN without any."""
+    typographic, straight = (len(marks.findall(story)) for marks in (_TYPOGRAPHIC, _STRAIGHT))
+    return typographic / (typographic + straight) if typographic + straight else math.nan
+
+
+def _repeats_prompt(prompt: str, story: str) -> bool:
+    """Whether a story opens with the whole prompt; tags, case and punctuation do not matter."""
+    key = normalise_prompt(prompt)
+    opening = normalise_prompt(story[: _OPENING_PROMPTS * len(prompt)])
+    return len(key) >= _PROMPT_CHARACTERS and key in opening
 
 
 def _numbers(pairs: pa.Table, name: str) -> np.ndarray:
@@ -194,21 +253,30 @@ def _extra_columns(pairs: pa.Table) -> list[str]:
 
 
 def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> list[Cue]:
-    """The cue of a column that both sides have; none if it holds neither names nor a position."""
+    """The cues of a column that both sides have: a position, and names or few whole numbers."""
     from scipy import sparse  # noqa: PLC0415
 
     kind, label = pairs[f"chosen_{name}"].type, name.replace("_", " ")
-    if pa.types.is_integer(kind) and _POSITION.search(name):
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    is_name = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (is_number or is_name or pa.types.is_boolean(kind)):
+        return []
+    position = []
+    if is_number and _POSITION.search(name):
         texts = (f"the story with the higher {label}", f"the story with the lower {label}", "")
-        return [Cue.of(name, _numbers(pairs, name), texts)]
-    types = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean)
-    if not any(is_type(kind) for is_type in types):
-        return []
-    sides = [pairs[f"{side}_{name}"].cast(pa.string()).to_pylist() for side in SIDES]
+        position = [Cue.of(name, _numbers(pairs, name), texts)]
+    sides = [pairs[f"{side}_{name}"].to_pylist() for side in SIDES]
+    if is_number:
+        sides = [
+            [None if value is None or math.isnan(value) else value for value in side]
+            for side in sides
+        ]
     names = sorted({*sides[0], *sides[1]} - {None})
-    # Names repeat: a column of unique values has none.
-    if not 2 <= len(names) <= pairs.num_rows / 2:
-        return []
+    # Names repeat: a column of unique values has none. Numbers are names only if they are few.
+    most = min(pairs.num_rows / 2, _MOST_NUMBERS if is_number else math.inf)
+    is_whole = not is_number or all(float(value).is_integer() for value in names)
+    if not 2 <= len(names) <= most or not is_whole or (position and len(names) == 2):
+        return position
     advice = f"Give agreement within pairs of equal {label}, and keep it from raters."
     if len(names) == 2:
         has = [np.array([value == names[1] for value in side], float) for side in sides]
@@ -223,7 +291,7 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
         indicators = sparse.csr_matrix((np.full(len(rows), weight), at), shape) + indicators
     texts = (f"the story whose {label} is preferred on other prompts", "", advice)
     margins = out_of_fold(indicators, prompts, seed)
-    return [Cue.of(f"name:{name}", margins, texts, is_learnt=True)]
+    return [*position, Cue.of(f"name:{name}", margins, texts, is_learnt=True)]
 
 
 def out_of_fold(differences: Any, prompts: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -282,6 +350,7 @@ def _learnt_from_texts(
                 "Show this baseline beside every rater: what it reaches needs no reading.",
             ),
             is_learnt=True,
+            is_of_text=True,
         )
         for name, what, margins in (
             ("features", "a model of surface features", features),

@@ -8,8 +8,13 @@ its effect with the others held fixed. The standard error is the cluster jackkni
 
 A cue is stated as a finding by Holm's step-down rule: the cue with the smallest p value first; the
 next one must be significant with the stated ones held fixed, at 5 % divided by the number of tests
-that are left. So paragraphs are not named where length explains them. A cue whose share of wins has
-an interval with 1/2 in it is not stated: it may only correct another cue.
+that are left. So paragraphs are not named where length explains them. A cue that alone is not
+significant at 5 % is not stated: it may only correct another cue.
+
+If every pair that differs in a cue is decided the same way, the prompts do not differ and the
+jackknife error is 0. The p value is then that of a sign test over the stories that these pairs do
+not share. A cue beside the text that so decides every pair, such as the time where pairs are made
+by it, is stated but not held fixed: it would explain every label, and hide all other cues.
 """
 
 import math
@@ -36,8 +41,8 @@ from litbench.records import connected_prompts, prompt_keys
 from litbench.report.document import percent
 
 ALPHA, POWER = 0.05, 0.8
-# A cue is tested if it decides so many pairs, of so many effective prompts.
-_LEAST_DECIDED, _LEAST_PROMPTS = 10, 5
+# A cue is tested if it decides so many pairs.
+_LEAST_DECIDED = 10
 # The models of the folds share most of their training pairs. For five folds, the variance over the
 # folds is corrected by 1 + 5 / 4 (Nadeau and Bengio, 2003, Inference for the generalization error).
 _LEARNT_ERROR = 1.5
@@ -103,7 +108,8 @@ class SetAudit:
         results: of all cues that were tested.
         findings: worst first.
         leakage: counts of `litbench.curation.leakage`; None with one split.
-        ceiling: agreement of a perfect rater with the labels, by the annotators; None without them.
+        ceiling: see `label_ceiling`; None without annotators. An upper bound if their
+            `difficulty_spread` is NaN.
         notes: what could not be looked for.
     """
 
@@ -150,31 +156,37 @@ def effects(columns: np.ndarray, group: np.ndarray) -> list[ClusteredMean]:
     return found
 
 
-def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> list[Result]:
+def screen(
+    cues: Sequence[Cue], group: np.ndarray, others: Sequence[float], stories: np.ndarray
+) -> list[Result]:
     """Test the cues and state those of Holm's step-down rule; see the module docstring.
 
     Args:
         cues: those that can be tested.
         group: number of the prompt of each pair; shape (n,).
         others: p values of other tests of the same family.
+        stories: ids of the chosen and the rejected story of each pair; shape (2, n).
     """
     stated: list[Cue] = []
     p_of: dict[str, float] = {}
     agreements = {cue.name: jackknife_interval((cue.sign + 1) / 2, group) for cue in cues}
-    undecided = {name for name, one in agreements.items() if one.low <= 0.5 <= one.high}
+    alone = {cue.name: effects(cue.sign[:, None], group)[0] for cue in cues}
+    undecided = {cue.name for cue in cues if not _p_value(cue, alone[cue.name], stories) < ALPHA}
     tests = len(cues) + len(others)
     # Others that are significant are steps of the rule as well.
     spent = sum(p * tests < ALPHA for p in others)
     for is_learnt in (False, True):
         rest = [cue for cue in cues if _is_text_model(cue) == is_learnt]
         while rest:
-            fixed = [column for cue in stated for column in (cue.sign, cue.amount)]
             found = []
             for cue in rest:
+                fixed = [
+                    column for one in _beside(cue, stated) for column in (one.sign, one.amount)
+                ]
                 effect = effects(np.column_stack([*fixed, cue.sign]), group)[-1]
                 if cue.is_learnt:
                     effect = replace(effect, error=effect.error * _LEARNT_ERROR)
-                p = difference_interval(effect)[1]
+                p = _p_value(cue, effect, stories)
                 is_nothing = abs(effect.mean) < 1e-6 or (cue.is_learnt and effect.mean < 0)
                 is_nothing |= cue.name in undecided
                 known = is_nothing or math.isnan(p) or _is_explained(cue.sign, fixed)
@@ -188,22 +200,40 @@ def screen(cues: Sequence[Cue], group: np.ndarray, others: Sequence[float]) -> l
     results = []
     for cue in cues:
         # A model of the texts repeats what the counted cues say: it is not held fixed with them.
-        together = [one for one in cues if one is cue or not _is_text_model(one)]
-        columns = np.column_stack(
-            [*(one.sign for one in together), *(o.amount for o in stated if o is not cue)]
-        )
-        held = effects(columns, group)[next(k for k, one in enumerate(together) if one is cue)]
+        counted = _beside(cue, [one for one in cues if not _is_text_model(one)])
+        amounts = [one.amount for one in _beside(cue, stated)]
+        held = effects(
+            np.column_stack([cue.sign, *(one.sign for one in counted), *amounts]), group
+        )[0]
         results.append(
             Result(
                 cue,
                 agreements[cue.name],
-                difference_interval(effects(cue.sign[:, None], group)[0])[0],
+                difference_interval(alone[cue.name])[0],
                 difference_interval(held)[0],
                 p_of[cue.name],
                 cue in stated,
             )
         )
     return results
+
+
+def _beside(cue: Cue, others: Sequence[Cue]) -> list[Cue]:
+    """The other cues that are held fixed with a cue; see the module docstring."""
+    return [
+        one
+        for one in others
+        if one is not cue and (not one.is_rule or (one.is_of_text and cue.is_of_text))
+    ]
+
+
+def _p_value(cue: Cue, effect: ClusteredMean, stories: np.ndarray) -> float:
+    """Two-sided p value of a cue's effect; see the module docstring."""
+    if effect.error > 0 or abs(effect.mean) < 1 - 1e-6:
+        return difference_interval(effect)[1]
+    # A story that wins against many others is one observation, not many.
+    distinct = min(len(set(side[cue.sign != 0].tolist())) for side in stories)
+    return float(2.0 ** (1 - distinct))
 
 
 def _is_explained(column: np.ndarray, others: Sequence[np.ndarray]) -> bool:
@@ -258,13 +288,14 @@ def audit_pairs(
         sizes = np.bincount(group, cue.sign != 0)
         if cue.name in by_rule:
             notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
-        elif sizes.sum() >= _LEAST_DECIDED and effective_clusters(sizes) >= _LEAST_PROMPTS:
+        elif sizes.sum() >= _LEAST_DECIDED:
             cues.append(cue)
         else:
             notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")
     two = None if annotators is None else annotators.two_decided
     noise = [] if two is None or math.isnan(two.mean) else [_noise_p(two)]
-    results = screen(cues, group, noise)
+    ids = {side: pairs[f"{side}_story_id"].to_pylist() for side in SIDES}
+    results = screen(cues, group, noise, np.array([ids[side] for side in SIDES]))
     tests = max(len(cues) + len(noise), 1)
     sizes = np.bincount(group)
     effective = effective_clusters(sizes)
@@ -277,14 +308,13 @@ def audit_pairs(
             prompts=effective,
             intra_prompt=min(max([0.0, *(r for r in within if not math.isnan(r))]), 0.99),
         )
-    ids = {side: pairs[f"{side}_story_id"].to_pylist() for side in SIDES}
     stories = len({*ids["chosen"], *ids["rejected"]})
     leakage, found = _leakage(pairs, notes)
     findings = [*map(_cue_finding, (one for one in results if one.is_stated)), *found]
     findings += [*_id_findings(pairs), *_copy_findings(pairs)]
     ceiling = None
     if annotators is not None and noise:
-        ceiling = label_ceiling(annotators.two_decided, per_story)
+        ceiling = label_ceiling(annotators.two_decided, per_story, annotators.difficulty_spread)
         if noise[0] * tests < ALPHA:
             findings.append(_noise_finding(annotators, ceiling, noise[0] * tests))
     return SetAudit(
@@ -341,13 +371,16 @@ def _cue_finding(result: Result) -> Finding:
 
 def _noise_finding(annotators: AnnotatorAgreement, ceiling: Interval, p: float) -> Finding:
     two = annotators.two_decided
+    bound, reason = "about", ""
+    if math.isnan(annotators.difficulty_spread):
+        bound, reason = "at most", "; with fewer if pairs differ in difficulty"
     return Finding(
         "label_noise",
         2 * (1 - ceiling.mean),
         two.mean,
         f"Two annotators who both prefer a story prefer the same one in {between(two)} of the "
-        "pairs. If they err independently and equally often on every pair, a perfect rater agrees "
-        f"with about {percent(ceiling.mean)} of the labels.",
+        "pairs. If they err independently, a rater that always prefers what most people would "
+        f"agrees with {bound} {percent(ceiling.mean)} of the labels{reason}.",
         "Show the agreement of one annotator beside every rater; collect more annotators per pair.",
         two.low,
         two.high,

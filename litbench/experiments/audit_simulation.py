@@ -4,7 +4,7 @@ In a set without a plant, labels are independent of everything. A cue of size s 
 choosing, in every pair that differs in it, the story with more of it with probability s.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,9 @@ PLANTS: dict[str, tuple[str, ...]] = {
     "longer": ("longer",),
     "later": ("later",),
     "notes": ("notes",),
+    "quotes": ("quotes",),
+    "structure": ("structure",),
+    "prompt": ("prompt",),
     "position": ("id",),
     "style": ("name:model",),
     "duplicates": ("leakage",),
@@ -47,8 +50,16 @@ _MOST_PLANTS = 2
 # Plants that are counted, and so need no power.
 _COUNTED = ("duplicates", "merged_ids")
 # Sizes of the other plants: in how many of the pairs that differ in the cue the chosen side has it.
-_SIZES = [0.55, 0.6, 0.7, 0.8]
+_SIZES = [0.55, 0.6, 0.7, 0.8, 1.0]
 _FALSE = "false alarms"
+# The log-odds of a plant of size 1.
+_CERTAIN = 40.0
+# Plants that change half of the texts, by text and prompt.
+_CHANGES: dict[str, Callable[[str, str], str]] = {
+    "quotes": lambda text, _: text.replace("“", '"').replace("”", '"'),
+    "structure": lambda text, _: f"# One\n\n{text}\n\n- two\n- three",
+    "prompt": lambda text, prompt: f"{prompt}\n\n{text}",
+}
 
 
 @dataclass
@@ -70,18 +81,25 @@ class AuditSimulation:
 
 
 def planted_set(
-    plants: Mapping[str, float], pairs: int, random: np.random.Generator, words: float = 60.0
+    plants: Mapping[str, float],
+    pairs: int | np.ndarray,
+    random: np.random.Generator,
+    words: float = 60.0,
 ) -> tuple[pa.Table, AnnotatorAgreement | None]:
     """Pairs with planted cues, and the agreement of simulated annotators.
 
     Args:
         plants: names of PLANTS and their sizes; of a counted one, the share of pairs.
-        pairs: number of pairs.
+        pairs: number of pairs, about five a prompt; or the number of pairs of each prompt.
         random: source of random numbers.
         words: median number of words of a story.
     """
-    prompts = max(pairs // 5, 4)
-    prompt = np.sort(random.integers(prompts, size=pairs))
+    if isinstance(pairs, int):
+        prompts = max(pairs // 5, 4)
+        prompt = np.sort(random.integers(prompts, size=pairs))
+    else:
+        prompts, prompt = len(pairs), np.repeat(np.arange(len(pairs)), pairs)
+        pairs = len(prompt)
     n_words = np.maximum(np.exp(random.normal(np.log(words), 0.5, 2 * pairs)), 12).astype(int)
     # Two models write: the style of their texts differs, and their names are known.
     model = random.integers(2, size=2 * pairs)
@@ -89,13 +107,18 @@ def planted_set(
     texts = np.array(invented_texts(styles, n_words, random).to_pylist(), dtype=object)
     noted = random.random(2 * pairs) < 0.3
     texts[noted] += _NOTE
+    texts_of_prompts = np.array(invented_prompts(prompts, random).to_pylist(), dtype=object)
+    changed = {name: random.random(2 * pairs) < 0.5 for name in _CHANGES if name in plants}
+    for name, where in changed.items():
+        for row in np.flatnonzero(where):
+            texts[row] = _CHANGES[name](texts[row], texts_of_prompts[prompt[row % pairs]])
     time = random.integers(1_500_000_000, 1_600_000_000, 2 * pairs)
     counted = count_words(pa.array(texts, pa.large_string())).to_numpy().copy()
-    values = {"longer": counted, "later": time, "notes": noted, "style": model}
+    values = {"longer": counted, "later": time, "notes": noted, "style": model, **changed}
     first, second = np.arange(pairs), np.arange(pairs, 2 * pairs)
     log_odds = np.zeros(pairs)
     for name, size in plants.items():
-        odds = np.log(size / (1 - size)) if size < 1 else np.inf
+        odds = np.log(size / (1 - size)) if size < 1 else _CERTAIN
         if name == "position":
             log_odds += odds
         elif name in values:
@@ -106,7 +129,6 @@ def planted_set(
         "chosen": np.where(first_wins, first, second),
         "rejected": np.where(first_wins, second, first),
     }
-    texts_of_prompts = np.array(invented_prompts(prompts, random).to_pylist(), dtype=object)
     split = np.where(prompt < 0.8 * prompts, "train", "test")
     ids = np.array([f"p{number}" for number in prompt], dtype=object)
     if share := plants.get("merged_ids"):
@@ -196,7 +218,10 @@ def run_set(config: AuditSimulation, number: int) -> list[dict[str, Any]]:
         elif name not in _COUNTED:
             n = decided.get(kind, 0)
             prompts = min(audit.size["effective_prompts"], n)
-            case = Case(agreement=size, pairs=n, prompts=max(prompts, 2)) if n > 2 else None
+            case = None
+            if n > 2:
+                # The formula has no power for a cue that is always right.
+                case = Case(agreement=min(size, 0.99), pairs=n, prompts=max(prompts, 2))
             likely = 0.0 if case is None else power(case, ALPHA / audit.tests)
         rows.append({"plant": name, "size": size, "power": likely, "found": kind in found})
     extra = " ".join(sorted(found - named))

@@ -19,6 +19,7 @@ from litbench.metrics.leaderboard import plain
 
 # Means of the same ratings, summed in different orders, differ by rounding.
 _ROUNDING = 1e-9
+_QUANTILES = 500
 # The name of a single annotator in the list of raters.
 ONE_ANNOTATOR = "one annotator"
 
@@ -53,6 +54,8 @@ class AnnotatorAgreement:
             `min_gap`.
         two_annotators: how often two annotators prefer the same story; a tie of either counts 1/2.
         two_decided: the same over the comparisons in which neither annotator ties.
+        difficulty_spread: how far pairs differ in difficulty, see `label_ceiling`; from pairs on
+            which four annotators or more have a preference, NaN without them.
         alpha: `krippendorff_alpha` of the ratings of all stories.
         by_annotator: agreement of each annotator; empty if names are slots.
         raters: agreement of each rater, highest first.
@@ -66,6 +69,7 @@ class AnnotatorAgreement:
     left_out: int
     two_annotators: Interval
     two_decided: Interval
+    difficulty_spread: float
     alpha: float
     by_annotator: dict[str, Interval]
     raters: list[RaterAgreement]
@@ -92,19 +96,36 @@ def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:
     return 1 - observed / expected if expected > _ROUNDING else math.nan
 
 
-def label_ceiling(two_annotators: Interval, per_story: float) -> Interval:
-    """Agreement of a perfect rater with the labels, if annotators err independently.
+def label_ceiling(two_annotators: Interval, per_story: float, spread: float = math.nan) -> Interval:
+    """Agreement of a rater that knows each pair's majority of people with the labels.
 
-    Two annotators who are both right with probability q agree with q^2 + (1 - q)^2. The label of
-    `per_story` annotators is that of their majority, with ties decided by a coin.
+    Annotators name a pair's preferred story independently, each with probability q >= 1/2. Two of
+    them agree with q^2 + (1 - q)^2 = (1 + x) / 2, where x = (2 q - 1)^2. Over pairs, x has a beta
+    distribution with the mean that two annotators show. The label of `per_story` annotators is that
+    of their majority, with ties decided by a coin; it is concave in x, so that pairs of equal
+    difficulty give an upper bound.
+
+    Args:
+        two_annotators: agreement of two annotators.
+        per_story: number of annotators behind a label.
+        spread: variance of x over its largest possible one, mean (1 - mean); 0: equal difficulty,
+            NaN: unknown, for the upper bound.
     """
     from scipy import stats  # noqa: PLC0415
 
     k = max(round(per_story), 1)
 
     def ceiling(agreement: float) -> float:
-        q = (1 + math.sqrt(max(2 * agreement - 1, 0))) / 2
-        return float(stats.binom.sf(k / 2, k, q) + (k % 2 == 0) * stats.binom.pmf(k // 2, k, q) / 2)
+        mean = min(max(2 * agreement - 1, 0), 1)
+        x = np.array([mean])
+        if spread > _ROUNDING and 0 < mean < 1:
+            both = min(1 / spread - 1, 1e6)
+            x = stats.beta.ppf(
+                (np.arange(_QUANTILES) + 0.5) / _QUANTILES, mean * both, (1 - mean) * both
+            )
+        q = (1 + np.sqrt(x)) / 2
+        right = stats.binom.sf(k / 2, k, q) + (k % 2 == 0) * stats.binom.pmf(k // 2, k, q) / 2
+        return float(right.mean())
 
     of = two_annotators
     ends = (ceiling(of.mean), ceiling(of.low), ceiling(of.high))
@@ -182,6 +203,7 @@ def annotator_agreement(
         left_out=int((possible & ~valid).sum()),
         two_annotators=_two_annotators(own, clusters),
         two_decided=_two_annotators(np.where(own == 0, math.nan, own), clusters),
+        difficulty_spread=_difficulty_spread(own),
         alpha=krippendorff_alpha(by_story),
         by_annotator=by_annotator,
         raters=sorted(raters, key=lambda row: (-row.agreement.mean, row.rater)),
@@ -211,6 +233,25 @@ def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
     # Twice the sum of the products of two annotators' signs.
     products = signs.sum(1) ** 2 - np.square(signs).sum(1)
     return jackknife_interval((1 + products / (count * (count - 1))) / 2, clusters[several])
+
+
+def _difficulty_spread(own: np.ndarray) -> float:
+    """The spread of `label_ceiling`, by the products of two and of four annotators' signs."""
+    signs = np.nan_to_num(own)
+    count = np.count_nonzero(signs, axis=1)
+    use = count > 3
+    if not use.any():
+        return math.nan
+    total, n = signs[use].sum(1), count[use]
+    # Elementary symmetric polynomials of n signs, whose squares are 1, over their numbers of terms.
+    of_two = (total**2 - n) / (n * (n - 1))
+    of_four = (total**4 - 6 * total**2 * n + 3 * n**2 + 8 * total**2 - 6 * n) / (
+        n * (n - 1) * (n - 2) * (n - 3)
+    )
+    mean = float(of_two.mean())
+    if not 0 < mean < 1:
+        return 0.0
+    return min(max((float(of_four.mean()) - mean**2) / (mean - mean**2), 0.0), 1.0)
 
 
 def annotators_json(agreement: AnnotatorAgreement) -> dict[str, Any]:
