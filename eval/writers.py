@@ -342,6 +342,7 @@ def main(config: Config) -> None:
             "high": row.grade.high,
             "prompts": row.grade.clusters,
             "grades": row.grades,
+            "missing": row.missing,
             "plain_mean": row.plain,
             **{name: of.get(row.writer) for name, of in comparison.columns.items()},
         }

@@ -13,6 +13,7 @@ from litbench.metrics.grades import Graded, agreements_with_people
 from litbench.metrics.intervals import clustered_mean, jackknife_interval
 from litbench.metrics.writers import (
     Cell,
+    additive_grades,
     correlate,
     fit_offsets,
     grade_agreement,
@@ -58,7 +59,50 @@ def test_offsets_are_unknown_where_judges_share_no_writer():
     fit = fit_offsets(cells)
     assert not fit.is_connected
     assert fit.judges == {"strict": 0, "mild": 0}
-    assert {row.writer: row.grade.mean for row in writer_rows(cells)} == {"ash": 1, "birch": 5}
+    means = {row.writer: row.grade.mean for row in writer_rows(cells)}
+    assert means == pytest.approx({"ash": 1, "birch": 5})
+
+
+def test_a_writer_that_lacks_the_hard_prompts_gains_nothing():
+    """Six writers; the worst has no grades on the hardest third of 12 prompts."""
+    random = np.random.default_rng(8)
+    levels, covered, ranks = np.linspace(0.5, -0.5, 6), [], []
+    for _ in range(100):
+        ease = random.normal(0, 1, 12)
+        grades = levels[:, None] + ease + random.normal(0, 0.3, (6, 12))
+        hard = np.argsort(ease)[:4]
+        cells = [
+            Cell(f"w{w}", f"p{p}", "fair", grades[w, p])
+            for w in range(6)
+            for p in range(12)
+            if w < 5 or p not in hard
+        ]
+        rows = {row.writer: row for row in writer_rows(cells, "w0")}
+        worst = rows["w5"]
+        covered += [worst.grade.low < -0.5 < worst.grade.high]
+        covered += [worst.difference.low < -1 < worst.difference.high]
+        ranks.append(list(rows).index("w5") + 1)
+        assert (worst.missing, rows["w0"].missing, worst.grade.clusters) == (4, 0, 8)
+    # By the mean of its own prompts it ranks 4.0, and 61 % of the intervals cover its level.
+    assert np.mean(ranks) > 5.8
+    assert 0.93 < np.mean(covered) < 0.99
+
+
+def test_without_missing_grades_an_additive_grade_is_the_mean():
+    random = np.random.default_rng(9)
+    means = {w: {p: random.normal() for p in "pqrst"} for w in "abc"}
+    found, gaps = additive_grades(means, "a")
+    plain = {w: clustered_mean(np.array(list(of.values())), list(of)) for w, of in means.items()}
+    for writer, of in plain.items():
+        assert found[writer].mean == pytest.approx(of.mean)
+        assert found[writer].error == pytest.approx(of.error)
+    paired = [means["b"][p] - means["a"][p] for p in "pqrst"]
+    assert gaps["b"].error == pytest.approx(clustered_mean(np.array(paired), list("pqrst")).error)
+    # Only q connects c with the others, so its place cannot be checked by leaving prompts out.
+    means["c"] = {"q": 2.0, "u": 1.0}
+    found, _ = additive_grades(means)
+    assert math.isnan(found["c"].error)
+    assert math.isfinite(found["c"].mean)
 
 
 def test_rows_are_sorted_and_compared_on_shared_prompts():

@@ -15,13 +15,13 @@ import numpy as np
 
 from litbench.metrics.comparisons import difference_interval, holm
 from litbench.metrics.intervals import (
+    ClusteredMean,
     Interval,
-    clustered_mean,
     jackknife_interval,
-    mean_interval,
     two_way_interval,
     two_way_mean,
 )
+from litbench.records import connected_rows
 
 _ROUNDING = 1e-9
 _Row = TypeVar("_Row")
@@ -56,10 +56,13 @@ class WriterRow:
     """A line of the leaderboard of writers.
 
     Attributes:
-        grade: mean over prompts of the grades without the judges' offsets; interval by prompt.
+        grade: mean over all prompts of the grades without the judges' offsets; see
+            `additive_grades`. The interval is by prompt; `clusters` are the writer's prompts.
         plain: mean of the grades as they are.
         grades: number of grades.
-        difference: grade minus that of the reference on the same prompts; None for the reference.
+        missing: number of prompts that other writers have grades for and this one has not.
+        difference: grade minus that of the reference; None for the reference, and if no prompts
+            connect the two.
         p_holm: p value of no difference, after Holm's correction.
         win_rates: by rater, the share of other writers' texts with a lower reward.
     """
@@ -68,6 +71,7 @@ class WriterRow:
     grade: Interval
     plain: float
     grades: int
+    missing: int
     difference: Interval | None
     p_holm: float | None
     win_rates: dict[str, Interval]
@@ -149,6 +153,94 @@ def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     }
 
 
+def _connected_writers(means: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+    """Groups of writers whom common prompts connect, directly or through other writers."""
+    pairs = [(writer, prompt) for writer, of in means.items() for prompt in of]
+    groups = connected_rows(
+        [("writer", [writer for writer, _ in pairs]), ("prompt", [prompt for _, prompt in pairs])]
+    )
+    of_writer = dict(zip((writer for writer, _ in pairs), groups, strict=True))
+    return list(grouped(means, of_writer.__getitem__).values())
+
+
+def additive_grades(
+    means: Mapping[str, Mapping[str, float]], reference: str | None = None
+) -> tuple[dict[str, ClusteredMean], dict[str, ClusteredMean]]:
+    """Each writer's mean grade over all prompts, by least squares of grade = writer + prompt.
+
+    The fit predicts the grades that a writer lacks, so that a writer that refuses the hard prompts
+    gains nothing. Without missing grades it is the mean over prompts. Standard errors are the
+    jackknife by prompt, which repeats the fit without each prompt.
+
+    Args:
+        means: grades by writer and prompt; common prompts connect all writers.
+        reference: writer to compare the others with; nothing is compared if it is not among them.
+
+    Returns:
+        By writer the grade, and the difference from the reference. The error is NaN for a writer
+        with a single prompt, and for all if a single prompt connects some of them with the others.
+    """
+    prompts = list(dict.fromkeys(prompt for of in means.values() for prompt in of))
+    names, column = list(means), {prompt: index for index, prompt in enumerate(prompts)}
+    grades = np.zeros((len(prompts), len(names)))
+    known = np.zeros_like(grades)
+    for index, of in enumerate(means.values()):
+        rows = [column[prompt] for prompt in of]
+        grades[rows, index], known[rows, index] = list(of.values()), 1
+    # Differences from the prompt's mean grade leave the writers' normal equations.
+    share = known / known.sum(1, keepdims=True)
+    level = (share * grades).sum(1)
+    normal = known[:, :, None] * np.eye(len(names)) - known[:, :, None] * share[:, None, :]
+    target = known * (grades - level[:, None])
+
+    def fit(normal: np.ndarray, target: np.ndarray, level: np.ndarray, share: np.ndarray) -> Any:
+        effects = (np.linalg.pinv(normal, hermitian=True) @ target[..., None])[..., 0]
+        return effects + (level - (share * effects).sum(-1))[..., None]
+
+    whole = fit(normal.sum(0), target.sum(0), level.mean(), share.mean(0))
+    count, sizes = len(prompts), known.sum(0)
+    errors, gap_errors = np.full((2, len(names)), math.nan)
+    base = names.index(reference) if reference in names else None
+    if count > 1:
+        left = normal.sum(0) - normal
+        without = fit(
+            left,
+            target.sum(0) - target,
+            (level.sum() - level) / (count - 1),
+            (share.sum(0) - share) / (count - 1),
+        )
+        # Writers that have only this prompt drop out of the fit without it.
+        dropped = ((known > 0) & (sizes == 1)).sum(1)
+        rank = np.linalg.matrix_rank(left, hermitian=True)
+        if (rank >= len(names) - 1 - dropped).all():
+            errors = _jackknife_error(without - whole)
+            errors[sizes == 1] = math.nan
+            if base is not None:
+                gaps = without - without[:, [base]] - (whole - whole[base])
+                gap_errors = _jackknife_error(gaps)
+                gap_errors[(sizes == 1) | (sizes[base] == 1)] = math.nan
+
+    def estimate(mean: float, error: float, n: float) -> ClusteredMean:
+        return ClusteredMean(float(mean), float(error), int(n), int(n), float(n))
+
+    found = {name: estimate(whole[k], errors[k], sizes[k]) for k, name in enumerate(names)}
+    if base is None:
+        return found, {}
+    return found, {
+        name: estimate(whole[k] - whole[base], gap_errors[k], min(sizes[k], sizes[base]))
+        for k, name in enumerate(names)
+        if k != base
+    }
+
+
+def _jackknife_error(deviations: np.ndarray) -> np.ndarray:
+    """Standard errors of estimates without each of `count` clusters; shape (count, k) to (k,)."""
+    count = len(deviations)
+    errors: np.ndarray = np.sqrt((count - 1) / count * np.square(deviations).sum(0))
+    # A variance of zero is not exactly zero after rounding.
+    return np.where(errors > _ROUNDING, errors, 0.0)
+
+
 def writer_rows(
     cells: Sequence[Cell],
     reference: str | None = None,
@@ -162,24 +254,26 @@ def writer_rows(
         win_rates: by rater and writer, see the function `win_rates`.
     """
     means = means_by_prompt(cells)
-    expected = {} if reference is None else means[reference]
+    estimates: dict[str, ClusteredMean] = {}
     differences: dict[str, tuple[Interval, float]] = {}
-    for writer, of_prompt in means.items():
-        shared = [prompt for prompt in of_prompt if prompt in expected]
-        if writer != reference and shared:
-            gaps = np.array([of_prompt[prompt] - expected[prompt] for prompt in shared])
-            estimate = clustered_mean(gaps, shared)
-            differences[writer] = difference_interval(estimate, limit=math.inf)
+    prompts = {cell.prompt for cell in cells}
+    for writers in _connected_writers(means):
+        found, gaps = additive_grades({writer: means[writer] for writer in writers}, reference)
+        estimates |= found
+        differences |= {
+            writer: difference_interval(gap, limit=math.inf) for writer, gap in gaps.items()
+        }
     adjusted = dict(zip(differences, holm([p for _, p in differences.values()]), strict=True))
     rows = []
-    for writer, of_prompt in means.items():
+    for writer, estimate in estimates.items():
         own = [cell.grade for cell in cells if cell.writer == writer]
         rows.append(
             WriterRow(
                 writer,
-                mean_interval(np.array(list(of_prompt.values())), list(of_prompt)),
+                difference_interval(estimate, limit=math.inf)[0],
                 float(np.mean(own)),
                 len(own),
+                len(prompts) - estimate.clusters,
                 differences[writer][0] if writer in differences else None,
                 adjusted.get(writer),
                 {rater: of[writer] for rater, of in win_rates.items() if writer in of},

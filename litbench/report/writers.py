@@ -189,6 +189,13 @@ def comparison_notes(found: Comparison) -> list[str]:
     notes = []
     if found.missing_grades:
         notes.append(f"{found.missing_grades:,} grades are missing: no rating could be read")
+    if incomplete := [row for row in found.rows if row.missing]:
+        total = max(row.missing + row.grade.clusters for row in incomplete)
+        listed = ", ".join(f"{row.writer} for {row.missing:,}" for row in incomplete)
+        notes.append(
+            f"prompts without a grade, of {total:,}: {listed}; the grade predicts them from "
+            "the writer's other prompts and from the other writers"
+        )
     if found.quantity == "percentile":
         notes += [
             f"{row.writer} lies above the {CEILING}th percentile, where the scale saturates: "
@@ -221,6 +228,8 @@ def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
         "prompts": lambda row: row.grade.clusters,
         "grades": lambda row: row.grades,
     }
+    if any(row.missing for row in rows):
+        columns["without a grade"] = lambda row: row.missing
     if reference is not None:
 
         def difference(row: WriterRow) -> str:
@@ -281,9 +290,9 @@ def write_writers(
         "Higher is better; means of single prompts are between "
         f"{min(one.low for one in found.ranges):.2f} and "
         f"{max(one.high for one in found.ranges):.2f}. Grades are the ratings of models unless a "
-        "table says people. A writer's grade is the mean over prompts, without the judges' "
-        "offsets. Win rate: the share of other writers' texts for the same prompt and step with a "
-        "lower reward."
+        "table says people. A writer's grade is the mean over all prompts, without the "
+        "judges' offsets and with missing grades predicted (writer + prompt). Win rate: the share "
+        "of other writers' texts for the same prompt and step with a lower reward."
     )
     warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
     normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
