@@ -2,8 +2,8 @@
 
     python data_prep/import_archive.py --config configs/data/archive_stories.yaml
 
-Reads submissions and comments of a month or of a subreddit as JSON lines, plain or compressed
-(.zst, .bz2, .xz): first the prompts from the submissions, then the top-level comments on these
+Reads submissions and comments of a month or of a subreddit as JSON lines or arrays, plain or
+compressed (.zst, .gz, .bz2, .xz): first the prompts from the submissions, then the top-level comments on these
 prompts. Both are streamed. The rows of each file are stored in `out/parts` until all files are
 read, so a killed run resumes at the file that it was reading.
 
@@ -148,6 +148,25 @@ def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         yield from pq.ParquetFile(folder / "rows.parquet").iter_batches(batch_size=2_048)
 
 
+def no_prompts(config: Config, found: Counter[str], parts: Sequence[Part]) -> DataError:
+    """Return the error of submissions without a prompt, with what most of their lines are."""
+    reasons = Counter[str]()
+    for _, counts in parts:
+        reasons.update(counts["rejected_rows"])
+    advice = {
+        "elsewhere": "spell subreddits letter for letter",
+        "not_prompts": "set prompt_tags to null for every post",
+        "rejected": f"these are no submissions ({', '.join(reasons)}): check that submissions and "
+        "comments are not swapped",
+    }
+    most = max(advice, key=found.__getitem__)
+    return DataError(
+        f"no prompt of {', '.join(config.subreddits)} among {found['lines']:,} lines of "
+        f"submissions ({found['elsewhere']:,} of other subreddits, {found['not_prompts']:,} posts "
+        f"without a tag, {found['rejected']:,} rejected): {advice[most]}"
+    )
+
+
 def main(config: Config) -> None:
     """Import the dumps and write the stories."""
     if not config.subreddits:
@@ -179,12 +198,7 @@ def main(config: Config) -> None:
         steps = {"prompt_tags": ("title opens with a prompt's tag", "not_prompts")}
         found = add_steps(funnel, "posts", config, posts_parts, steps)
         if not found["prompts"]:
-            raise DataError(
-                f"no prompt of {', '.join(config.subreddits)} among {found['lines']:,} lines of "
-                f"submissions ({found['elsewhere']:,} of other subreddits, "
-                f"{found['not_prompts']:,} posts without a tag): spell subreddits letter for "
-                "letter, or set prompt_tags to null for every post"
-            )
+            raise no_prompts(config, found, posts_parts)
         read_comments = partial(
             read_stories,
             posts=latest_posts(batches_of(posts_parts)),

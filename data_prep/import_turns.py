@@ -53,7 +53,7 @@ class Config:
     table: Annotated[str, Input]
     out: Path
     selects: Annotated[list[Select], Field(min_length=1)]
-    encoding: str = "utf-8"
+    encoding: str | None = None
 
 
 def main(config: Config) -> None:

@@ -61,7 +61,7 @@ class FitOptions:
         story_id: column with a unique name of each story; null makes one of prompt, text and row.
         prompt_id: column with the prompt's id; null makes one of the prompt's text.
         where: SQL condition on the columns; other rows are left out.
-        encoding: encoding of a text file, such as cp1252.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
         cleaning: cleaning steps.
         tokenizer: counts tokens for the rule `max_tokens`: `package:NAME/folder`, a folder, or a
             name on the Hub. By default that of the reward model; null skips the rule.
@@ -83,7 +83,7 @@ class FitOptions:
     story_id: str | None = GUESS
     prompt_id: str | None = GUESS
     where: str | None = None
-    encoding: str = "utf-8"
+    encoding: str | None = None
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = GUESS
     folds: int | None = None

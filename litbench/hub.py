@@ -26,7 +26,10 @@ _NAME = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Sources with these endings are paths, even if the file does not exist.
-_FILE_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".json", ".zst", ".gz", ".txt", ".arrow")
+_FILE_ENDINGS = (
+    *(".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json", ".txt", ".arrow"),
+    *(".zst", ".gz", ".bz2", ".xz"),
+)
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 # Rows per batch: about one row group of a published set, tens of megabytes of stories.
 _ROWS = 4_096

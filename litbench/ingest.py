@@ -1,4 +1,4 @@
-"""Reading foreign files: Parquet, JSONL, JSON, CSV, TSV, `datasets` folders and the Hub.
+"""Reading foreign files (see `litbench.formats`), `datasets` folders and the Hub.
 
 `read_foreign` reads a table into memory; `stream_foreign` and `StreamingTable` read input of any
 size. LitBench's own tables are read by `litbench.tables`.
@@ -8,12 +8,12 @@ Each kind of source is read by a generator of chunks, and DuckDB fits each chunk
 with a reason, or raise an error that names file, row and column.
 """
 
-import codecs
 import csv
 import functools
 import itertools
 import json
 import math
+import re
 import sqlite3
 import time
 import weakref
@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import duckdb
 import numpy as np
@@ -33,6 +33,7 @@ from pydantic_core import to_json
 
 from litbench.config import nearest
 from litbench.errors import DataError
+from litbench.formats import MAX_LINE, Form, json_rows, open_text, sniff
 from litbench.hub import is_name, open_stream
 from litbench.progress import ProgressBar
 from litbench.records import STORIES, Schema, is_text
@@ -44,7 +45,6 @@ CHUNK_ROWS = 8_192
 CHUNK_BYTES = 64 << 20
 
 _MOST_COLUMNS = 1_000
-_LARGEST_LINE = 256 << 20
 # Characters of JSON lines that are read at a time. Larger blocks take five times as long, because
 # the memory of each is requested from the system.
 _BLOCK = 1 << 20
@@ -249,58 +249,70 @@ def _decoded_size(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
-    """Open a text file; invalid bytes become surrogates, which `_as_bytes` turns back."""
-    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-    return path.open(encoding=encoding, errors="surrogateescape", newline=newline)
-
-
 def _as_bytes(text: str) -> bytes:
     """Encode in UTF-8; bytes that were invalid in the file stay invalid, for `_valid`."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def _lines(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
-    """Yield the lines of JSONL, or the elements of a JSON array, as column `line`, with ROW."""
+# Escapes in JSON of half a character, which JSON writers leave in truncated texts.
+_LONE_SURROGATE = re.compile(
+    r"\\u[dD](?<!\\\\u[dD])(?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[c-fC-F][0-9a-fA-F]{2}"
+    r"(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+)
+
+
+def _lines(path: Path, form: Form, problem: Problem) -> Iterator[pa.Table]:
+    """Yield the lines of JSONL, or the rows of a JSON document, as column `line`, with ROW."""
+
+    def blocks() -> Iterator[pa.Array]:
+        if form.kind == "document":
+            rows = json_rows(file.read())
+            while texts := [_json_bytes(text) for text in itertools.islice(rows, CHUNK_ROWS)]:
+                yield pa.array(texts, pa.large_binary()).view(pa.large_string())
+        else:
+            while text := file.read(min(_BLOCK, CHUNK_BYTES)) + file.readline(MAX_LINE):
+                if len(text) > MAX_LINE:
+                    raise ValueError(f"has a line of more than {MAX_LINE:,} characters")
+                yield _split_lines(_json_bytes(text))
 
     def joined() -> pa.Table:
-        return _valid(pa.concat_tables(blocks).combine_chunks(), "(line)", problem, encoding)
+        lines = pa.concat_arrays(arrays)
+        table = pa.table([lines, np.arange(len(lines)) + number], ["line", ROW])
+        return _valid(table, "(line)", problem, form.encoding)
 
-    with _open_text(path, encoding, "\n") as file, _bar(path.stat().st_size, "B") as bar:
-        if path.suffix == ".json":
-            query = "SELECT unnest(from_json(?::JSON, '[\"JSON\"]'))::VARCHAR"
-            elements = [text for (text,) in duckdb.execute(query, [file.read()]).fetchall()]
-            yield pa.table([elements, np.arange(len(elements)) + 1], ["line", ROW])
-            return
-        number, blocks = 1, list[pa.Table]()
-        while text := file.read(min(_BLOCK, CHUNK_BYTES)) + file.readline(_LARGEST_LINE):
-            if len(text) > _LARGEST_LINE:
-                raise ValueError(f"has a line of more than {_LARGEST_LINE:,} characters")
-            blocks.append(_split_lines(text, number))
-            number += blocks[-1].num_rows
-            bar.update(file.buffer.tell() - bar.n)
-            if sum(block.nbytes for block in blocks) >= CHUNK_BYTES // 4:
+    with (
+        open_text(path, form, "\n") as (file, position),
+        _bar(path.stat().st_size, "B") as bar,
+    ):
+        number, arrays = 1, list[pa.Array]()
+        for array in blocks():
+            arrays.append(array)
+            bar.update(position() - bar.n)
+            if sum(array.nbytes for array in arrays) >= CHUNK_BYTES // 4:
                 yield joined()
-                blocks = []
-        if blocks:
+                number, arrays = number + sum(map(len, arrays)), []
+        if arrays:
             yield joined()
 
 
-def _split_lines(text: str, number: int) -> pa.Table:
-    content = _as_bytes(text if text.endswith("\n") else text + "\n")
+def _json_bytes(text: str) -> bytes:
+    return _as_bytes(_LONE_SURROGATE.sub(r"\\ufffd", text))
+
+
+def _split_lines(content: bytes) -> pa.Array:
+    content = content if content.endswith(b"\n") else content + b"\n"
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n")) + 1
     offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int64))
-    lines = pa.LargeStringArray.from_buffers(len(ends), offsets, pa.py_buffer(content))
-    return pa.table([lines, np.arange(len(ends)) + number], ["line", ROW])
+    return pa.LargeStringArray.from_buffers(len(ends), offsets, pa.py_buffer(content))
 
 
-def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
-    """Yield the rows of JSONL, or of a JSON array.
+def _read_json(path: Path, form: Form, problem: Problem) -> Iterator[_Chunk]:
+    """Yield the rows of JSONL, or of a JSON document.
 
     The file is read twice: for the names and types of its columns, and for its rows. A column
     therefore has the same type in all chunks, even if some rows do not have it.
     """
-    types, broken = _json_columns(_lines(path, encoding, problem), problem)
+    types, broken = _json_columns(_lines(path, form, problem), problem)
     mixed = [name for name, kind in types.items() if kind == "JSON"]
     plain = [name for name in types if name not in mixed]
     value_of = {name: f"nullif(j[{k}], 'null'::JSON)" for k, name in enumerate(mixed, start=1)}
@@ -310,7 +322,7 @@ def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
         f'(SELECT {columns}"{ROW}" FROM (SELECT json_extract(line, {_pointers(mixed)}) AS j, '  # noqa: S608
         f'json_extract_string(line, {_pointers(plain)}) AS s, "{ROW}" FROM raw))'
     )
-    for lines in _lines(path, encoding, lambda *_: None):
+    for lines in _lines(path, form, lambda *_: None):
         rows = lines.filter(pc.invert(pc.is_in(lines[ROW], value_set=broken)))
         if types and rows.num_rows:
             yield _Chunk(list(types), rows, sql)
@@ -374,10 +386,9 @@ def _sql_type(kinds: set[str]) -> str:
     return kind if is_one else "JSON"
 
 
-def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
+def _read_csv(path: Path, form: Form, problem: Problem) -> Iterator[_Chunk]:
     # DuckDB (`store_rejects`) and Arrow are faster, but lose the row after an unclosed quote. Here
     # the broken record is an error, and reading resumes at the next line.
-    csv.field_size_limit(_LARGEST_LINE)
     # Lines of the current record, and lines of a broken record to read again.
     current: list[str] = []
     again: deque[str] = deque()
@@ -388,7 +399,8 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
             yield line
 
     def parse() -> Iterator[list[str]]:
-        return csv.reader(lines(), strict=True, delimiter="\t" if path.suffix == ".tsv" else ",")
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.is_quoted else csv.QUOTE_NONE
+        return csv.reader(lines(), strict=True, delimiter=form.delimiter, quoting=quoting)
 
     def records() -> Iterator[tuple[int, Sequence[str]]]:
         number, parsed = 0, parse()
@@ -415,10 +427,12 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
         numbers, rows = zip(*taken, strict=True)
         fields = ([_as_bytes(text) or None for text in texts] for texts in zip(*rows, strict=True))
         columns = [pa.array(values, pa.large_binary()).view(pa.large_string()) for values in fields]
-        bar.update(file.buffer.tell() - bar.n)
-        return _chunk(pa.table(columns, names), numbers, problem, encoding)
+        bar.update(position() - bar.n)
+        return _chunk(pa.table(columns, names), numbers, problem, form.encoding)
 
-    with _open_text(path, encoding, "") as file, _bar(path.stat().st_size, "B") as bar:
+    with open_text(path, form) as (file, position), _bar(path.stat().st_size, "B") as bar:
+        for _ in range(form.skip):
+            file.readline()
         names = next((values for values in parse() if values), [])
         "".join(names).encode()
         taken: list[tuple[int, Sequence[str]]] = []
@@ -433,7 +447,7 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
             yield chunk()
 
 
-def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
+def _read_parquet(path: Path, _: Form, problem: Problem) -> Iterator[_Chunk]:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # A few kilobytes can decode to gigabytes: a long text in a dictionary that every row refers to.
@@ -462,7 +476,7 @@ def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
     yield from _batch_chunks(batches(), metadata.num_rows, problem, most)
 
 
-def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
+def _read_folder(path: Path, problem: Problem) -> Iterator[_Chunk]:
     """Read a folder saved by `datasets`: files of Arrow batches, listed in `state.json`."""
     if splits := sorted(state.parent.name for state in path.glob("*/state.json")):
         raise ValueError(f"has splits {splits}: name one, as {path / splits[0]}")
@@ -476,38 +490,34 @@ def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[_Chunk]:
     yield from _batch_chunks(batches(), None, problem)
 
 
-_READERS: dict[str, Callable[[Path, str, Problem], Iterator[_Chunk]]] = {
-    ".parquet": _read_parquet,
-    ".jsonl": _read_json,
-    ".ndjson": _read_json,
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
+_READERS: dict[str, Callable[[Path, Form, Problem], Iterator[_Chunk]]] = {
+    "parquet": _read_parquet,
+    "lines": _read_json,
+    "document": _read_json,
+    "csv": _read_csv,
 }
 
 
-def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[_Chunk]:
+def _read_chunks(path: Path, encoding: str | None, problem: Problem) -> Iterator[_Chunk]:
     """Yield chunks of a source, each of a bounded number of rows and bytes."""
     if not path.exists() and is_name(path):
         yield from _batch_chunks(open_stream(str(path)), None, problem)
         return
     if not path.exists():
         raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
-    if path.is_file() and path.suffix not in _READERS:
-        raise DataError(
-            f"{path} ends in '{path.suffix}': LitBench reads {', '.join(_READERS)}, a folder "
-            "saved by datasets, or a dataset's name"
-        )
     before = path.stat()
     try:
-        read = _read_folder if path.is_dir() else _READERS[path.suffix]
-        yield from read(path, encoding, problem)
+        if path.is_dir():
+            yield from _read_folder(path, problem)
+        else:
+            form = sniff(path, encoding)
+            yield from _READERS[form.kind](path, form, problem)
     # An unknown encoding is a LookupError.
     except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError, LookupError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"{path} cannot be read ({reason}): check its format and encoding (here {encoding}), "
-            "or write it again"
+            f"{path} cannot be read ({reason}): LitBench reads Parquet, JSON, JSON lines, CSV and "
+            "TSV, plain or compressed as .gz, .zst, .bz2 or .xz, and folders saved by datasets"
         ) from error
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -761,14 +771,14 @@ class ReadOptions(TypedDict, total=False):
         rejected_rows: collects broken rows. If not given, the first broken row is an error.
         where: SQL condition on the source's columns; other rows are left out. Columns of CSV are
             text.
-        encoding: encoding of a text file, such as cp1252.
+        encoding: encoding of a text file, such as cp1252; null tells it by the content.
         numbered: whether to add the column `ROW`, each row's number in the source.
     """
 
     columns: Mapping[str, str] | None
     rejected_rows: RejectedRows | None
     where: str | None
-    encoding: str
+    encoding: str | None
     numbered: bool
 
 
@@ -796,7 +806,7 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
     problem = functools.partial(_reject, str(source), rejected)
     sql = ""
     with closing(_database().cursor()) as connection:
-        for chunk in _read_chunks(Path(source), options.get("encoding", "utf-8"), problem):
+        for chunk in _read_chunks(Path(source), options.get("encoding"), problem):
             own = _distinct(chunk.names, str(source), schema, columns)
             connection.register("raw", chunk.rows)
             try:
@@ -965,8 +975,8 @@ def read_foreign(source: str | Path, schema: Schema, **options: Unpack[ReadOptio
     """Read a table from a file, a `datasets` folder or a data set's name on the Hub.
 
     Args:
-        source: Parquet, JSONL, a JSON array of objects, CSV, TSV, a folder saved by `datasets`, or
-            `owner/name[@revision][:split]`.
+        source: Parquet, JSON, JSON lines, CSV or TSV, plain or compressed, whatever its suffix; a
+            folder saved by `datasets`; or `owner/name[@revision][:split]`.
         schema: the columns to read, such as STORIES or PAIRS.
         options: see `ReadOptions`.
 

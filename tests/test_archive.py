@@ -5,8 +5,8 @@ from unittest import mock
 
 import pytest
 
+from litbench import formats
 from litbench.errors import DataError
-from litbench.sources import archive
 from litbench.sources.archive import (
     answered_post,
     read_records,
@@ -15,7 +15,7 @@ from litbench.sources.archive import (
 
 NAMES = ["WritingPrompts", "nosleep_2"]
 LINE = b'{"subreddit":"WritingPrompts"}\n'
-zstd = archive.zstd()
+zstd = formats.zstd()
 
 
 def write_zstd(path, *frames):

@@ -2,6 +2,7 @@
 
 import csv
 import decimal
+import gzip
 import io
 import itertools
 import json
@@ -47,8 +48,9 @@ class Outcome:
     def says(self, *parts):
         """Whether the run ended with exit code 2 and a one-line message containing all parts."""
         assert self.code == 2
-        assert self.error.startswith("error: ")
-        assert self.error.count("\n") == 1
+        *notes, error = self.error.splitlines()
+        assert error.startswith("error: ")
+        assert all(note.endswith("give encoding") for note in notes)
         assert "Traceback" not in self.error
         assert len(self.error) < 2_000
         assert not [part for part in parts if part not in self.error], self.error
@@ -132,12 +134,17 @@ BAD_FILES = {
     "heading alone": ("raw.csv", HEADING + b"\n", "no usable row"),
     "blank CSV": ("raw.csv", b"\n\n", "no usable row"),
     "blank JSONL": ("raw.jsonl", b"\n \n", "no usable row"),
-    "not Parquet": ("raw.parquet", b'{"story_id": "a"}\n', "cannot be read"),
+    "not Parquet": ("raw.parquet", b"no table", "cannot be read"),
     "broken Parquet": ("raw.parquet", b"PAR1" + b"\xff" * 99 + b"\x10\0\0\0PAR1", "cannot be read"),
-    "no ending": ("raw", b"a", "ends in ''"),
-    "wrong ending": ("raw.jsonl.gz", b"a", "ends in '.gz'"),
-    "Latin-1": ("raw.csv", b"story_id,post,title,k\xf6rper\na,b,c,d\n", "cannot be read"),
-    "UTF-16": ("raw.csv", HEADING.decode().encode("utf-16"), "cannot be read"),
+    "no ending": ("raw", b"a", "neither Parquet nor JSON nor a table"),
+    "wrong ending": ("raw.jsonl.gz", b"a", "not JSON (1)"),
+    "workbook": ("raw.csv", b"PK\x03\x04" + b"\xff" * 99, "a zip archive or an Excel workbook"),
+    "web page": ("raw.json", b"<!DOCTYPE html><title>Not found</title>", "a web page"),
+    "truncated gzip": ("raw.csv.gz", gzip.compress(HEADING)[:-9], "truncated or damaged"),
+    "compressed Parquet": ("raw.parquet.gz", gzip.compress(b"PAR1"), "decompress it"),
+    "unfinished array": ("raw.json", b'[{"story_id": "a"},', "without its end"),
+    "Latin-1": ("raw.csv", b"story_id,post,title,k\xf6rper\na,b,c,d\n", "'body'"),
+    "UTF-16": ("raw.csv", HEADING.decode().encode("utf-16"), "no usable row"),
 }
 
 

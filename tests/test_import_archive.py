@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.errors import ConfigError, DataError
+from litbench.formats import zstd
 from litbench.records import STORIES
-from litbench.sources.archive import zstd
 from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""Read dumps of Reddit by Pushshift and Arctic Shift: JSON lines, plain or compressed.
+"""Read dumps of Reddit by Pushshift and Arctic Shift: JSON lines or arrays, maybe compressed.
 
 A dump has the submissions or the comments of a month or of a subreddit. `read_records` streams the
 objects of given subreddits. `read_posts` turns submissions into batches of rows, and
@@ -9,12 +9,9 @@ once, at `retrieved_on` or `retrieved_utc`. Arctic Shift reads it again after 36
 `_meta.retrieved_2nd_on`, and overwrites the score.
 """
 
-import bz2
 import codecs
-import io
 import itertools
 import json
-import lzma
 import re
 import sys
 import time
@@ -26,7 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.errors import DataError, MissingExtraError
+from litbench.errors import DataError
+from litbench.formats import Form, json_rows, open_bytes, open_text, sniff
 from litbench.sources.posts import (
     STORY_ROWS,
     THING_ID,
@@ -40,10 +38,7 @@ from litbench.text import count_words
 
 # Posts have at most 40,000 characters; the limit bounds memory.
 _LONGEST_LINE = 32 << 20
-_BLOCK = 1 << 20
 _BATCH_ROWS = 2_048
-# Monthly dumps are compressed with `zstd --long=31`; decompressing needs 2 GiB of memory.
-_WINDOW_LOG = 31
 _ID = re.compile(THING_ID)
 
 # Columns of a post that its stories need. Titles of posts that are not prompts are null.
@@ -61,48 +56,32 @@ POSTS = pa.schema(
 Problem = Callable[[int, str, str, Any], None]
 
 
-def zstd() -> Any:
-    """Return the standard library's zstd module or its backport; both detect truncation."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd as module  # noqa: PLC0415
-    else:
-        try:
-            from backports import zstd as module  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("backports.zstd", "data") from error
-    return module
-
-
-def _open_zstd(source: Any) -> Any:
-    options = {zstd().DecompressionParameter.window_log_max: _WINDOW_LOG}
-    return zstd().ZstdFile(source, options=options)
-
-
-# Pushshift's older dumps are .bz2 and .xz.
-_OPENERS: dict[str, Callable[..., Any]] = {".zst": _open_zstd, ".bz2": bz2.open, ".xz": lzma.open}
-
-
 def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed by its suffix; `progress` gets the bytes read."""
-    position = 0
+    """Yield the lines of a file, or the objects of a JSON document, decompressed.
+
+    `progress` gets the bytes read.
+    """
+    bytes_read = 0
     try:
-        with path.open("rb", _BLOCK) as file:
-            opener = _OPENERS.get(path.suffix)
-            stream = file if opener is None else io.BufferedReader(opener(file), _BLOCK)
+        if sniff(path, "utf-8").kind == "document":
+            with open_text(path, Form("document")) as (file, _):
+                yield from (
+                    row.encode("utf-8", "surrogateescape") for row in json_rows(file.read())
+                )
+            return
+        with open_bytes(path) as (stream, position):
             line = stream.readline(_LONGEST_LINE).removeprefix(codecs.BOM_UTF8)
             while line:
                 if len(line) == _LONGEST_LINE:
                     raise ValueError(f"a line of {_LONGEST_LINE:,} bytes or more")
                 yield line
                 line = stream.readline(_LONGEST_LINE)
-                progress(file.tell() - position)
-                position = file.tell()
-    except MissingExtraError:
-        raise
-    except Exception as error:  # each format raises its own exceptions
+                progress(position() - bytes_read)
+                bytes_read = position()
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} is truncated, damaged or unreadable after byte {position:,} "
-            f"({type(error).__name__}: {error}): get the file again and run the same command"
+            f"{path} is truncated, damaged or unreadable after byte {bytes_read:,} ({error}): get "
+            "the file again and run the same command"
         ) from error
 
 

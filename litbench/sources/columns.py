@@ -58,7 +58,9 @@ def given_columns(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: config[name] for name in names if config.get(name, GUESS) != GUESS}
 
 
-def first_rows(source: str | Path, where: str | None = None, encoding: str = "utf-8") -> pa.Table:
+def first_rows(
+    source: str | Path, where: str | None = None, encoding: str | None = None
+) -> pa.Table:
     """Return the first rows of a source, with all its columns; lists and objects as JSON text."""
     schema, rejected = Schema("input", (), ()), RejectedRows()
     return next(

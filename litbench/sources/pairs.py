@@ -343,7 +343,7 @@ class PairImport:
         stories: table of stories; null if `pairs` has the texts.
         story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
-        encoding: encoding of text files, such as cp1252.
+        encoding: encoding of text files, such as cp1252; null: UTF-8, or told by the content.
         label_source: origin of the labels.
         split: split of the pairs for which the source has none.
         max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
@@ -361,7 +361,7 @@ class PairImport:
     stories: Annotated[str | None, Input] = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
-    encoding: str = "utf-8"
+    encoding: str | None = None
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
     max_train_pairs_per_prompt: int | None = None

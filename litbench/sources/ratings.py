@@ -85,7 +85,7 @@ class RatingTable:
         story_id: column of the story's id.
         explanation: column of the rater's explanation.
         where: SQL condition on the file's rows.
-        encoding: encoding of a text file, such as cp1252.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
         lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated.
         least_share: least share of a rater's items that must have a value for a rating.
         slots: whether the rater's name is a slot, filled by different annotators for each story.
@@ -98,7 +98,7 @@ class RatingTable:
     story_id: str = "story_id"
     explanation: str | None = None
     where: str | None = None
-    encoding: str = "utf-8"
+    encoding: str | None = None
     lowest_is_best: bool = False
     least_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     slots: bool = False
@@ -405,7 +405,7 @@ class RatingImport:
     recorded: RatingTable | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
-    encoding: str = "utf-8"
+    encoding: str | None = None
     keep: list[str] = field(default_factory=list)
     min_raters: int = 2
     min_gap: float = 0.0
