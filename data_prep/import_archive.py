@@ -3,9 +3,9 @@
     python data_prep/import_archive.py --config configs/data/archive_stories.yaml
 
 Reads submissions and comments of a month or of a subreddit as JSON lines or arrays, plain or
-compressed (.zst, .gz, .bz2, .xz): first the prompts from the submissions, then the top-level comments on these
-prompts. Both are streamed. The rows of each file are stored in `out/parts` until all files are
-read, so a killed run resumes at the file that it was reading.
+compressed (.zst, .gz, .bz2, .xz): first the prompts from the submissions, then the top-level
+comments on these prompts. Lines are streamed. The rows of each file are stored in `out/parts` until
+all files are read, so a killed run resumes at the file that it was reading.
 
 Writes into `out`: `stories.parquet`, `rejected.jsonl` (lines that could not be used, with reasons)
 and `manifest.json`. A comment in several files is written several times; make_stories.py keeps its
