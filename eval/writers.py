@@ -127,7 +127,9 @@ def read_runs(folders: Sequence[Path]) -> Graded:
                 texts[row["rater"], row["story_id"]] = row["rating"]
         if own is not None:
             named = {"overall", *grades[-1]["quantity"].to_pylist()}
-            found = grades_of(ratings, own, "source").to_pylist()
+            # A judge may also have rated a whole work, which is not a story of its own.
+            of_stories = ratings.filter(pc.is_in(ratings["story_id"], own["story_id"]))
+            found = grades_of(of_stories, own, "source").to_pylist()
             criteria += [
                 row for row in found if row["quantity"] not in named and row["grade"] is not None
             ]

@@ -1,11 +1,17 @@
 """Writers are compared by grades, with judges' offsets, raters and people beside them."""
 
+import csv
 import json
 import math
 
+import narra_script
 import numpy as np
 import pyarrow as pa
 import pytest
+from fake_openai import FakeOpenAI
+from test_run_command import write_text
+from test_session import messages_of
+from test_tasks import SPEAKERS, options_of
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
@@ -22,9 +28,12 @@ from litbench.metrics.writers import (
     win_rates,
     writer_rows,
 )
+from litbench.protocols.run import Run
+from litbench.protocols.run import run as run_protocol
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.store import Artifact, write_json
 from litbench.tables import write_table
+from litbench.templates.rubric import load_rubric
 
 WRITERS = {"ash": 50.0, "birch": 40.0, "cedar": 60.0, "<b>oak</b>": 30.0}
 JUDGES = {"strict": -10.0, "mild": 4.0, "fair": 6.0}
@@ -294,6 +303,40 @@ def test_program_compares_runs(compare, tmp_path):
     assert page.count('<article class="card pair">') == 5, "an excerpt of each writer"
     _, again = compare(runs, reference="ash", raters=raters, published={"paper": WRITERS})
     assert again.startswith("unchanged")
+
+
+def story_ratings(_question):
+    return "\n".join(f"{one.name}: 7" for one in load_rubric("story").criteria)
+
+
+ITEMS = {"longform": ["choir", "repair"], "narra": ["night_nurse"]}
+
+
+@pytest.mark.parametrize("protocol", [*SPEAKERS, "stories"])
+def test_every_protocol_has_a_page_and_tables(protocol, compare, tmp_path):
+    write, grade = SPEAKERS.get(protocol, (write_text, story_ratings))
+    models = {"ash": write, "birch": write, "strict": grade, "player": narra_script.reader}
+    options = options_of(protocol, tmp_path)
+    if protocol == "stories":
+        options = {"prompts": ["A letter", "A map"]}
+    with FakeOpenAI(others=models, question_of=messages_of):
+        names = {name: FakeOpenAI.model_called(name) for name in models}
+        config = Run(
+            protocol,
+            tmp_path / "run",
+            {name: names[name] for name in ("ash", "birch")},
+            {"strict": names["strict"]},
+            {"reader": names["player"]} if protocol == "narra" else {},
+            options,
+            ITEMS.get(protocol),
+        )
+        assert run_protocol(config)
+    found, text = compare(tmp_path / "run", raters={"longer": {"kind": "longer"}}, reference="ash")
+    assert {row["writer"] for row in found["rows"]} == {"ash", "birch"}
+    assert "Mean grades" in text
+    assert "Mean grades" in (tmp_path / "out/writers.html").read_text(encoding="utf-8")
+    with (tmp_path / "out/writers.csv").open(encoding="utf-8-sig", newline="") as file:
+        assert {row["writer"] for row in csv.DictReader(file)} == {"ash", "birch"}
 
 
 def test_equal_writers_share_the_first_place(compare, tmp_path):
