@@ -7,7 +7,6 @@ The digest shows that a file is complete, not that its figures are right: `litbe
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,6 +286,6 @@ def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
     rows = []
     for name, one in figures.items():
         relative = None if one.people is None else one.people.relative.interval()
-        is_known = relative is not None and math.isfinite(relative.low)
+        is_known = relative is not None and relative.is_bounded
         rows.append([name, str(one.agreement.interval()), str(relative) if is_known else "–"])
     return rows

@@ -36,6 +36,18 @@ def test_the_jackknife_error_is_cv3():
     assert (estimate.n, estimate.clusters) == (6, 3)
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([], "–"),
+        ([1.0, 0.0], "0.500 (one prompt: no interval)"),
+        ([-1e-9, 0.0], "0.000 (one prompt: no interval)"),
+    ],
+)
+def test_an_interval_without_bounds_has_no_brackets(values, shown):
+    assert str(mean_interval(np.array(values), ["p"] * len(values))) == shown
+
+
 def test_interval_on_the_logit_scale():
     interval = jackknife_interval(VALUES, CLUSTERS)
     assert interval.effective_clusters == pytest.approx(36 / (4 + 1 + 9))

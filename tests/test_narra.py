@@ -461,7 +461,7 @@ def run_config(out, writers=("quill", "chatty"), **keys):
 
 
 def run_here(config):
-    run(Run(**{**config, "out": Path(config["out"])}))
+    return run(Run(**{**config, "out": Path(config["out"])}))
 
 
 def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, capsys):
@@ -498,6 +498,19 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, capsys):
     assert any("[to writer: turn_3]" in text for text in shown)
     assert any("[to alpha: story]" in text for text in shown)
     assert set(sample.scores) == {"storyq by alpha", "storyq by beta"}
+
+
+def test_a_run_of_failed_episodes_has_no_results(tmp_path, capsys):
+    config = run_config(tmp_path / "out", writers=("quill",), items=["night_nurse"])
+    with FakeOpenAI(others={**MODELS, "quill": broken("acts", "[1]")}) as server:
+        assert not run_here(config)
+        sent = server.requests
+        assert not run_here(config), "the same status when nothing is left to do"
+        assert server.requests == sent
+    said = capsys.readouterr().out
+    assert "0 of 1 dialogues finished, 1 failed, 0 of 0 ratings read" in said
+    assert "dialogue: acts cannot be read" in said
+    assert said.count("run the same command again") == 0
 
 
 @pytest.mark.long

@@ -211,7 +211,7 @@ def test_a_recorded_story_without_a_chapter_is_graded_as_published(run, tmp_path
     kept = [row for row in turns if (row["role"], row["step"]) != ("writer", "chapter_1")]
     write_table(pa.Table.from_pylist(kept, TURNS.arrow()), tmp_path / "turns.parquet")
     model = f"recorded/{tmp_path}/turns.parquet"
-    said = run(*SMALL, writer=model, judge=model, out="ours")
+    said = run(*SMALL, writer=model, judge=model, out="ours", code=1)
     assert "0 of 2 dialogues finished" in said
     as_published = ("--options.as_published", "true")
     said = run(*SMALL, *as_published, writer=model, judge=model, out="published")
@@ -463,8 +463,10 @@ def test_filtered_text_is_neither_history_nor_story(run, tmp_path):
         return None if "It rained" in question or "[Scores]" in question else "filter later"
 
     with fake(manners=manner):
-        said = run(*SMALL[:2], "--items", "[choir]")
+        said = run(*SMALL[:2], "--items", "[choir]", code=1)
     assert "0 of 1 dialogues finished" in said
+    assert "no dialogue finished" in said
+    assert "page of the writers" not in said
     assert "5 answers are shorter than 500 characters or refused" in said
     assert manifest(tmp_path / "out")["counts"]["turns"] == {"refused": 5}
     found = {name: pq.read_metadata(tmp_path / f"out/{name}.parquet").num_rows for name in SCHEMAS}
@@ -476,7 +478,9 @@ def test_folder_of_another_program(run, tmp_path):
     artifact.counts = {"pairs": 3}
     artifact.finish()
     with fake():
-        assert "1 of 1 dialogues finished" in run("--items", "[choir]")
+        said = run("--items", "[choir]")
+    assert "1 of 1 dialogues finished" in said
+    assert re.search(r"overall +95 % +items\n.* \d\d\.\d\d +– +1$", said, re.M), "no interval"
 
 
 def test_texts_and_items_with_numbers(run, tmp_path):

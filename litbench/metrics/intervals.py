@@ -36,6 +36,11 @@ class Interval:
     clusters: int
     effective_clusters: float
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the bounds could be estimated."""
+        return math.isfinite(self.low)
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Interval":
         """The interval of JSON values, of which unknown ones are null."""
@@ -45,9 +50,11 @@ class Interval:
         return cls(**known)
 
     def __str__(self) -> str:
+        if not math.isfinite(self.mean):
+            return "–"
         # Adding 0.0 removes the sign of a negative zero.
         mean, low, high = (f"{round(of, 3) + 0.0:.3f}" for of in (self.mean, self.low, self.high))
-        return f"{mean} [{low}, {high}]"
+        return f"{mean} [{low}, {high}]" if self.is_bounded else f"{mean} (one prompt: no interval)"
 
 
 @dataclass(frozen=True)

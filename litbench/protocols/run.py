@@ -202,9 +202,10 @@ class _Tables:
     """Writes the rows and the logs of sessions, `_AT_ONCE` sessions at a time.
 
     Attributes:
-        counts: numbers of sessions (`dialogues`), and of turns and ratings by outcome.
+        counts: numbers of sessions (`dialogues`), of turns and of ratings, by outcome. A session
+            that ended without a text has failed; an unfinished one can go on.
         cost: dollars of all turns whose cost is known.
-        unfinished: the sessions that did not end, with the reason.
+        rejected: the sessions that failed or did not end, with the reason.
     """
 
     def __init__(self, config: Run, headline: str, items: Mapping[str, Item], models: Models):
@@ -222,7 +223,7 @@ class _Tables:
         self._written = Counter[str]()
         self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
         self.cost = 0.0
-        self.unfinished = RejectedRows()
+        self.rejected = RejectedRows()
 
     def add(self, session: Session) -> None:
         """Add a session that has ended."""
@@ -233,17 +234,23 @@ class _Tables:
         for name, counted in (("turns", rows["turns"]), ("ratings", ratings)):
             self.counts[name].update(row["outcome"] for row in counted)
         self.cost += sum(row["cost_usd"] or 0 for row in rows["turns"])
-        is_finished = session.result is not None
-        self.counts["dialogues"]["finished" if is_finished else "unfinished"] += 1
+        result: ItemResult | None = session.result
+        if result is None:
+            outcome, reason = "unfinished", session.reason or ""
+        elif not any(result.written.texts.values()):
+            flags = [*result.written.flags, *(one for grade in result.grades() for one in grade[3])]
+            outcome, reason = "failed", "; ".join(dict.fromkeys(flags)) or "no text was written"
+        else:
+            outcome, reason = "finished", ""
+        self.counts["dialogues"][outcome] += 1
         about = f"{session.prompt_id}, sample {session.sample}"
-        if not is_finished:
+        if reason:
             number = self.counts["dialogues"].total()
-            reason = session.reason or ""
-            self.unfinished.add(session.writer, number, "dialogue", reason, about)
+            self.rejected.add(session.writer, number, "dialogue", reason, about)
         name = f"{session.writer}, {about}"
         scores = {
             f"{quantity} by {judge}": (grade, "; ".join(flags))
-            for judge, quantity, grade, flags in (session.result.grades() if is_finished else ())
+            for judge, quantity, grade, flags in (result.grades() if result else ())
             if quantity == self._headline and grade is not None
         }
         self._logged.append(LogSample(name, session.messages() or [("user", name)], scores))
@@ -266,7 +273,7 @@ class _Tables:
         self._scratch.rmdir()
         # Return the writers' buffers to the system before the summary is computed.
         pa.default_memory_pool().release_unused()
-        artifact.write("rejected.jsonl", self.unfinished.write)
+        artifact.write("rejected.jsonl", self.rejected.write)
 
     def _flush(self) -> None:
         """Write the rows and the log of the sessions that were added since the last time."""
@@ -324,7 +331,7 @@ def run(config: Run) -> bool:
     """Run the sessions of a protocol and write the results.
 
     Returns:
-        False if judges rated, and none of their ratings could be read.
+        False if no dialogue finished, or judges rated and none of their ratings could be read.
     """
     protocol = load_protocol(config.protocol, config.options)
     models = models_of(config, protocol)
@@ -350,7 +357,7 @@ def run(config: Run) -> bool:
     is_recorded = all(role.is_recorded for role in roles)
     with only_writer(config.out):
         if (is_recorded or _is_finished(config.out)) and artifact.is_current():
-            return True
+            return _has_results(read_manifest(config.out)["counts"])
         _check_extends(artifact, protocol)
         with AnswerStore(_answers(config)) as store:
             by_id = {item.prompt_id: item for item in protocol.items()}
@@ -366,7 +373,13 @@ def run(config: Run) -> bool:
         }
         artifact.finish()
     _print_summary(config, tables, protocol.headline, may_go_on=not is_recorded)
-    return bool(tables.counts["ratings"]["rated"]) or not tables.counts["ratings"].total()
+    return _has_results(tables.counts)
+
+
+def _has_results(counts: Mapping[str, Any]) -> bool:
+    """Whether a dialogue finished and, if there are judges, one of their ratings was read."""
+    ratings = counts["ratings"]
+    return bool(counts["dialogues"].get("finished")) and ("rated" in ratings or not ratings)
 
 
 def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
@@ -426,20 +439,23 @@ def _print_estimates(config: Run, estimates: Sequence[Estimate], total: int) -> 
 
 
 def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
-    counts = tables.counts
+    dialogues, ratings = tables.counts["dialogues"], tables.counts["ratings"]
+    failed = f", {dialogues['failed']:,} failed" if dialogues["failed"] else ""
     print(
-        f"{config.out}: {counts['dialogues']['finished']:,} of "
-        f"{counts['dialogues'].total():,} dialogues finished, {counts['ratings']['rated']:,} of "
-        f"{counts['ratings'].total():,} ratings read, ${tables.cost:.2f}"
+        f"{config.out}: {dialogues['finished']:,} of {dialogues.total():,} dialogues finished"
+        f"{failed}, {ratings['rated']:,} of {ratings.total():,} ratings read, ${tables.cost:.2f}"
     )
-    print(tables.unfinished.summary(), end="")
-    if counts["dialogues"]["unfinished"] and may_go_on:
+    print(tables.rejected.summary(), end="")
+    if dialogues["unfinished"] and may_go_on:
         print("run the same command again to go on with the unfinished dialogues")
-    if counts["ratings"].total() and not counts["ratings"]["rated"]:
+    if not dialogues["finished"]:
+        print("no dialogue finished: see the reasons in rejected.jsonl", file=sys.stderr)
+    elif ratings.total() and not ratings["rated"]:
         print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
-    if counts["ratings"]["rated"]:
+    if ratings["rated"]:
         print(_grades_text(config.out / "grades.parquet", headline))
-    print(f"page of the writers: litbench eval writers --runs {config.out} --out FOLDER")
+    if dialogues["finished"]:
+        print(f"page of the writers: litbench eval writers --runs {config.out} --out FOLDER")
 
 
 def _grades_text(path: Path, headline: str) -> str:
@@ -451,7 +467,7 @@ def _grades_text(path: Path, headline: str) -> str:
     rows = [("writer", "judge", headline, "95 %", "items")]
     for (writer, judge), grades in found.items():
         mean = mean_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
-        interval = f"[{mean.low:.2f}, {mean.high:.2f}]"
+        interval = f"[{mean.low:.2f}, {mean.high:.2f}]" if mean.is_bounded else "–"
         rows.append((writer, judge, f"{mean.mean:.2f}", interval, str(mean.clusters)))
     return show(rows)
 
@@ -561,7 +577,7 @@ class RunCommand(Run):
 
 
 def command(config: RunCommand) -> None:
-    """Run the benchmark of a command line; exit status 1 if no rating could be read."""
+    """Run the benchmark of a command line; exit status 1 if there are no results."""
     given = {one.name: getattr(config, one.name) for one in fields(Run)}
     for kind, models in (("writer", config.writer), ("judge", config.judge)):
         for model in models:

@@ -224,7 +224,7 @@ def stacked(interval: Interval | None, *more: str, is_signed: bool = False) -> C
         return Cell("–", more)
     write = signed if is_signed else "{:.3f}".format
     bounds = f"[{write(interval.low)}, {write(interval.high)}]"
-    small = bounds if math.isfinite(interval.low) else "one prompt: no interval"
+    small = bounds if interval.is_bounded else "one prompt: no interval"
     return Cell(write(interval.mean), (small, *more))
 
 
@@ -294,17 +294,13 @@ def shorten(text: str, most: int) -> str:
 
 def write_interval(value: Interval | None) -> str:
     """A mean with its interval, or a dash."""
-    if value is None or not math.isfinite(value.mean):
-        return "–"
-    if not math.isfinite(value.low):
-        return f"{value.mean:.3f} (one prompt: no interval)"
-    return str(value)
+    return "–" if value is None else str(value)
 
 
 def signed(value: Interval | float | None) -> str:
     """A difference with its sign, and its interval if it has one."""
     if isinstance(value, Interval):
-        bounds = f" [{value.low:+.3f}, {value.high:+.3f}]" if math.isfinite(value.low) else ""
+        bounds = f" [{value.low:+.3f}, {value.high:+.3f}]" if value.is_bounded else ""
         return signed(value.mean) + bounds
     # Adding 0.0 removes the sign of a negative zero.
     return "–" if value is None or not math.isfinite(value) else f"{round(value, 3) + 0.0:+.3f}"
