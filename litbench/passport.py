@@ -48,6 +48,7 @@ class PeopleFigures:
         relative: see `litbench.metrics.annotators.RaterAgreement`.
         at_chance: whether annotators do not agree significantly above chance.
         blind_above: content-blind raters that agree with annotators more than one of them does.
+        is_dependent: whether annotators agree significantly less than independent ones would.
     """
 
     annotators: int
@@ -57,6 +58,7 @@ class PeopleFigures:
     relative: Estimate
     at_chance: bool
     blind_above: list[str]
+    is_dependent: bool = False
 
 
 @dataclass

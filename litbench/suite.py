@@ -357,6 +357,7 @@ def _people_figures(
         relative=estimate(own.relative),
         at_chance=found.at_chance,
         blind_above=sorted(above),
+        is_dependent=found.is_dependent,
     )
 
 

@@ -163,6 +163,39 @@ def test_agreement_is_at_chance_unless_it_is_significantly_above(prompts):
     assert found.at_chance == (prompts == 1)
 
 
+@pytest.mark.parametrize(("shift", "is_dependent"), [(0.0, False), (1.5, True)])
+def test_annotators_that_are_made_to_differ_are_named(shift, is_dependent):
+    """Three slots of one list: with a shift, a hash orders them apart, whatever the story is."""
+    draw = np.random.default_rng(2)
+    quality = {f"{p}-{s}": draw.normal(0, 0.7) for p in range(40) for s in range(4)}
+    names = ("a", "b", "c")
+    ratings = {name: {} for name in names}
+    for story, level in quality.items():
+        offsets = draw.permutation([-shift, 0.0, shift])
+        for name, offset in zip(names, offsets, strict=True):
+            ratings[name][story] = level + offset + draw.normal()
+    first, second, clusters = pairs_of(40, 4)
+    found = annotator_agreement(
+        ratings, first, second, clusters, {"j": credit_of(quality, first, second)}
+    )
+    assert found.is_dependent == is_dependent
+    assert not found.at_chance or is_dependent
+    text = annotators_section(annotators_json(found)).as_text()
+    assert ("residuals correlate negatively" in text) == is_dependent
+
+
+def test_independent_annotators_are_rarely_called_dependent():
+    alarms = 0
+    for seed in range(40):
+        ratings = panel(seed, prompts=20, names=(*ANNOTATORS, "j"))
+        judge = ratings.pop("j")
+        pairs = pairs_of(20, 4)
+        alarms += annotator_agreement(
+            ratings, *pairs, {"j": credit_of(judge, *pairs[:2])}
+        ).is_dependent
+    assert alarms < 3
+
+
 # As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
 @pytest.mark.parametrize(
     ("name", "option", "one", "two", "alpha"),

@@ -8,13 +8,18 @@ annotators would overestimate the agreement of the one left out (docs/statistics
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from litbench.metrics.comparisons import Comparison, compare_all
-from litbench.metrics.intervals import Interval, jackknife_interval, ratio_interval
+from litbench.metrics.comparisons import Comparison, compare_all, difference_interval, holm
+from litbench.metrics.intervals import (
+    Interval,
+    clustered_mean,
+    jackknife_interval,
+    ratio_interval,
+)
 from litbench.metrics.leaderboard import plain
 
 # Means of the same ratings, summed in different orders, differ by rounding.
@@ -39,6 +44,23 @@ class RaterAgreement:
 
 
 @dataclass(frozen=True)
+class Excess:
+    """How far two annotators agree more than independent ones must, by a rater that shows it best.
+
+    Attributes:
+        rater: the rater; None for chance.
+        expected: the lowest agreement above chance of two independent annotators, from -1 to 1.
+        difference: the agreement of two annotators above chance, minus `expected`.
+        p_holm: p value of no difference, after Holm's correction over the raters.
+    """
+
+    rater: str | None
+    expected: float
+    difference: Interval
+    p_holm: float
+
+
+@dataclass(frozen=True)
 class AnnotatorAgreement:
     """How far annotators agree with each other, and raters with annotators.
 
@@ -56,6 +78,7 @@ class AnnotatorAgreement:
         two_decided: the same over the comparisons in which neither annotator ties.
         difficulty_spread: how far pairs differ in difficulty, see `label_ceiling`; from pairs on
             which four annotators or more have a preference, NaN without them.
+        excess: see `annotator_excess`; None if no pair has two annotators.
         alpha: `krippendorff_alpha` of the ratings of all stories.
         by_annotator: agreement of each annotator; empty if names are slots.
         raters: agreement of each rater, highest first.
@@ -70,9 +93,19 @@ class AnnotatorAgreement:
     two_annotators: Interval
     two_decided: Interval
     difficulty_spread: float
+    excess: Excess | None
     alpha: float
     by_annotator: dict[str, Interval]
     raters: list[RaterAgreement]
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether annotators agree significantly less than independent ones would."""
+        return (
+            self.excess is not None
+            and self.excess.difference.high < 0
+            and self.excess.p_holm < 0.05
+        )
 
     @property
     def at_chance(self) -> bool:
@@ -204,6 +237,7 @@ def annotator_agreement(
         two_annotators=_two_annotators(own, clusters),
         two_decided=_two_annotators(np.where(own == 0, math.nan, own), clusters),
         difficulty_spread=_difficulty_spread(own),
+        excess=annotator_excess(own, clusters, credits),
         alpha=krippendorff_alpha(by_story),
         by_annotator=by_annotator,
         raters=sorted(raters, key=lambda row: (-row.agreement.mean, row.rater)),
@@ -229,10 +263,52 @@ def _mean_of_others(ratings: np.ndarray) -> np.ndarray:
 def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
     """How often two annotators prefer the same story; the mean over all pairs of annotators."""
     several = np.isfinite(own).sum(1) > 1
-    signs, count = np.nan_to_num(own[several]), np.isfinite(own[several]).sum(1)
-    # Twice the sum of the products of two annotators' signs.
+    return jackknife_interval((1 + _products(own[several])) / 2, clusters[several])
+
+
+def _products(own: np.ndarray) -> np.ndarray:
+    """Mean product of two annotators' signs in each pair, which has two or more of them."""
+    signs, count = np.nan_to_num(own), np.isfinite(own).sum(1)
     products = signs.sum(1) ** 2 - np.square(signs).sum(1)
-    return jackknife_interval((1 + products / (count * (count - 1))) / 2, clusters[several])
+    return np.asarray(products / (count * (count - 1)))
+
+
+def annotator_excess(
+    own: np.ndarray, clusters: np.ndarray, credits: Mapping[str, np.ndarray]
+) -> Excess | None:
+    """Compare the agreement of two annotators with what a rater's agreement with each implies.
+
+    If annotators are independent given the pair, with t the pair's mean sign and b a rater's from
+    -1 to 1, two of them have the mean product E[t^2], which is at least E[t b]^2 (Cauchy and
+    Schwarz). A smaller one means that their residuals correlate negatively, as of ratings that were
+    sorted or made to differ: then leaving one out measures this rule, not people.
+
+    Args:
+        own: sign of each annotator's preference, NaN where there is none; shape (n, annotators).
+        clusters: prompt of each pair; shape (n,).
+        credits: by rater, how far it prefers the first story, 0 to 1; shape (n,) each.
+    """
+    count = np.isfinite(own).sum(1)
+    several = count > 1
+    if not several.any():
+        return None
+    products, prompts = _products(own[several]), clusters[several]
+    mean_sign = np.nansum(own[several], axis=1) / count[several]
+    results = []
+    chance: dict[str | None, np.ndarray] = {None: np.full(len(own), 0.5)}
+    for rater, credit in (chance | dict(credits)).items():
+        both = mean_sign * (2 * credit[several] - 1)
+        shared = float(both.mean())
+        # The derivative of the square by each pair's product.
+        estimate = clustered_mean(products - 2 * shared * both, prompts)
+        estimate = replace(estimate, mean=float(products.mean()) - shared**2)
+        results.append((rater, shared**2, *difference_interval(estimate)))
+    adjusted = holm([p for *_, p in results])
+    excesses = [
+        Excess(rater, expected, difference, p)
+        for (rater, expected, difference, _), p in zip(results, adjusted, strict=True)
+    ]
+    return min(excesses, key=lambda one: one.difference.mean)
 
 
 def _difficulty_spread(own: np.ndarray) -> float:
@@ -256,4 +332,8 @@ def _difficulty_spread(own: np.ndarray) -> float:
 
 def annotators_json(agreement: AnnotatorAgreement) -> dict[str, Any]:
     """The agreement as JSON values; unknown numbers are null."""
-    return {**plain(agreement), "at_chance": agreement.at_chance}
+    return {
+        **plain(agreement),
+        "at_chance": agreement.at_chance,
+        "is_dependent": agreement.is_dependent,
+    }

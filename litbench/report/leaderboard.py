@@ -207,6 +207,17 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
             "The source does not name its annotators: these names are positions in a list, so "
             f"“{ONE_ANNOTATOR}” may be different people for the two stories of a pair."
         )
+    if found["is_dependent"]:
+        excess = found["excess"]
+        agreed = excess["expected"] + excess["difference"]["mean"]
+        by = (
+            "chance" if excess["rater"] is None else f"the agreement of {excess['rater']} with each"
+        )
+        remarks.append(
+            f"Annotators' residuals correlate negatively: two agree {agreed:+.3f} above chance (-1 "
+            f"to 1), where independent ones would by at least {excess['expected']:.3f}, by {by}. "
+            f"“{ONE_ANNOTATOR}” then measures how the ratings were collected, not people."
+        )
     if found["at_chance"]:
         remarks.append(
             "Two annotators do not agree significantly more often than by chance here: exceeding "

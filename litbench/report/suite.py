@@ -165,7 +165,11 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
         return Cell("–") if more else _difference(own.minus_reference)
 
     def relative(row: Mapping[str, Any]) -> str:
-        people = [one.people for one in sets_of(row) if one.people and not one.people.at_chance]
+        people = [
+            one.people
+            for one in sets_of(row)
+            if one.people and not (one.people.at_chance or one.people.is_dependent)
+        ]
         known = [one.relative.mean for one in people if one.relative.mean is not None]
         return f"{sum(known) / len(known):.2f} ({len(known)})" if known else "–"
 
@@ -238,6 +242,10 @@ def _warnings(figures: SetFigures) -> list[str]:
     found = []
     if figures.people is not None and figures.people.at_chance:
         found.append("annotators agree at chance: beating one means little")
+    if figures.people is not None and figures.people.is_dependent:
+        found.append(
+            "annotators' residuals correlate negatively: one of them is no measure of people"
+        )
     if figures.people is not None and figures.people.blind_above:
         names = " and ".join(figures.people.blind_above)
         found.append(f"content-blind: {names} agrees with annotators more than one of them does")
@@ -375,6 +383,7 @@ def _relative(people: PeopleFigures) -> Cell:
     known = math.isfinite(interval.low)
     small = [f"[{interval.low:.2f}, {interval.high:.2f}]"] if known else []
     small += ["people at chance"] if people.at_chance else []
+    small += ["people not independent"] if people.is_dependent else []
     return Cell(f"{interval.mean:.2f}", small)
 
 
