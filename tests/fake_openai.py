@@ -108,8 +108,9 @@ class FakeOpenAI(Loopback):
 
         `others` are further models by name. `faults` gives the fault of a request, one of `FAULTS`
         or "400", by its number (from 1) and "chat"; `manners` that of a question: one of `MANNERS`,
-        "limit" (whole, and as long as it may be) or "filter later" (whole, and filtered at the
-        end). `on_request` is called with a request's number before and after its answer.
+        "limit" (whole, and as long as it may be), "filter later" (whole, and filtered at the
+        end), a status with the content of the response, or a function that changes a good response.
+        `on_request` is called with a request's number before and after its answer.
         `complaint` and `code` are said at "400", "500" and "503".
         `question_of` gives the text of a request's messages, which is answered and counted.
         """
@@ -269,6 +270,9 @@ class _Handler(Handler):
     def _answer(self, question, body):
         fake = self.server.fake
         manner = fake.manners(question)
+        if isinstance(manner, tuple):
+            self._send(*manner)
+            return
         text = fake.answers[body["model"]](question)
         message = {"role": "assistant", "content": text}
         reasons = {
@@ -286,16 +290,16 @@ class _Handler(Handler):
         elif manner == "rambling":
             message["content"] = "Both are good. Preferred: whichever you like."
         choices = [] if manner == "no choice" else [(message, reasons.get(manner, "stop"))]
-        self._complete(question, choices)
+        self._complete(question, choices, manner if callable(manner) else lambda content: content)
 
-    def _complete(self, question, choices):
+    def _complete(self, question, choices, change=lambda content: content):
         content = self._completion(question, choices)
         fake = self.server.fake
         with fake.lock:
             fake.billed[0] += content["usage"]["prompt_tokens"]
             fake.billed[1] += content["usage"]["completion_tokens"]
         content["usage"] = fake.report(content["usage"])
-        self._send(200, content)
+        self._send(200, change(content))
 
     def _completion(self, question, choices):
         texts = [message["content"] or "" for message, _ in choices]

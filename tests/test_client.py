@@ -15,7 +15,16 @@ import pytest
 from fake_openai import FAULTS, KEY, FakeOpenAI
 
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
-from litbench.judges.client import WITHHELD, Traffic, estimate_tokens, without_secrets
+from litbench.judges.client import (
+    REPEATING,
+    WITHHELD,
+    Connections,
+    Traffic,
+    estimate_tokens,
+    first_connections,
+    is_local,
+    without_secrets,
+)
 from litbench.judges.prices import Price
 from litbench.judges.session import JUDGE, Models, Role, ask
 from litbench.judges.store import (
@@ -237,7 +246,7 @@ def test_answers_are_cut_before_anything_reads_them():
     ],
 )
 def test_long_or_slow_responses_are_errors(text, said, tmp_path, monkeypatch):
-    """They are not parsed, and not requested again."""
+    """They are not parsed, and not requested again; the tokens that they report are charged."""
 
     def parse(_):
         raise AssertionError("inspect-ai parses the answer")
@@ -246,11 +255,13 @@ def test_long_or_slow_responses_are_errors(text, said, tmp_path, monkeypatch):
         server.answers["judge"] = lambda _: text
         with monkeypatch.context() as patch:
             patch.setattr("inspect_ai.model._openai.parse_content_with_reasoning", parse)
-            (answer,) = run(server, tmp_path, ["q"])
+            models = models_of(server.model, price=Price(1.0, 1.0))
+            (answer,) = run(server, tmp_path, ["q"], models=models)
         assert (answer.outcome, answer.detail) == (
             "error",
             f"ResponseError: the response has {said}",
         )
+        assert dollars_of(models) == pytest.approx(server.dollars(Price(1.0, 1.0)))
         assert server.requests == 1
         server.answers["judge"] = lambda _: "<think>So.</think> A long answer. " * 60
         assert run(server, tmp_path, ["q"])[0].outcome == "answered", "in the next run"
@@ -263,14 +274,203 @@ def test_an_empty_answer_after_a_failure_is_retried(tmp_path):
         assert server.requests == 3
 
 
-def test_gives_up_after_consecutive_errors(tmp_path):
+def error_of(message, **more):
+    return {"error": {"message": message, **more}}
+
+
+def in_choice(content):
+    """An error inside the choice of a response with status 200."""
+    choice = {"index": 0, "finish_reason": "error", "message": {"role": "assistant", "content": ""}}
+    return {**content, "choices": [{**choice, **error_of("Upstream failed", code=502)}]}
+
+
+def with_choice(reason, content="", **message):
+    """Change the reason and the message of a good response."""
+
+    def change(response):
+        message_of = {"role": "assistant", "content": content, **message}
+        choice = {"index": 0, "finish_reason": reason, "message": message_of}
+        return {**response, "choices": [choice]}
+
+    return change
+
+
+# What a server sends, what the detail contains, and whether repeating is advised against.
+ERRORS = {
+    "key": ((401, error_of("Incorrect API key", code="invalid_api_key")), "Incorrect API", "key"),
+    "FastAPI": ((401, {"detail": "Unauthorized"}), "Unauthorized", "key"),
+    "credit": ((402, error_of("Insufficient credits", code=402)), "Insufficient", "credit"),
+    "quota": ((429, error_of("Check your plan", code="insufficient_quota")), "plan", "credit"),
+    "region": ((403, error_of("Country is not supported", code="x")), "Country", "key"),
+    "model": ((404, error_of("The model `x` does not exist")), "does not exist", "name"),
+    "pull": ((404, error_of('model "x" not found, try pulling it first')), "pulling", "name"),
+    "page": ((404, {"detail": "Not Found"}), "Not Found", "name"),
+    "method": ((405, {"detail": "Method Not Allowed"}), "Not Allowed", "name"),
+    "context": ((400, error_of("maximum context length is 4096 tokens")), "4096", "context"),
+    "prompt": ((400, error_of("prompt is too long: 9000 tokens > 4096")), "9000", "context"),
+    "window": ((500, error_of("exceeds the available context size")), "available", "context"),
+    "count": ((400, error_of("The input token count exceeds the maximum")), "count", "context"),
+    "payload": ((413, error_of("Payload too large")), "too large", "options"),
+    "option": ((400, error_of("'temperature' is unsupported")), "temperature", "options"),
+    "validation": ((422, {"detail": [{"msg": "Field required"}]}), "Field required", "options"),
+    "body": ((200, error_of("Provider returned error", code=502)), "Provider returned", None),
+    "key in body": ((200, error_of("Bad token", code=401)), "Bad token", "key"),
+    "text in body": ((200, {"error": "out of memory"}), "out of memory", None),
+    "object": ((200, {"object": "error", "message": "no slot"}), "no slot", None),
+    "choice": (in_choice, "Upstream failed", None),
+    "no choices": (lambda content: {**content, "choices": None}, "the answer is empty", None),
+    "overloaded": ((529, error_of("Overloaded")), "Overloaded", None),
+    "rate": ((429, error_of("Rate limit: 100 tokens per minute")), "per minute", None),
+    "memory": ((500, {"detail": "CUDA out of memory"}), "CUDA", None),
+}
+BLOCKS = {
+    "Gemini": (400, error_of("Gemini blocked the request: PROHIBITED_CONTENT", code=400)),
+    "OpenRouter": (403, error_of("This model requires moderation. Your input was flagged.")),
+    "OpenAI": (400, error_of("Your prompt was flagged: it violates our usage policy", code="x")),
+    "Azure": (400, error_of("The response was filtered", code="content_filter")),
+    "Anthropic": (400, error_of("Output blocked by content filtering policy")),
+    "xAI": (403, error_of("Content violates usage guidelines")),
+    "Qwen": (400, error_of("May contain inappropriate content", code="data_inspection_failed")),
+    "DeepSeek": (400, error_of("Content Exists Risk")),
+    "Bedrock": (400, error_of("The guardrail blocked this input")),
+    "in a body": (200, error_of("Your input was flagged by moderation", code=403)),
+    **{
+        reason: with_choice(reason)
+        for reason in ("SAFETY", "refusal", "content_filter", "PROHIBITED_CONTENT", "RECITATION")
+    },
+    "message": with_choice("stop", None, refusal="I would rather not."),
+}
+NO_BLOCKS = {
+    "account": (403, error_of("Your account is blocked")),
+    "address": (403, error_of("Access from your IP is blocked by the firewall")),
+    "other": (400, error_of("The field content is missing")),
+}
+PATIENT = replace(QUICK, max_retries=0, give_up_after=100, connections=1)
+
+
+def answers_to(manners, folder, traffic=PATIENT):
+    """The answers to questions with these names, after a good one; and how often each was sent."""
+    with serve(manners=manners.get) as server:
+        _, *answers = run(server, folder, ["", *manners], traffic)
+    return dict(zip(manners, answers, strict=True)), server.answered
+
+
+def test_errors_give_their_cause_and_only_some_are_retried(tmp_path):
+    once = replace(PATIENT, max_retries=1, first_wait_seconds=0)
+    manners = {name: row[0] for name, row in ERRORS.items()}
+    answers, sent = answers_to(manners, tmp_path, once)
+    for name, (_, message, advice) in ERRORS.items():
+        detail = str(answers[name].detail)
+        assert (answers[name].outcome, message in detail) == ("error", True), (name, detail)
+        assert (REPEATING in detail, (advice or "") in detail) == (advice is not None, True), detail
+        assert sent[name] == 1 + (advice is None), name
+    _, sent = answers_to({name: manners[name] for name in ("context", "rate")}, tmp_path)
+    assert (sent["context"], sent["rate"]) == (1, 1), "asked again by the next run"
+
+
+def test_blocks_by_a_provider_are_refusals(tmp_path):
+    answers, _ = answers_to({**BLOCKS, **NO_BLOCKS}, tmp_path)
+    for name in BLOCKS:
+        assert answers[name].outcome == "refused", (name, answers[name].detail)
+    for name in NO_BLOCKS:
+        assert answers[name].outcome == "error", name
+    _, sent = answers_to(BLOCKS, tmp_path)
+    assert not sent, "refusals are stored"
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_model_that_cannot_answer_is_asked_once(status, tmp_path):
+    with serve(manners=lambda _: (status, error_of("No."))) as server:
+        answers = run(server, tmp_path, QUESTIONS, PATIENT)
+        assert server.requests == 1
+    assert {(one.outcome, REPEATING in str(one.detail)) for one in answers} == {("error", True)}
+
+
+def test_content_in_parts_is_read(tmp_path):
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [thought, {"type": "text", "text": "Preferred: "}, {"type": "text", "text": "A"}]
+    manners = {"parts": with_choice("stop", parts), "one": with_choice("STOP", {"text": "B"})}
+    answers, _ = answers_to(manners, tmp_path)
+    assert [(one.outcome, one.text) for one in answers.values()] == [
+        ("answered", "Preferred: A"),
+        ("answered", "B"),
+    ]
+
+
+def test_no_server_ends_the_run_at_once(tmp_path, monkeypatch):
     with serve() as server:
-        os.environ["FAKE_API_KEY"] = "wrong-and-still-secret"
-        with pytest.raises(ModelError, match=r"consecutive errors, the last: .*Auth") as error:
-            run(server, tmp_path, [f"q{k}" for k in range(100)])
-        assert "wrong-and-still-secret" not in str(error.value)
-        assert WITHHELD in str(error.value)
-        assert server.requests == 0
+        pass
+    for url in (server.url, "http://no-such-host.invalid/v1"):
+        monkeypatch.setenv("FAKE_API_KEY", KEY)
+        monkeypatch.setenv("FAKE_BASE_URL", url)
+        started = time.monotonic()
+        with pytest.raises(ModelError, match=rf"no connection to its server at {url}: .*start"):
+            run(server, tmp_path, QUESTIONS, Traffic())
+        assert time.monotonic() - started < Traffic().first_wait_seconds * 10
+
+
+@pytest.mark.parametrize("keys", [{"choices": [{"message": 3}]}, {"choices": None, "error": "x"}])
+def test_usage_of_a_malformed_response_is_charged(keys, tmp_path):
+    with serve(manners=lambda _: lambda content: {**content, **keys}) as server:
+        models = models_of(server.model, PATIENT, price=Price(1.0, 1.0))
+        run(server, tmp_path, ["q"], models=models)
+        assert dollars_of(models) == pytest.approx(server.dollars(Price(1.0, 1.0)))
+
+
+def test_redirects_are_not_followed(tmp_path):
+    """The redirected request would be paid for twice."""
+    with serve() as other, serve() as server:
+        server.manners = lambda _: (307, {}, {"Location": f"{other.url}/chat/completions"})
+        os.environ |= server.environment()
+        answers = run(server, tmp_path, QUESTIONS[:3], PATIENT)
+        assert (server.requests, other.requests) == (1, 0)
+    assert "redirects are not followed" in str(answers[0].detail)
+
+
+class SlowServer:
+    """Answers one after the other, or `parallel` at a time."""
+
+    def __init__(self, parallel):
+        self.parallel, self.now = parallel, 0.0
+
+    def answer(self, connections):
+        self.now += 1 / min(connections.limit, self.parallel)
+        connections.count_answer()
+
+
+@pytest.mark.parametrize(("parallel", "limit"), [(1, 2), (8, 8), (100, 16)])
+def test_connections_grow_while_the_server_gets_faster(parallel, limit):
+    server = SlowServer(parallel)
+    connections = Connections(2, 16, lambda: server.now)
+    for _ in range(200):
+        server.answer(connections)
+    assert connections.limit == limit
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://localhost:8000/v1", True),
+        ("http://127.0.0.1:8000/v1", True),
+        ("http://192.168.1.7/v1", True),
+        ("http://[::1]:8080/v1", True),
+        ("http://gpu.local:1234/v1", True),
+        ("https://api.example.com/v1", False),
+        ("https://8.8.8.8/v1", False),
+        ("", False),
+    ],
+)
+def test_local_addresses(url, expected, monkeypatch):
+    monkeypatch.setenv("MY_SERVER_BASE_URL", url)
+    model = "openai-api/my-server/m"
+    assert is_local(model) == expected
+    assert first_connections(model, Traffic()) == (2 if expected else 16)
+    assert first_connections(model, Traffic(connections=1, first_connections=4)) == 1
+    monkeypatch.delenv("OLLAMA_BASE_URL", raising=False)
+    assert (is_local("ollama/m"), is_local("openai/m")) == (True, False)
+
+
+def test_gives_up_after_consecutive_errors(tmp_path):
     with serve(faults=lambda n, _: "400" if n > 20 else None) as server:
         few = Traffic(connections=2, max_retries=0, first_wait_seconds=0, give_up_after=3)
         with pytest.raises(ModelError, match="20 answers are stored"):
@@ -320,7 +520,7 @@ def test_message_with_key_is_withheld(spelling, monkeypatch):
         ("400", None, "error"),
         ("503", None, "error"),
         ("400", "content_filter", "refused"),
-        ("400", "context_length_exceeded", "cut"),
+        ("400", "context_length_exceeded", "error"),
     ],
 )
 def test_provider_message_without_keys_and_questions(fault, code, outcome, tmp_path):
@@ -381,7 +581,7 @@ def test_number_of_connections(tmp_path):
             go.wait(30)
 
         with serve(on_request=hold, seconds=0.1) as server:
-            traffic = Traffic(connections=connections)
+            traffic = Traffic(connections=connections, first_connections=connections)
             run(server, tmp_path / str(connections), QUESTIONS[:12], traffic)
             assert server.most_at_once == connections
 

@@ -1,10 +1,12 @@
 """Token prices: the packaged table, user overrides, and the cost of answers."""
 
 import pytest
+from inspect_ai.model import ModelOutput, ModelUsage
 
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic, check_limit
+from litbench.judges.client import Budget, Traffic, check_limit, read_output
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
+from litbench.judges.responses import written_tokens
 from litbench.judges.store import Answer, AnswerStore, Attempt, Sampling
 
 PRICE = Price(input=2.0, output=8.0, cached=0.5, batch=0.5)
@@ -23,6 +25,35 @@ def test_dollars():
     assert dollars_of([answer, batched], PRICE) == pytest.approx(sum(dollars))
     assert PRICE.of_answer(Answer("refused", output_tokens=2)) is None, "tokens were not counted"
     assert dollars_of([answer, Answer("error")], PRICE) is dollars_of([answer], None) is None
+
+
+@pytest.mark.parametrize(
+    ("completion", "total", "reasoning", "written"),
+    [
+        (20, 120, 0, 20),
+        (20, 120, 15, 20),  # OpenAI: reasoning is among the tokens written.
+        (20, 520, 400, 420),  # xAI, inspect-ai's grok
+        (20, 520, 0, 420),  # Gemini's OpenAI interface
+        (20, 120, 400, 420),  # More reasoning than tokens written cannot be among them.
+        (20, None, 15, 35),  # Without a total, it may not be among them.
+        (20, 0, 0, 20),
+    ],
+)
+def test_hidden_reasoning_is_charged(completion, total, reasoning, written):
+    assert written_tokens(100, completion, total, reasoning) == written
+    if total is not None:
+        usage = ModelUsage(
+            input_tokens=60,
+            input_tokens_cache_read=40,
+            output_tokens=completion,
+            total_tokens=total,
+            reasoning_tokens=reasoning,
+        )
+        output = ModelOutput.from_content("grok/grok-4", "A.")
+        output.usage = usage
+        answer = read_output(output)
+        assert (answer.input_tokens, answer.cached_tokens) == (100, 40)
+        assert answer.output_tokens == written
 
 
 def test_user_prices_override_packaged_ones(tmp_path):

@@ -4,26 +4,38 @@ The model is any name that inspect-ai knows: `openai/...`, `anthropic/...`, `hf/
 model, `openai-api/SERVICE/MODEL` for an OpenAI-compatible server, whose address and key are read
 from `SERVICE_BASE_URL` and `SERVICE_API_KEY`. API keys are read from the environment.
 
-Refusals and truncated answers are stored. Errors are retried, and retried again by the next run.
+Refusals and truncated answers are stored. Errors that may pass are retried; the next run asks again
+whatever ended in an error.
 """
 
 import asyncio
 import contextvars
+import ipaddress
 import math
 import os
 import random
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
-from urllib.parse import unquote
+from typing import Any, NamedTuple, Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from litbench.config import as_plain, nearest
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
-from litbench.judges.responses import ResponseError, check_response
+from litbench.judges.responses import (
+    COUNTS,
+    Lasting,
+    ResponseError,
+    advice,
+    check_response,
+    is_block,
+    lasting,
+    written_tokens,
+)
 from litbench.judges.store import (
     Answer,
     AnswerStore,
@@ -36,6 +48,8 @@ from litbench.judges.store import (
 )
 
 _OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
+# In the message of an error that would happen again; what to do follows.
+REPEATING = "repeating does not help: "
 # Settles an attempt that costs nothing.
 _UNBILLED = Answer("error", input_tokens=0, output_tokens=0)
 # English text has 4 to 4.5 bytes per token, Chinese 4 to 5.
@@ -49,6 +63,12 @@ _USUAL_MOST_TOKENS = 4_096
 _LONGEST_WAIT = 60.0
 # `Traffic.connections` limits concurrency; inspect-ai's own limit is shared by the whole process.
 _MOST_AT_ONCE = 1_000_000
+# Concurrent requests that a local server gets at first.
+_FIRST_CONNECTIONS = 2
+# A local server gets more connections while each doubling answers this many times faster.
+_WORTHWHILE = 1.2
+# Addresses of inspect-ai's providers of local servers, unless NAME_BASE_URL is set.
+_LOCAL_URLS = {"ollama": "http://localhost:11434/v1"}
 
 
 @dataclass
@@ -56,7 +76,9 @@ class Traffic:
     """Concurrency, retries and limits; they do not change the answers.
 
     Attributes:
-        connections: concurrent requests.
+        connections: maximum number of concurrent requests.
+        first_connections: concurrent requests at the start, doubled while that makes a server
+            faster; null: 2 for a local address, otherwise `connections`.
         max_retries: attempts after the first.
         timeout_seconds: timeout of one attempt.
         first_wait_seconds: pause after the first failed attempt; doubled after each further one.
@@ -67,6 +89,7 @@ class Traffic:
     """
 
     connections: PositiveInt = 16
+    first_connections: PositiveInt | None = None
     max_retries: NonNegativeInt = 6
     timeout_seconds: PositiveInt = 180
     first_wait_seconds: NonNegativeFloat = 2.0
@@ -81,7 +104,7 @@ def check_limit(traffic: Traffic, price: Price | None, sampling: Sampling) -> No
     if traffic.max_cost_usd is not None and price is None:
         raise ConfigError(
             f"{limit} the model has no price: add it to a file and set prices to that file, or set "
-            "max_calls instead"
+            "traffic.max_calls instead"
         )
     if traffic.max_cost_usd is not None and sampling.max_tokens is None:
         raise ConfigError(
@@ -189,6 +212,80 @@ def check_model(name: str) -> None:
         raise ConfigError(f"model {name}: unknown provider: {nearest(provider, known)}")
 
 
+def base_url(model: str) -> str | None:
+    """The address of a model's server in the environment, as inspect-ai reads it; None if unset."""
+    provider, _, rest = model.partition("/")
+    service = rest.partition("/")[0] if provider == "openai-api" else provider
+    name = f"{service.upper().replace('-', '_')}_BASE_URL"
+    return os.environ.get(name) or _LOCAL_URLS.get(provider)
+
+
+def is_local(model: str) -> bool:
+    """Whether a model's server is on this machine or in the local network."""
+    host = urlsplit(base_url(model) or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return host == "localhost" or host.endswith((".localhost", ".local"))
+
+
+def first_connections(model: str, traffic: Traffic) -> int:
+    """The number of concurrent requests at the start; see `Traffic`."""
+    usual = _FIRST_CONNECTIONS if is_local(model) else traffic.connections
+    return min(traffic.first_connections or usual, traffic.connections)
+
+
+class Connections:
+    """Limits concurrent requests; the limit grows while that makes the server faster.
+
+    Args:
+        first: limit at the start.
+        most: highest limit.
+        clock: returns seconds.
+    """
+
+    def __init__(self, first: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit, self._most, self._clock = first, most, clock
+        self._free = asyncio.Semaphore(first)
+        # Slots to remove when they become free.
+        self._surplus = 0
+        self._is_growing = first < most
+        self._best_rate = 0.0
+        self._n_answers, self._since = 0, clock()
+
+    async def __aenter__(self) -> None:
+        await self._free.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._surplus:
+            self._surplus -= 1
+        else:
+            self._free.release()
+
+    def count_answer(self) -> None:
+        """Count an answer; after four per connection, double the limit or stop growing."""
+        self._n_answers += 1
+        if not self._is_growing or self._n_answers < 4 * self.limit:
+            return
+        rate = self._n_answers / max(self._clock() - self._since, 1e-9)
+        before, is_faster = self.limit, rate > _WORTHWHILE * self._best_rate
+        self.limit = min(2 * before, self._most) if is_faster else max(before // 2, 1)
+        self._is_growing = is_faster and before < self._most
+        for _ in range(self.limit - before):
+            self._free.release()
+        self._surplus += max(before - self.limit, 0)
+        self._best_rate, self._n_answers, self._since = rate, 0, self._clock()
+
+
+class _Reply(NamedTuple):
+    """The end of an attempt: its answer, what to store (None: its cost is unknown), and more."""
+
+    answer: Answer
+    settlement: Answer | None
+    lasting: Lasting = "no"
+    is_unsent: bool = False
+
+
 @dataclass
 class Client:
     """Sends the questions of one run to one model.
@@ -214,13 +311,21 @@ class Client:
     pending: dict[str, asyncio.Task[Answer | None]] = field(default_factory=dict)
     _model: Any = None
     _consecutive_errors: int = 0
+    # Whether a response has come, and whether one was an answer.
+    _is_reached: bool = False
+    _has_answered: bool = False
+    # The error that every question would get.
+    _failure: Answer | None = None
 
     def __post_init__(self) -> None:
         self.budget.usages = self.store.usages(self.name)
 
     async def __aenter__(self) -> Self:
-        connections = self.budget.traffic.connections if self.batch is None else _MOST_AT_ONCE
-        self._slots = asyncio.Semaphore(connections)
+        traffic = self.budget.traffic
+        first, most = first_connections(self.name, traffic), traffic.connections
+        if self.batch is not None:
+            first = most = _MOST_AT_ONCE
+        self._connections = Connections(first, most)
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -240,7 +345,7 @@ class Client:
         return await self.pending[key]
 
     async def _answer_in_turn(self, question: Question, key: str) -> Answer | None:
-        async with self._slots:
+        async with self._connections:
             try:
                 if self._model is None:
                     self._model = self._open()
@@ -288,10 +393,18 @@ class Client:
             # Only OpenAI-compatible providers have one.
             if (http_client := getattr(model.api, "http_client", None)) is not None:
                 http_client.event_hooks["response"].append(check_response)
+                # The redirected request would be paid for again.
+                http_client.follow_redirects = False
         return model
 
     async def _answer(self, question: Question, key: str) -> Answer | None:
-        """Send one question and store its answer; None if the budget does not allow the call."""
+        """Send one question and store its answer; None if the budget does not allow the call.
+
+        Raises:
+            ModelError: the first request reached no server, or `give_up_after` is reached.
+        """
+        if self._failure is not None:
+            return self._failure
         traffic, batched = self.budget.traffic, self.batch is not None
         turns = 1 if isinstance(question, str) else len(question)
         most_read = -(-_bytes(text_of(question)) // _LEAST_BYTES_PER_TOKEN) + turns * _TOKENS_AROUND
@@ -311,50 +424,107 @@ class Client:
             call = asyncio.create_task(self._attempt(question), context=contextvars.Context())
             self.budget.under_way += 1
             try:
-                answer, is_retriable, settlement = await call
+                reply = await call
             finally:
                 self.budget.under_way -= 1
-            if settlement is not None:
-                self.store.put(settlement, attempt)
+            answer = reply.answer
+            if reply.settlement is not None:
+                self.store.put(reply.settlement, attempt)
+            self._check_connection(reply)
             # Empty answers are billed, so only one is retried.
-            replies += settlement is answer
-            if answer.outcome != "error" or not is_retriable or replies > 1:
+            replies += reply.settlement is answer
+            if answer.outcome != "error" or reply.lasting != "no" or replies > 1:
+                if reply.lasting == "model" and not self._has_answered:
+                    self._failure = answer
                 break
         if answer is None:
             return None
-        self._consecutive_errors = 0 if replies else self._consecutive_errors + 1
+        if replies:
+            self._has_answered, self._consecutive_errors = True, 0
+            self._connections.count_answer()
+        elif self._failure is None:
+            self._consecutive_errors += 1
         if self._consecutive_errors >= traffic.give_up_after:
             raise ModelError(
                 f"model {self.name}: {self._consecutive_errors} consecutive errors, the last: "
                 f"{answer.detail}: fix the cause and run the same command again, or raise "
-                f"give_up_after; {len(self.store)} answers are stored in {self.store.folder}"
+                f"traffic.give_up_after; {len(self.store)} answers are stored in "
+                f"{self.store.folder}"
             )
         return answer
 
-    async def _attempt(self, question: Question) -> tuple[Answer, bool, Answer | None]:
-        """Return the answer, whether to retry, and what to store; None if the cost is unknown."""
+    def _check_connection(self, reply: _Reply) -> None:
+        """Raise a ModelError if the first request reached no server."""
+        if not reply.is_unsent:
+            self._is_reached = True
+        if self._is_reached:
+            return
+        client = getattr(self._model.api, "client", None)
+        url = getattr(self._model.api, "base_url", None) or getattr(client, "base_url", "")
+        tried = f" at {without_secrets(str(url))}" if url else ""
+        raise ModelError(
+            f"model {self.name}: no connection to its server{tried}: {reply.answer.detail}: start "
+            "the server, or correct the base URL in the environment"
+        )
+
+    async def _attempt(self, question: Question) -> _Reply:
         from tenacity import RetryError  # noqa: PLC0415
 
         sent = question if isinstance(question, str) else chat_messages(question)
+        counts: list[tuple[int, int, int]] = []
+        COUNTS.set(counts)
         try:
             output = await self._model.generate(sent)
         except Exception as error:  # noqa: BLE001 - every provider raises different errors
             # inspect-ai raises a RetryError for errors it considers temporary.
             inner = error.last_attempt.exception() if isinstance(error, RetryError) else error
-            status = getattr(inner, "status_code", None)
-            rejected = isinstance(status, int) and 400 <= status < 500
-            # Some of inspect-ai's error messages contain the whole request.
-            message = _short(getattr(inner, "provider_message", None) or str(inner))
-            answer = Answer("error", detail=f"{type(inner).__name__}: {message}")
-            may_retry = isinstance(error, RetryError) or not rejected
-            may_retry &= not isinstance(inner, ResponseError)
-            return answer, may_retry, _UNBILLED if rejected or _is_unsent(inner) else None
-        answer = replace(read_output(output), batched=self.batch is not None)
+            return _failed_reply(inner or error, counts)
+        answer = replace(
+            read_output(output),
+            batched=self.batch is not None,
+            connections=None if self.batch is not None else self._connections.limit,
+        )
         is_whole = (answer.output_tokens or 0) < (self.sampling.max_tokens or math.inf)
         if self.name.startswith("hf/") and answer.outcome == "answered" and not is_whole:
             # For `hf` models inspect-ai does not report that an answer was truncated.
             answer = replace(answer, outcome="cut")
-        return answer, True, answer
+        if REPEATING in str(answer.detail):
+            return _Reply(answer, replace(answer, input_tokens=0, output_tokens=0), "question")
+        return _Reply(answer, answer)
+
+
+def _failed_reply(error: BaseException, counts: Sequence[tuple[int, int, int]]) -> _Reply:
+    """The reply that an exception stands for; `counts` are those of `COUNTS`."""
+    status = getattr(error, "status_code", None)
+    status = status if isinstance(status, int) else None
+    # Some of inspect-ai's error messages contain the whole request.
+    message = str(getattr(error, "provider_message", None) or error)
+    body = getattr(error, "body", None) or getattr(error.__cause__, "body", None)
+    body = body if isinstance(body, dict) else {}
+    # FastAPI's errors have their reason there.
+    if (reason := str(body.get("detail") or "")) and reason not in message:
+        message += f": {reason}"
+    about = f"{message} {body.get('code')} {body.get('metadata')}"
+    detail = f"{type(error).__name__}: {_short(message)}"
+    is_unsent = _is_unsent(error)
+    billed: dict[str, Any] = {}
+    if counts:
+        billed = dict(
+            zip(("input_tokens", "cached_tokens", "output_tokens"), counts[-1], strict=True)
+        )
+    elif is_unsent or (400 <= (status or 0) < 500 and not isinstance(error, ResponseError)):
+        billed = {"input_tokens": 0, "output_tokens": 0}
+    if is_block(status, about):
+        answer = Answer("refused", detail=_short(message), **billed)
+        return _Reply(answer, answer)
+    scope: Lasting = lasting(status, about)
+    if scope != "no":
+        detail += f" ({REPEATING}{advice(status, about)})"
+    elif getattr(error, "is_too_large", False):
+        # Not again in this run.
+        scope = "question"
+    answer = Answer("error", detail=detail)
+    return _Reply(answer, replace(answer, **billed) if billed else None, scope, is_unsent)
 
 
 def chat_messages(conversation: Sequence[tuple[str, str]]) -> list[Any]:
@@ -378,14 +548,20 @@ def _is_unsent(error: BaseException | None) -> bool:
 
 def read_output(output: Any) -> Answer:
     """Convert inspect-ai's ModelOutput."""
-    usage = output.usage
-    cached = usage and (usage.input_tokens_cache_read or 0)
+    read = cached = written = None
+    if (usage := output.usage) is not None:
+        cached = usage.input_tokens_cache_read or 0
+        read = usage.input_tokens + cached + (usage.input_tokens_cache_write or 0)
+        # inspect-ai's `grok` leaves reasoning out of the tokens written:
+        # https://github.com/UKGovernmentBEIS/inspect_ai/issues/5528
+        reasoning = usage.reasoning_tokens or 0
+        written = written_tokens(read, usage.output_tokens, usage.total_tokens, reasoning)
     answer = Answer(
         "error",
         detail="the answer is empty",
-        input_tokens=usage and usage.input_tokens + cached + (usage.input_tokens_cache_write or 0),
+        input_tokens=read,
         cached_tokens=cached,
-        output_tokens=usage and usage.output_tokens,
+        output_tokens=written,
         seconds=None if output.time is None else round(output.time, 3),
         model=output.model or None,
     )
@@ -395,11 +571,15 @@ def read_output(output: Any) -> Answer:
     declined = any(getattr(piece, "refusal", None) for piece in pieces)
     outcome: Any = "refused" if declined else _OUTCOME_OF.get(output.stop_reason, "answered")
     text, detail = output.completion, None
+    if output.stop_reason == "model_length" and usage is None:
+        # `text` is the provider's message: the question is too long.
+        detail = f"{_short(output.error or text)} ({REPEATING}{advice(400, text)})"
+        return replace(answer, detail=detail)
     if outcome == "answered" and not text.strip():
         return answer
-    if output.stop_reason == "model_length" or (outcome == "refused" and output.error):
+    if outcome == "refused" and output.error:
         # `text` is the provider's message, not the model's answer.
-        detail, text = _short(output.error or text), ""
+        detail, text = _short(output.error), ""
     elif outcome == "refused":
         # `text` may be the model's answer or the provider's message.
         text = without_secrets(text)

@@ -70,8 +70,7 @@ class Answer:
     negative or absurd number, another type than an integer, or 0 for a text.
 
     Attributes:
-        outcome: `cut` if truncated at `max_tokens` or, by us, at `LONGEST_REPLY` characters, or if
-            the question was too long.
+        outcome: `cut` if truncated at `max_tokens` or, by us, at `LONGEST_REPLY` characters.
         text: the answer without hidden reasoning; empty after an error.
         detail: the provider's message about a refusal or an error.
         input_tokens: tokens read, including those from the provider's prompt cache.
@@ -79,6 +78,7 @@ class Answer:
         seconds: duration of the successful request.
         model: model name reported by the provider.
         batched: whether the question was sent, and is billed, in a batch.
+        connections: concurrent requests when it came; None if unknown.
     """
 
     outcome: Outcome
@@ -90,6 +90,7 @@ class Answer:
     seconds: float | None = None
     model: str | None = None
     batched: bool = False
+    connections: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("text", "detail", "model"):
@@ -98,7 +99,10 @@ class Answer:
         if len(self.text) > LONGEST_REPLY:
             object.__setattr__(self, "text", self.text[:LONGEST_REPLY])
             object.__setattr__(self, "outcome", "cut")
-        least = {"input_tokens": self.outcome != "error", "output_tokens": bool(self.text)}
+        least = {
+            "input_tokens": self.outcome in ("answered", "cut"),
+            "output_tokens": bool(self.text),
+        }
         for name in ("input_tokens", "cached_tokens", "output_tokens"):
             value = getattr(self, name)
             if type(value) is not int or not least.get(name, 0) <= value <= _MOST_TOKENS:
