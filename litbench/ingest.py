@@ -36,11 +36,13 @@ from litbench.errors import DataError
 from litbench.formats import MAX_LINE, Form, json_rows, open_text, sniff
 from litbench.hub import is_name, open_stream
 from litbench.progress import ProgressBar
-from litbench.records import STORIES, Schema, is_text
-from litbench.text import count_words, digest
+from litbench.records import STORIES, Schema, is_account, is_text
+from litbench.text import EMPTY, NO_TEXT, count_words, digest
 
 # Column with the number of each row in the source, counted from 1.
 ROW = "(row)"
+# Column with the JSON of each row, for schemas that declare it; null if the source is not JSON.
+LINE = "(line)"
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 64 << 20
 
@@ -55,7 +57,13 @@ _KEY = "(key)"
 _PROBLEM = "(problem)"
 # Prefix of the column with the whole numbers among scores, null for other scores.
 _WHOLE_SCORE = "(whole) "
-_INTERNAL = (ROW, _KEY, _PROBLEM)
+_INTERNAL = (ROW, LINE, _KEY, _PROBLEM)
+
+# SQL literals, quoted identifiers, and bare ones that are neither fields, types nor functions.
+_IDENTIFIER = re.compile(
+    r"""'(?:[^']|'')*'|"((?:[^"]|"")*)"|(?<![\w.:])(?<!\bas\s)([^\W\d]\w*)(?!\w|\s*\()""",
+    re.IGNORECASE,
+)
 
 # Called for each broken row with its number, the column, the reason and the value.
 Problem = Callable[..., None]
@@ -79,7 +87,8 @@ class RejectedRows:
 
     def add(self, file: str, row: int, column: str, reason: str, value: Any = None) -> None:
         """Add a row; `row` is its number in the file, counted from 1."""
-        shown = None if value is None else repr(value)[:120]
+        # Account names are not stored.
+        shown = None if value is None or is_account(column) else repr(value)[:120]
         try:
             values = (file, row, column, reason, shown)
             self._database.execute("INSERT INTO rejected VALUES (?, ?, ?, ?, ?)", values)
@@ -319,8 +328,9 @@ def _read_json(path: Path, form: Form, problem: Problem) -> Iterator[_Chunk]:
     value_of |= {n: f"TRY_CAST(s[{k}] AS {types[n]})" for k, n in enumerate(plain, start=1)}
     columns = "".join(f'{value_of[name]} AS "({k})", ' for k, name in enumerate(types))
     sql = (
-        f'(SELECT {columns}"{ROW}" FROM (SELECT json_extract(line, {_pointers(mixed)}) AS j, '  # noqa: S608
-        f'json_extract_string(line, {_pointers(plain)}) AS s, "{ROW}" FROM raw))'
+        f'(SELECT {columns}"{ROW}", line AS "{LINE}" FROM (SELECT line, "{ROW}", '  # noqa: S608
+        f"json_extract(line, {_pointers(mixed)}) AS j, "
+        f"json_extract_string(line, {_pointers(plain)}) AS s FROM raw))"
     )
     for lines in _lines(path, form, lambda *_: None):
         rows = lines.filter(pc.invert(pc.is_in(lines[ROW], value_set=broken)))
@@ -348,7 +358,8 @@ def _json_columns(chunks: Iterable[pa.Table], problem: Problem) -> tuple[dict[st
                     left_out.append(row[ROW])
                 if line not in ("", "{}"):
                     reason = "not a JSON object" if row["valid"] else "not JSON"
-                    problem(row[ROW], "(line)", reason, line[:60])
+                    # Without the line, which may contain an account name.
+                    problem(row[ROW], "(line)", reason)
             names = pc.unique(pc.list_flatten(keys)).to_pylist()
             _check_columns(types_of.keys() | set(names))
             connection.register("raw", chunk.filter(valid.is_null()))
@@ -538,10 +549,22 @@ CREATE MACRO as_score(t) AS CASE
   WHEN abs(as_number(t)) < 9223372036854775808.0 THEN as_number(t)
   ELSE CAST(as_whole(t) AS DOUBLE)
 END;
+CREATE MACRO as_seconds(n) AS CASE
+  -- Small numbers are no Unix seconds of 1970, but day numbers of Excel, years, months such as
+  -- 201707 and days such as 20170714.
+  WHEN n > 99999999 THEN TRY_CAST(trunc(n) AS BIGINT)
+  WHEN n BETWEEN 25569 AND 73050 THEN TRY_CAST(round((n - 25569) * 86400) AS BIGINT)
+  WHEN n <> trunc(n) THEN TRY_CAST(trunc(n) AS BIGINT)
+  WHEN n BETWEEN 1900 AND 2100
+    THEN epoch(try_strptime(TRY_CAST(TRY_CAST(n AS INT) AS VARCHAR), '%Y'))::BIGINT
+  WHEN n BETWEEN 190001 AND 210012 AND n % 100 BETWEEN 1 AND 12
+    THEN epoch(try_strptime(TRY_CAST(TRY_CAST(n AS INT) AS VARCHAR), '%Y%m'))::BIGINT
+  WHEN n >= 10000000
+    THEN epoch(try_strptime(TRY_CAST(TRY_CAST(n AS INT) AS VARCHAR), '%Y%m%d'))::BIGINT
+  ELSE TRY_CAST(trunc(n) AS BIGINT)
+END;
 CREATE MACRO as_time(t) AS CASE
-  -- Eight digits are a day such as 20170714, not Unix seconds in 1970.
-  WHEN regexp_full_match(t, '[0-9]{8}') THEN CAST(epoch(try_strptime(t, '%Y%m%d')) AS BIGINT)
-  WHEN TRY_CAST(t AS DOUBLE) IS NOT NULL THEN TRY_CAST(trunc(as_number(t)) AS BIGINT)
+  WHEN TRY_CAST(t AS DOUBLE) IS NOT NULL THEN as_seconds(as_number(t))
   WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
 END;
 """
@@ -550,7 +573,7 @@ _KINDS = {
     "text": ("", "VARCHAR", "not text"),
     "integer": ("as_whole", "BIGINT", "not a whole number"),
     "number": ("as_number", "DOUBLE", "not a finite number"),
-    "time": ("as_time", "BIGINT", "not a time (Unix seconds or ISO 8601)"),
+    "time": ("as_time", "BIGINT", "not a time (Unix seconds, ISO 8601, a year or a day)"),
     "score": ("as_score", "DOUBLE", "not a number"),
 }
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -581,7 +604,8 @@ def _converted(value: str, given: str, kind: str) -> str:
     if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
         return f"trunc(epoch(TRY_CAST({value} AS TIMESTAMP)))"
     if given in _WHOLE:
-        return f"{value}::VARCHAR" if kind == "text" else value
+        macro = {"text": "CAST({} AS VARCHAR)", "time": "as_seconds({})"}.get(kind, "{}")
+        return macro.format(value)
     if given == "JSON":
         is_scalar = f"json_type({value}) IN ('VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE')"
         if kind == "text":
@@ -623,9 +647,25 @@ def _mapped(
     """
     # The source's columns by position, and by name for expressions, whose names ignore case.
     slots = {name: f'"({k})"' for k, name in enumerate(names)}
-    by_name = {name.lower(): name for name in reversed(names)}.values()
-    aliases = [slots[name] + ' AS "' + name.replace('"', '""') + '"' for name in by_name]
-    scope = f"(SELECT *, {', '.join(aliases)} FROM {rows})"  # noqa: S608
+    folded = Counter(name.casefold() for name in names)
+    aliases = [
+        slots[name] + ' AS "' + name.replace('"', '""') + '"'
+        for name in names
+        if folded[name.casefold()] == 1
+    ]
+
+    def exact(expression: str) -> str:
+        """Refer to columns by position: quoted names, and names that differ only in case."""
+
+        def slot(match: re.Match[str]) -> str:
+            quoted, bare = match.groups()
+            name = bare if quoted is None else quoted.replace('""', '"')
+            is_exact = quoted is not None or folded[(name or "").casefold()] > 1
+            return slots.get(name, match[0]) if is_exact else match[0]
+
+        return _IDENTIFIER.sub(slot, expression)
+
+    scope = f"(SELECT {', '.join(['*', *aliases])} FROM {rows})"  # noqa: S608
     inner, outer = [], []
     for k, (name, origin) in enumerate(origins.items()):
         if origin in slots:
@@ -634,7 +674,7 @@ def _mapped(
             continue
         # Null if the expression fails, {v: null} if it is null. TRY does not accept unnest.
         is_tried = "unnest(" not in origin.lower()
-        value = f"struct_pack(v := ({origin}\n))"
+        value = f"struct_pack(v := ({exact(origin)}\n))"
         inner.append(f"TRY({value}) AS s{k}" if is_tried else f"{value} AS s{k}")
         outer.append(f"s{k}.v AS v{k}, s{k} IS NULL AS x{k}")
         try:
@@ -645,7 +685,9 @@ def _mapped(
                 f"{source}: no column '{origin}' (mapped to {name}), nor is it SQL "
                 f"({reason}): {nearest(origin, names)}"
             ) from error
-    is_chosen = "true" if where is None else f"coalesce(CAST(({where}\n) AS BOOLEAN), false)"
+    is_chosen = "true"
+    if where is not None:
+        is_chosen = f"coalesce(CAST(({exact(where)}\n) AS BOOLEAN), false)"
     return (
         f'SELECT {", ".join(outer)}, "{ROW}", "(chosen)" FROM '  # noqa: S608
         f'(SELECT {", ".join(inner)}, "{ROW}", {is_chosen} AS "(chosen)" FROM {scope})'
@@ -674,6 +716,9 @@ def _query(
         advice = nearest(name, known)
         raise DataError(f"{source}: columns: '{name}' is not a column of {schema.name}: {advice}")
     origins = mapped | {n: n for n in names if n not in mapped and n not in mapped.values()}
+    if LINE in known:
+        is_json = LINE in connection.sql(f"SELECT * FROM {rows}").columns  # noqa: S608
+        origins[LINE] = f'"{LINE}"' if is_json else "NULL"
     values = _mapped(connection, source, names, rows, origins, where)
     relation = connection.sql(values)
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
@@ -713,6 +758,8 @@ def _query(
             fitted[_WHOLE_SCORE + name] = f"({whole})::BIGINT"
         if column.required:
             flag(name, "null", f"{value} IS NULL")
+        if column.is_story:
+            flag(name, NO_TEXT, f"regexp_full_match({converted}, {_literal(EMPTY)})")
         if column.kind == "time":
             future = f"{converted} > {int(time.time()) + 86_400}"
             flag(name, "in the future", future, shown)

@@ -5,6 +5,7 @@ whole seconds since 1970 in UTC.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,13 @@ from litbench.text import prompt_key
 # A score is a whole number (votes) or any number (ratings).
 Kind = Literal["text", "integer", "number", "time", "score"]
 
+# Such as author, chosen_author, author_fullname, username, userId; not author_flair_text.
+_ACCOUNT = re.compile(
+    r"(?:.*[\W_]|(?-i:.*[a-z](?=[A-Z])))?(?:author|user|redditor|poster|submitter|account|screen_?name|login|nickname)"
+    r"(?:[\W_]*(?:name|fullname|id|handle))?(?:[\W_]*\d+)?",
+    re.IGNORECASE | re.DOTALL,
+)
+
 ARROW_TYPES = {
     "text": pa.large_string(),
     "integer": pa.int64(),
@@ -29,19 +37,29 @@ ARROW_TYPES = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a schema; a `required` column must exist and contain no nulls."""
+    """One column of a schema.
+
+    A `required` column must exist and contain no nulls. Foreign rows with an empty text in a column
+    that `is_story` are rejected.
+    """
 
     name: str
     kind: Kind
     about: str
     required: bool = False
     choices: tuple[str, ...] = ()
+    is_story: bool = False
 
 
 def stored_type(column: Column, found: pa.DataType) -> pa.DataType:
     """Return the type in which values of a type are stored: scores with fractions as float64."""
     has_fractions = column.kind == "score" and pa.types.is_floating(found)
     return pa.float64() if has_fractions else ARROW_TYPES[column.kind]
+
+
+def is_account(column: str) -> bool:
+    """Return whether a column holds account names or ids, by its name."""
+    return _ACCOUNT.fullmatch(column) is not None
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -75,7 +93,7 @@ STORIES = Schema(
         Column("story_id", "text", "unique name of the story", required=True),
         Column("prompt_id", "text", "the post or task it answers", required=True),
         Column("prompt", "text", "the prompt's text", required=True),
-        Column("text", "text", "the story's text", required=True),
+        Column("text", "text", "the story's text", required=True, is_story=True),
         Column("n_words", "integer", "length in words, see litbench.text", required=True),
         Column("source", "text", "where it comes from", required=True),
         Column("score", "score", "net upvotes, which may be negative, or a rating"),

@@ -89,6 +89,7 @@ def importing(load_program, tmp_path):
     return run
 
 
+AT = 1_600_000_000
 LABELLED = {
     "pair_columns": {
         "first": "a",
@@ -105,7 +106,7 @@ LABELLED = {
 
 
 def labelled(n, better, **more):
-    votes = {"votes_a": 10 + n, "votes_b": 20 + n, "at_a": 1_000 + n, "at_b": 2_000 + n}
+    votes = {"votes_a": 10 + n, "votes_b": 20 + n, "at_a": AT + n, "at_b": AT + 1_000 + n}
     return {"prompt": f"p{n}", "a": f"text a {n}", "b": f"text b {n}", "better": better} | (
         votes | more
     )
@@ -122,7 +123,7 @@ def test_label_decides_which_text_is_chosen(importing):
         assert (pair["chosen"], pair["rejected"]) == (f"text {better} {n}", f"text {worse} {n}")
         score = {"a": 10 + n, "b": 20 + n}
         assert (pair["chosen_score"], pair["rejected_score"]) == (score[better], score[worse])
-        at = {"a": 1_000 + n, "b": 2_000 + n}
+        at = {"a": AT + n, "b": AT + 1_000 + n}
         assert pair["chosen_created_utc"] == at[better]
         assert pair["rejected_created_utc"] == at[worse]
 

@@ -183,8 +183,8 @@ def test_any_text_and_score_survive_every_format(tmp_path_factory, rows):
         "story_id": pa.array([str(k) for k in range(len(rows))], pa.large_string()),
         "prompt_id": pa.array(["p"] * len(rows), pa.large_string()),
         "prompt": pa.array([text for text, _ in rows], pa.large_string()),
-        "text": pa.array([text for text, _ in rows], pa.large_string()),
-        "n_words": pa.array([count_words_of(text) for text, _ in rows], pa.int64()),
+        "text": pa.array([f"+{text}" for text, _ in rows], pa.large_string()),
+        "n_words": pa.array([count_words_of(f"+{text}") for text, _ in rows], pa.int64()),
         "source": pa.array(["test"] * len(rows), pa.large_string()),
         "score": pa.array([score for _, score in rows], pa.int64()),
     }
@@ -462,6 +462,9 @@ def test_invalid_where_is_an_error(tmp_path, where, message):
     [
         ("story_id", None, "null"),
         ("text", None, "null"),
+        ("text", " ", "no text"),
+        ("text", "\n\u200b\u2060\ufeff\u3164\n", "no text"),
+        ("text", "&#x200B;\n\n&amp;#8203; &nbsp;", "no text"),
         ("text", {"a": 1}, "not text"),
         ("text", ["a"], "not text"),
         ("text", True, "not text"),
@@ -667,3 +670,86 @@ def test_non_finite_numbers_of_pairs_raise(pair_table, value):
     with pytest.raises(DataError, match="column margin is not finite in 1 of 2 pairs"):
         numbers_of_pairs(pairs, "margin", 0.0)
     assert numbers_of_pairs(pairs, "p_chosen", 1.0).tolist() == [1.0, 1.0]
+
+
+# 2017-01-01, 2017-07-01 and 2017-07-14 in Unix seconds.
+YEAR, MONTH, DAY = 1_483_228_800, 1_498_867_200, 1_499_990_400
+
+
+@pytest.mark.parametrize("name", ["raw.jsonl", "raw.csv", "raw.parquet"])
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (2017, YEAR),
+        (2017.0, YEAR),
+        ("2017", YEAR),
+        (201707, MONTH),
+        ("201707", MONTH),
+        (20170714, DAY),
+        ("20170714", DAY),
+        (42930, DAY),
+        ("42930.25", DAY + 21_600),
+        (42930.25, DAY + 21_600),
+        (DAY, DAY),
+        (DAY + 0.5, DAY),
+        (str(DAY), DAY),
+        ("2017-07-14", DAY),
+        (1, 1),
+        (201713, 201_713),
+        (2101, 2_101),
+    ],
+)
+def test_years_months_days_and_excels_days_are_times(tmp_path, story_table, name, value, seconds):
+    (row,) = story_table([{"text": "It opened."}]).to_pylist()
+    path = write_rows(tmp_path / name, [{**row, "created_utc": value}])
+    assert read_foreign(path, STORIES)["created_utc"].to_pylist() == [seconds]
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "text"),
+    [
+        ({"text": '"Text"'}, None, "second"),
+        ({"text": "Text"}, None, "second"),
+        ({"text": "trim(Text)"}, None, "second"),
+        ({"text": "trim(text)"}, None, "first"),
+        ({"text": """CASE WHEN 'Text' <> '"Text"' THEN "TEXT" END"""}, None, "third"),
+        ({"text": "CAST(Text AS text)"}, None, "second"),
+        ({"text": "Text::text"}, None, "second"),
+        ({"text": '"ßa"'}, None, "fourth"),
+        ({"text": '"SSA"'}, None, "fifth"),
+        ({"text": "'İ: ' || concat(İ, ı)"}, None, "İ: sixthseventh"),
+        ({"text": "POST.Text"}, None, "field"),
+        ({}, "Text = 'second'", "first"),
+        ({}, """"text" = 'first' AND TEXT = 'third' """, "first"),
+    ],
+)
+@pytest.mark.parametrize("name", ["raw.jsonl", "raw.parquet"])
+def test_names_that_differ_only_in_case_are_different_columns(
+    tmp_path, story_table, name, columns, where, text
+):
+    (row,) = story_table([{"text": "first"}]).to_pylist()
+    row |= {"Text": "second", "TEXT": "third", "ßa": "fourth", "SSA": "fifth"}
+    row |= {"İ": "sixth", "ı": "seventh", "post": {"Text": "field"}}
+    path = write_rows(tmp_path / name, [row])
+    read = read_foreign(path, STORIES, columns=columns, where=where)
+    assert read["text"].to_pylist() == [text]
+    others = set(row) - {column for column in columns.values() if column in row}
+    assert others - {"text"} <= set(read.column_names)
+
+
+def test_an_ambiguous_name_is_an_error(tmp_path, story_table):
+    (row,) = story_table([{"text": "first"}]).to_pylist()
+    path = write_rows(tmp_path / "raw.jsonl", [{**row, "Score": 1, "SCORE": 2}])
+    with pytest.raises(DataError, match=r"where: 'sCoRe > 1' cannot be evaluated.*sCoRe"):
+        read_foreign(path, STORIES, where="sCoRe > 1")
+
+
+def test_rejected_rows_do_not_contain_account_names(tmp_path, story_table):
+    (row,) = story_table([{"text": "It opened."}]).to_pylist()
+    path = write_rows(tmp_path / "raw.jsonl", [row, {**row, "author": ["invented_writer"]}])
+    path.write_text(path.read_text() + '{"author": "invented_writer", "text": "cut\n')
+    rejected = RejectedRows()
+    read_foreign(path, STORIES, rejected_rows=rejected)
+    rejected.write(tmp_path / "rejected.jsonl")
+    assert rejected.counts() == {"(line): not JSON": 1, "author: not text": 1}
+    assert "invented" not in (tmp_path / "rejected.jsonl").read_text()
