@@ -32,6 +32,7 @@ from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.records import connected_prompts
 from litbench.report.csv_table import write_csv
+from litbench.report.document import p_value
 from litbench.report.tables import (
     Entry,
     draw_figure_4,
@@ -164,7 +165,7 @@ def main(config: Config) -> None:
     for one in changes:
         print(
             f"{one.rater}: {one.reference} {one.before}, {one.evaluation} {one.after}, "
-            f"difference {one.difference}, p {one.p_holm:.3f}"
+            f"difference {one.difference}, {p_value(one.p_holm)} (Holm)"
         )
     if config.tables:
         write_tables(artifact, table_entries(evaluations, config))

@@ -19,7 +19,12 @@ from litbench.metrics.leaderboard import (
 )
 from litbench.records import OUTCOMES
 from litbench.report.csv_table import write_csv
-from litbench.report.leaderboard import leaderboard_text, significance_note, strata_note
+from litbench.report.leaderboard import (
+    correction_note,
+    leaderboard_text,
+    significance_note,
+    strata_note,
+)
 from litbench.show import csv_cell, write_dollars
 
 Build = Callable[..., pa.Table]
@@ -357,3 +362,18 @@ def test_another_reference_is_kept_on_symmetric_pairs(pair_table, verdict_table)
     rows = leaderboard(verdicts, pairs, "coin")
     assert {row.comparison.reference for row in rows if row.comparison} == {"coin"}
     assert "1/2" not in leaderboard_text(rows)
+
+
+def test_a_corrected_p_beside_an_interval_is_explained():
+    def row(name, low, high, p):
+        return name, Interval(0.026, low, high, 400, 40, 38.0), p
+
+    both = [row("a", 0.001, 0.052, 0.09), row("b", -0.2, 0.1, 0.5)]
+    note = correction_note(both)
+    assert "Holm's correction for these 2 comparisons" in note
+    assert note.endswith("Not significant after the correction though the interval excludes 0: a.")
+    clear = [row("a", 0.001, 0.052, 0.04), row("b", -0.2, 0.1, 0.5)]
+    assert correction_note(clear).endswith("each interval is for one comparison alone.")
+    # One comparison has no correction; one without a p value is none.
+    assert correction_note(both[:1]) == ""
+    assert correction_note([both[0], row("c", math.nan, math.nan, math.nan)]) == ""

@@ -46,6 +46,7 @@ from litbench.report.leaderboard import (
     agreement_columns,
     annotators_section,
     coin_note,
+    correction_note,
     judges_section,
     rater_table,
     significance_note,
@@ -158,10 +159,11 @@ def _leaderboard_section(
     known = {name: credit for name, credit in credits.items() if credit.any()}
     enough = reference in known and len(set(clusters.tolist())) > 1
     cases = measure(known, reference, clusters) if enough else {}
+    alpha = 0.05 / max(len(credits) - 1, 1)
 
     def smallest(row: LeaderboardRow) -> str:
         case = cases.get(f"{row.rater} - {reference}")
-        found = None if case is None else detectable(case)
+        found = None if case is None else detectable(case, alpha=alpha)
         if case is None or found is None:
             return "–"
         # Of one rater it is the agreement, of two the difference.
@@ -200,8 +202,8 @@ def _leaderboard_section(
         "Agreement with the labels: correct 1, tie ½, not judged ½. Intervals are 95 %, clustered "
         f"by prompt (jackknife on the logit scale); {first.clusters} prompts "
         f"({first.effective_clusters:.0f} effective). Differences are paired, against "
-        f"“{reference}”, with Holm's correction. Detectable: the smallest true difference from "
-        f"“{reference}” that would be significant with a power of 80 %."
+        f"“{reference}”. Detectable: the smallest true difference from “{reference}” that would be "
+        "significant with a power of 80 %, after the correction for all comparisons."
     )
     notes_alone = reader_notes(pairs)
     if notes_alone is not None and notes_alone.low > 0.5:
@@ -261,9 +263,9 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
     first = changes[0].reference
     note = (
         f"Each rater compared with its results in the first evaluation, “{first}”: paired on the "
-        "same pairs, with 95 % intervals clustered by prompt. p values have Holm's correction for "
-        "all rows."
+        "same pairs, with 95 % intervals clustered by prompt."
     )
+    family = [(f"{one.rater} ({one.evaluation})", one.difference, one.p_holm) for one in changes]
     table = table_of(
         changes,
         {
@@ -272,11 +274,13 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
             f"{first} [95 %]": lambda one: stacked(one.before),
             "this evaluation [95 %]": lambda one: stacked(one.after),
             "difference [95 %]": lambda one: stacked(one.difference),
-            "": lambda one: p_value(one.p_holm),
+            "p (Holm)": lambda one: p_value(one.p_holm),
         },
         is_narrow=True,
     )
-    return Section("Other evaluations of these pairs", note, table, name="comparison")
+    remarks = [correction_note(family)]
+    title = "Other evaluations of these pairs"
+    return Section(title, note, table, remarks=remarks, name="comparison")
 
 
 # Figures --------------------------------------------------------------------------------------

@@ -389,7 +389,7 @@ def _features_table(rows: Sequence[FeatureDifference]) -> Table:
             "rate [95 %]": lambda one: one.rate,
             "agreement\nwith it / without": both,
             "difference [95 %]": lambda one: signed(one.difference),
-            "": lambda one: p_value(one.p_holm) if one.difference else "",
+            "p (Holm)": lambda one: p_value(one.p_holm) if one.difference else "",
         },
     )
 

@@ -708,7 +708,7 @@ def _agreement_table(study: PreferenceStudy) -> Table:
             "chosen longer": lambda one: one.chosen_longer,
             "chosen shorter": lambda one: one.chosen_shorter,
             "over the longer story": lambda one: signed(one.over_longer),
-            "": lambda one: p_value(one.p_holm),
+            "p (Holm)": lambda one: p_value(one.p_holm),
         },
     )
 

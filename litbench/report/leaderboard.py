@@ -67,24 +67,53 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
         coin_note(rows),
         strata_note(rows[0]),
         judges_section(judges).as_text() if judges else "",
-        significance_note(rows) if judges else "",
+        significance_note(rows),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
+def correction_note(comparisons: Sequence[tuple[str, Interval, float]]) -> str:
+    """How the p values of a family of comparisons relate to its intervals.
+
+    Args:
+        comparisons: name, difference and p value after Holm's correction.
+
+    Returns:
+        Empty for fewer than two comparisons, which need no correction.
+    """
+    tested = [row for row in comparisons if math.isfinite(row[2])]
+    if len(tested) < 2:
+        return ""
+    note = (
+        f"p values have Holm's correction for these {len(tested)} comparisons; each interval is "
+        "for one comparison alone."
+    )
+    excluding = [
+        clean_name(name)
+        for name, difference, p in tested
+        if p >= 0.05 and not difference.low <= 0 <= difference.high
+    ]
+    if excluding:
+        names = ", ".join(excluding)
+        note += f" Not significant after the correction though the interval excludes 0: {names}."
+    return note
+
+
 def significance_note(rows: Sequence[LeaderboardRow]) -> str:
-    """Which differences from the reference are not significant; empty without a comparison."""
+    """What the comparisons with the reference show; empty without a comparison."""
     comparisons = [row.comparison for row in rows if row.comparison is not None]
     if not comparisons:
         return ""
     reference = clean_name(comparisons[0].reference)
     unclear = [clean_name(one.rater) for one in comparisons if not one.is_clear]
-    if not unclear:
-        return f"Every difference from {reference} is significant."
-    return (
-        f"Not significant: {len(unclear)} of {len(comparisons)} differences from {reference} "
-        f"({', '.join(unclear)}). This does not show that they are equal to {reference}."
-    )
+    text = f"Every difference from {reference} is significant."
+    if unclear:
+        text = (
+            f"Not significant: {len(unclear)} of {len(comparisons)} differences from {reference} "
+            f"({', '.join(unclear)}). This does not show that they are equal to {reference}."
+        )
+    family = [(one.rater, one.difference, one.p_holm) for one in comparisons]
+    return f"{text} {correction_note(family)}".rstrip()
 
 
 def strata_note(row: LeaderboardRow) -> str:
@@ -186,21 +215,23 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
         f"others' means {limit} ({found['left_out']:,} comparisons). Selecting pairs by the mean "
         "of all annotators would overestimate the agreement of the one left out. These labels are "
         "noisier than those of the leaderboard, so agreement is lower; compare the differences, "
-        "which are paired and Holm-corrected."
+        "which are paired."
     )
     rows: list[list[Any]] = [[ONE_ANNOTATOR, Cell(scale=one), one, "reference"]]
+    family = []
     for row in found["raters"]:
         agreement, comparison = Interval.of(row["agreement"]), row["comparison"]
-        difference = stacked(
-            Interval.of(comparison["difference"]), p_value(comparison["p_holm"]), is_signed=True
-        )
-        rows.append([row["rater"], Cell(scale=agreement), agreement, difference])
+        difference, p = Interval.of(comparison["difference"]), comparison["p_holm"]
+        family.append((row["rater"], difference, math.nan if p is None else p))
+        cell = stacked(difference, p_value(p), is_signed=True)
+        rows.append([row["rater"], Cell(scale=agreement), agreement, cell])
     alpha = as_cell(math.nan if found["alpha"] is None else found["alpha"]).text
     two = write_interval(Interval.of(found["two_annotators"]))
     remarks = [
         f"{found['annotators']} annotators, {found['pairs']:,} pairs, {one.clusters} prompts, "
         f"{one.n:,} comparisons. Two annotators prefer the same story in {two} of the pairs; "
-        f"Krippendorff's alpha of their ratings is {alpha}."
+        f"Krippendorff's alpha of their ratings is {alpha}.",
+        correction_note(family),
     ]
     if found["slots"]:
         remarks.append(
