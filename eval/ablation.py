@@ -10,10 +10,15 @@ because a test set that was filtered like the training set favours it. Training 
 test set is an error. A rater that cannot be trained, or has a `path`, is only evaluated.
 
 For every seed, the training pairs are ordered by a seeded hash of their prompt, then of the pair,
-and the first ones are used. Writes `ablation.json`, `.csv` and `.txt` (a leaderboard for each test
-set), `ablation.html`, its plots as SVG and PNG, `test_pairs.parquet` (the distinct test pairs),
-`verdicts.parquet` (without `seconds`, so that results are reproducible byte by byte) and
-`manifest.json` into `out`. A killed run resumes.
+and the first ones are used. `headline_rater`, trained on as many pairs of each variant, is compared
+between the variants on `headline_test`, with Holm's correction over these comparisons alone.
+
+Writes into `out`: `ablation.txt` and `ablation.html` (the matrix of variants and test sets, then
+the comparisons), `learning_curves.svg` and `.png`, `ablation.csv` (every rater on every test set),
+`ablation.json`, `test_pairs.parquet` (the distinct test pairs; `test_sets` names their sets),
+`verdicts.parquet` (with `entry`, `variant`, `training_pairs` and `test_sets`; without `seconds`, so
+that results are reproducible byte by byte) and `manifest.json`. The page has the command that makes
+the pairs of each variant again. A killed run resumes.
 """
 
 from litbench.config import run_program

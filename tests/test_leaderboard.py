@@ -11,6 +11,7 @@ import pytest
 
 from litbench.errors import ConfigError
 from litbench.metrics.comparisons import paired_difference
+from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import (
     CHANCE,
     leaderboard,

@@ -19,7 +19,9 @@ from pydantic import Field
 from litbench.config import Input, build, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.results import Evaluation
+from litbench.experiments.ablation import is_ablation, read_headline
 from litbench.metrics.agreement import pair_scores
+from litbench.metrics.intervals import clustered_mean
 from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
 from litbench.records import GRADES, RATINGS, connected_prompts
 from litbench.report.document import Table
@@ -42,8 +44,8 @@ class PowerConfig:
     list of values is swept. `grades` give writers whose grades are compared on the same prompts,
     see litbench.experiments.power.GradeCase, and `judges` a judge against one annotator (JudgeCase
     there), both with the spread of the ratings in `people`. `evaluation` is an output folder of
-    eval/benchmark.py or eval/crossvalidate.py; the numbers are then measured for every rater
-    against the reference.
+    eval/benchmark.py, eval/crossvalidate.py or eval/ablation.py; the numbers are then measured for
+    every rater, or variant of an ablation, against the reference.
 
     Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 
@@ -55,8 +57,10 @@ class PowerConfig:
             values is swept.
         people: ratings by people, a folder of data_prep/import_ratings.py (with `writer`) or of
             `litbench study export`; `grades` without a deviation get those of each criterion there.
-        evaluation: folder of an evaluation.
-        reference: the rater that the others are compared with; null for the evaluation's reference.
+        evaluation: folder of an evaluation, or of an ablation, whose variants are compared as on
+            its page.
+        reference: the rater or variant that the others are compared with; null for the reference
+            of the evaluation.
         power: target power, the probability of detecting the effect.
         alpha: two-sided family-wise significance level.
         comparisons: number of comparisons, for Holm's worst case, alpha / comparisons; null for the
@@ -77,18 +81,18 @@ class PowerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GradeCase:
-    """Two writers whose grades are compared on the same prompts.
+    """Two writers whose grades are compared on the same prompts, or two variants of an ablation.
 
     Attributes:
-        difference: difference of their grades.
-        prompts: number of prompts.
+        difference: difference of their grades, or agreements.
+        prompts: number of prompts; of an ablation, the effective number.
         deviation: standard deviation over prompts of the difference on one prompt.
         raters: people who rate each text; `deviation` is then `Spread.deviation`.
         sessions: whether each of them rates a session of their own instead.
     """
 
     difference: Annotated[float, Field(gt=0)]
-    prompts: Annotated[int, Field(ge=2)]
+    prompts: Annotated[float, Field(ge=2)]
     deviation: Annotated[float | None, Field(gt=0)] = None
     raters: Annotated[int | None, Field(ge=1)] = None
     sessions: bool = False
@@ -310,6 +314,31 @@ def _measured(config: PowerConfig, judged: Evaluation) -> tuple[dict[str, Case],
     return measure(credits, reference, connected_prompts(pairs)), len(credits) - 1
 
 
+def _ablation_rows(config: PowerConfig, folder: Path) -> list[dict[str, Any]]:
+    """The comparisons of a finished ablation, each as a paired t test over its prompts."""
+    credits, reference, clusters = read_headline(folder)
+    reference = config.reference or reference
+    if reference not in credits:
+        raise ConfigError(
+            f"reference '{reference}' is not compared there: {nearest(reference, list(credits))}"
+        )
+    alpha = config.alpha / (config.comparisons or max(len(credits) - 1, 1))
+    rows = []
+    for name in credits:
+        estimate = clustered_mean(credits[name] - credits[reference], clusters)
+        # NaN with a single prompt; 0 for the reference, or without any difference.
+        if estimate.error > 0 and estimate.mean:
+            prompts = estimate.effective_clusters
+            deviation = estimate.error * math.sqrt(prompts)
+            case = GradeCase(difference=abs(estimate.mean), prompts=prompts, deviation=deviation)
+            row = {"name": f"{name} - {reference}", **asdict(case)}
+            del row["raters"], row["sessions"]
+            rows.append(row | grade_plan(case, config.power, alpha))
+    if not rows:
+        raise DataError(f"{folder}: nothing differs from {reference} there, or all has one prompt")
+    return rows
+
+
 def _rows(
     config: PowerConfig, cases: Sequence[tuple[str, Case]], comparisons: int
 ) -> list[dict[str, Any]]:
@@ -349,10 +378,11 @@ _NOTES = {
     "pairs": "Prompts: effective number. Detectable: the difference of two raters at the same\n"
     "disagreement, or the agreement of one rater. Needs: effective prompts with as many pairs each,"
     " or pairs\nof the same prompts.",
-    "sessions": "Deviation: of the difference on one prompt, over prompts.",
     "judge": "Agreement with the other annotators' mean, against: of one annotator.\n"
     "Judge: number of people whose mean is as exact. Texts: of a prompt. Deviation: of the "
     "difference\nof both on one prompt.",
+    "deviation": "Prompts: effective number. Deviation: of the difference on one prompt, over "
+    "prompts. Detectable: the smallest difference.",
 }
 
 
@@ -372,8 +402,14 @@ def run_power(config: PowerConfig) -> None:
         raise ConfigError("cases, grades, judges and evaluation are empty: give one of them")
     if config.judges and config.people is None:
         raise ConfigError("judges needs people, whose spread it plans with: give their folder")
-    judged = None if config.evaluation is None else Evaluation.find(config.evaluation)
-    inputs = {} if judged is None else judged.inputs()
+    ablation, judged, inputs = None, None, {}
+    if config.evaluation is not None and is_ablation(config.evaluation):
+        ablation = config.evaluation
+        files = ("manifest.json", "verdicts.parquet", "test_pairs.parquet")
+        inputs = {name: ablation / name for name in files}
+    elif config.evaluation is not None:
+        judged = Evaluation.find(config.evaluation)
+        inputs = judged.inputs()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         artifact.show("power.txt")
@@ -383,7 +419,8 @@ def run_power(config: PowerConfig) -> None:
     if judged is not None:
         measured, others = _measured(config, judged)
         rows += _rows(config, list(measured.items()), max(1, others))
-    alpha, graded, judges = config.alpha / (config.comparisons or 1), [], []
+    alpha, judges = config.alpha / (config.comparisons or 1), []
+    graded = [] if ablation is None else _ablation_rows(config, ablation)
     spreads = {} if config.people is None else _spreads(config.people)
     for name, grades in _grade_cases(config, spreads):
         graded.append({"name": name, **asdict(grades), **grade_plan(grades, config.power, alpha)})

@@ -355,6 +355,10 @@ def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, 
         named = figure.drawing.svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
         return markupsafe.Markup(named)  # noqa: S704
 
+    def breakable(name: str) -> markupsafe.Markup:
+        # Names may break after an underscore where a column is narrow.
+        return markupsafe.Markup("_<wbr>").join(name.split("_"))
+
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
@@ -362,7 +366,10 @@ def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, 
         loader=jinja2.PackageLoader("litbench.report", ""),
     )
     environment.filters.update(
-        clean=clean_name, picture=picture, place=lambda value: 100 * min(max(value, 0.0), 1.0)
+        breakable=breakable,
+        clean=clean_name,
+        picture=picture,
+        place=lambda value: 100 * min(max(value, 0.0), 1.0),
     )
     style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
     text = environment.get_template("page.html").render(
