@@ -292,6 +292,8 @@ def score_table(job: ScoringJob) -> None:
         lines.append(f"{counts['stories_cut']:,} stories were too long and were truncated")
     if counts["left_out_by_where"]:
         lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
+    if replaced := manifest["replaced_columns"]:
+        lines.append(f"replaced in the output: {', '.join(replaced)} of the input")
     if rows := sum(counts["rejected_rows"].values()):
         lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
     print_notes(*lines, has_percentiles=manifest["has_percentiles"])

@@ -10,7 +10,10 @@ same bytes, for any number of processes and whether or not a run was killed.
 """
 
 import contextlib
+import csv
+import io
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -30,7 +33,7 @@ import pyarrow.parquet as pq
 from litbench.config import as_plain
 from litbench.entries import RaterSpec, files_of, parse_raters
 from litbench.errors import ConfigError, DataError
-from litbench.ingest import RejectedRows, StreamingTable
+from litbench.ingest import LINE, RejectedRows, StreamingTable
 from litbench.progress import ProgressBar
 from litbench.raters import ScoreRater, check_training_prompts
 from litbench.records import Column, Schema
@@ -39,6 +42,7 @@ from litbench.store import (
     Cache,
     file_digest,
     fingerprint,
+    only_writer,
     read_sealed,
     source_digest,
     versions,
@@ -49,7 +53,7 @@ from litbench.tables import write_sorted_batches, write_table
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
-VERSION = 3
+VERSION = 4
 # Stories per stored part of `score_stories`.
 _STORIES_PER_PART = 1_024
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
@@ -92,7 +96,13 @@ class ScoringJob:
                 f"prompt is the column {self.prompt_column} and text {self.text_column}: "
                 f"give two different columns other than {', '.join(ADDED)}"
             )
-        written = {path.resolve() for path in (self.out, self.manifest, self.rejected_rows)}
+        try:
+            is_folder = self.out.is_dir()
+            written = {path.resolve() for path in (self.out, self.manifest, self.rejected_rows)}
+        except OSError as error:
+            raise ConfigError(f"cannot write {self.out}: {error}; choose another name") from error
+        if is_folder:
+            raise ConfigError(f"out: {self.out} is a folder: give a file")
         if Path(self.input).resolve() in written:
             raise ConfigError(f"{self.input} is both input and output: choose another output")
 
@@ -100,13 +110,26 @@ class ScoringJob:
     def schema(self) -> Schema:
         """The required columns; all others are kept."""
         prompt, text = (
-            Column(name, "text", f"the {whose} text; name its column by --{option}", required=True)
+            Column(
+                name,
+                "text",
+                f"the {whose}'s text; name its column by --{option}",
+                required=True,
+                is_story=whose == "story",
+            )
             for name, whose, option in (
-                (self.prompt_column, "prompt's", "prompt"),
-                (self.text_column, "story's", "text"),
+                (self.prompt_column, "prompt", "prompt"),
+                (self.text_column, "story", "text"),
             )
         )
-        return Schema("stories to score", (prompt, text), key=())
+        # The rows of JSON, so that other keys are written as they came.
+        line = [Column(LINE, "text", "the row's JSON")] if self.writes_json else []
+        return Schema("stories to score", (prompt, text, *line), key=())
+
+    @property
+    def writes_json(self) -> bool:
+        """Whether the output is JSON lines."""
+        return self.out.suffix in (".jsonl", ".ndjson")
 
     @property
     def columns(self) -> list[str]:
@@ -225,7 +248,6 @@ def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.
 
 def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
     """Write the rows of the input to a Parquet file."""
-    job.parts.mkdir(parents=True, exist_ok=True)
     if job.pairs is not None:
         pairs = read_any_pairs(job.input, job.pairs)
         write_atomically(path, partial(write_table, pairs))
@@ -284,25 +306,92 @@ def _percentiles(rater: ScoreRater, rewards: pa.ChunkedArray) -> pa.Array:
     return pa.nulls(len(rewards), pa.float64()) if percentiles is None else pa.array(percentiles)
 
 
-def _write_output(rows: Path, added: pa.Table, path: Path) -> None:
-    """Write the rows with the added columns, in the format of the path's suffix."""
-    columns = []
-    for field in pq.read_schema(rows):
-        name = '"' + field.name.replace('"', '""') + '"'
-        if pa.types.is_floating(field.type) and path.suffix in (".jsonl", ".ndjson"):
-            # JSON has no NaN and no infinity.
-            name = f"CASE WHEN isfinite({name}) THEN {name} END AS {name}"
-        if field.name not in added.column_names:
-            columns.append(name)
-    formats = {".parquet": "parquet, COMPRESSION zstd, ROW_GROUP_SIZE 16384", ".csv": "csv"}
+def _replaced(job: ScoringJob, rows: Path) -> list[str]:
+    """Return the columns of the input that added columns replace."""
+    return [name for name in job.added if name in pq.read_schema(rows).names]
+
+
+def _write_output(job: ScoringJob, rows: Path, added: pa.Table, path: Path) -> None:
+    """Write the rows with the added columns, in the format of the path's suffix.
+
+    DuckDB ignores the case of names, so the columns are read by position: c0, c1, ...
+    """
+    replaced, schema = _replaced(job, rows), pq.read_schema(rows)
+    columns = {
+        name: f"c{index}"
+        for index, name in enumerate(schema.names)
+        if name not in (LINE, *replaced)
+    } | {name: f"a{index}" for index, name in enumerate(added.column_names)}
+    relation = (
+        f"read_parquet($rows) AS r({', '.join(f'c{k}' for k in range(len(schema)))}) "
+        f"POSITIONAL JOIN added AS a({', '.join(f'a{k}' for k in range(added.num_columns))})"
+    )
     with duckdb.connect() as connection:
         # One thread, so that the same rows give the same bytes.
         connection.execute("SET threads = 1").register("added", added)
-        connection.execute(
-            f"COPY (SELECT {', '.join(columns)}, added.* FROM read_parquet($rows) POSITIONAL JOIN "  # noqa: S608
-            f"added) TO $path (FORMAT {formats.get(path.suffix, 'json')})",
-            {"rows": str(rows), "path": str(path)},
-        )
+        if path.suffix == ".csv":
+            header = io.StringIO()
+            csv.writer(header, lineterminator="\n").writerow(columns)
+            connection.execute(
+                f"COPY (SELECT {', '.join(columns.values())} FROM {relation}) TO $path "  # noqa: S608
+                "(FORMAT csv, HEADER false, PREFIX $header, SUFFIX '\n')",
+                {"rows": str(rows), "path": str(path), "header": header.getvalue()},
+            )
+            return
+        values = ", ".join(columns.values())
+        if job.writes_json:
+            values = _json_rows(columns, schema, added, replaced)
+        query = f"SELECT {values} FROM {relation}"  # noqa: S608
+        reader = connection.sql(query, params={"rows": str(rows)}).to_arrow_reader(16_384)
+        if job.writes_json:
+            with path.open("w", encoding="utf-8") as file:
+                for batch in reader:
+                    file.writelines(
+                        f"{_without_nan(line)}\n" for line in batch.column(0).to_pylist()
+                    )
+            return
+        kinds = [field.type for field in reader.schema]
+        named = pa.schema(list(zip(columns, kinds, strict=True)))
+        with pq.ParquetWriter(path, named, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=named))
+
+
+def _without_nan(line: str) -> str:
+    """Replace NaN and infinities, which Python writes and JSON does not have, by null."""
+    if "NaN" not in line and "Infinity" not in line:
+        return line
+    return json.dumps(json.loads(line, parse_constant=lambda _: None), ensure_ascii=False)
+
+
+def _json_rows(
+    columns: Mapping[str, str], schema: pa.Schema, added: pa.Table, replaced: Sequence[str]
+) -> str:
+    """Return SQL that writes a row as JSON: the row of the input, if it was JSON, and `added`."""
+
+    def members(names: Iterable[str]) -> str:
+        texts = []
+        for name in names:
+            value, fields = columns[name], added.schema if name in added.column_names else schema
+            if pa.types.is_floating(fields.field(name).type):
+                # JSON has no NaN and no infinity.
+                value = f"CASE WHEN isfinite({value}) THEN {value} END"
+            key = json.dumps(name, ensure_ascii=False).replace("'", "''")
+            texts.append(f"'{key}:' || coalesce(CAST(to_json({value}) AS VARCHAR), 'null')")
+        return " || ',' || ".join(texts)
+
+    new, every = members(added.column_names), f"'{{' || {members(columns)} || '}}'"
+    if LINE not in schema.names:
+        return every
+    line = f"c{schema.names.index(LINE)}"
+    if replaced:
+        nulls = json.dumps(dict.fromkeys(replaced)).replace("'", "''")
+        line = f"CAST(json_merge_patch({line}, '{nulls}') AS VARCHAR)"
+    line = f"translate({line}, chr(10) || chr(13), '  ')"
+    return (
+        f"CASE WHEN {line} IS NULL THEN {every} "
+        f"ELSE left(rtrim({line}, ' ' || chr(9)), -1) || ',' || {new} || '}}' END"
+    )
 
 
 @contextlib.contextmanager
@@ -330,7 +419,8 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         except the main one.
     """
     started = time.time()
-    with _processes() as (index, count, wait_for_all):
+    with contextlib.ExitStack() as stack:
+        index, count, wait_for_all = stack.enter_context(_processes())
         depends_on = rewards_depend_on(job.rater)
         sha256, columns = source_digest(job.input), (job.columns, job.pairs)
         job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
@@ -339,6 +429,8 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             written = manifest["output"]["sha256"]
             if manifest["fingerprint"] == job_fingerprint and written == file_digest(job.out):
                 return None if index else {**manifest, "unchanged": True}
+        if index == 0:
+            stack.enter_context(only_writer(job.parts, job.out))
         rater = load_scorer(job.rater)
         parts, rejected = Cache(job.parts / f"input-{job_fingerprint[:16]}"), RejectedRows()
         rows = parts.folder / "rows.parquet"
@@ -358,7 +450,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             return None
         scored = _rewards(rater, _chunks(job, rows), parts, job_fingerprint)
         added, cut = _added_columns(job, rater, scored)
-        write_atomically(job.out, lambda path: _write_output(rows, added, path))
+        write_atomically(job.out, partial(_write_output, job, rows, added))
         job.rejected_rows.unlink(missing_ok=True)
         if rejected.counts():
             write_atomically(job.rejected_rows, rejected.write)
@@ -375,6 +467,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                 "rejected_rows": rejected.counts(),
                 "left_out_by_where": rejected.not_selected,
             },
+            "replaced_columns": _replaced(job, rows),
             "has_percentiles": rater.reward_quantiles is not None,
             "processes": count,
             "notes": {key: value for key, value in rater.notes().items() if key != "stories_cut"},

@@ -119,23 +119,25 @@ def translate_disk_full(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path, output: Path | None = None) -> Iterator[None]:
     """Create a folder and lock it; DataError if another program has locked it.
 
-    The lock is released at the end of the block, or of a killed program.
+    The lock is released at the end of the block, or of a killed program. Messages name `output`,
+    by default the folder.
     """
+    output = output or folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise DataError(f"cannot write {folder}: {error}; choose another folder") from error
+        raise DataError(f"cannot write {output}: {error}; choose another folder") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
         raise DataError(
-            f"cannot write {folder}: another program is writing it: wait for it, or choose "
-            "another folder"
+            f"cannot write {output}: another program is writing it: wait for it, or choose another "
+            "output"
         ) from error
     finally:
         os.close(handle)

@@ -1,6 +1,7 @@
 """Scoring of files: all rows are kept; kills and several processes do not change the output."""
 
 import contextlib
+import csv
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from litbench.scoring import (
     score_files,
     scorer_spec,
 )
+from litbench.store import only_writer
 
 ROOT = Path(__file__).resolve().parent.parent
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
@@ -137,6 +139,123 @@ def test_other_column_names_and_old_rewards(job):
     assert row == {**kept, "reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
 
 
+# Other columns, with their values in the one row of the input.
+NAMES = [
+    {"id": "1", "ID": "2"},
+    {"id": "1", "ID": "2", "Id": "3", "iD": "4"},
+    {"Score": "10", "score": "1"},
+    {"score": "1", "Score": "10", "SCORE": "100"},
+    {"Prompt": "other"},
+    {"PROMPT": "other", "Text": "other", "TEXT": "another"},
+    {"Reward": "5"},
+    {"REWARD": "5", "Reward": "6"},
+    {"Reward_Percentile": "7", "RANK_within_prompt": "8"},
+    {"İ": "1", "i": "2", "ı": "3", "I": "4"},
+    {"ß": "1", "SS": "2", "ss": "3", "ẞ": "4"},
+    {"É": "1", "é": "2"},
+    {"Σ": "1", "σ": "2", "ς": "3"},
+    {"ǅ": "1", "Ǆ": "2", "ǆ": "3"},
+    {"c0": "1", "C0": "2", "a0": "3"},
+    {"id_1": "1", "id": "2", "ID": "3"},
+    {'a"b': "1", 'A"B': "2"},
+    {"it's": "1", "It's": "2"},
+    {"a,b": "1", "A,B": "2"},
+    {"select": "1", "SELECT": "2"},
+    {"(row) ": "1", "(ROW)": "2"},
+]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("others", NAMES, ids=" ".join)
+def test_names_that_differ_only_in_case_keep_their_values(tmp_path, others, ending):
+    row = {"prompt": "p", "text": "a b c", **others}
+    source = tmp_path / f"in.{ending}"
+    if ending == "jsonl":
+        write_jsonl([row], source)
+    elif ending == "parquet":
+        pq.write_table(pa.Table.from_pylist([row]), source)
+    else:
+        with source.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([row.keys(), row.values()])
+    added = {"reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
+    for out in ("jsonl", "csv", "parquet"):
+        job = ScoringJob(LONGER, str(source), tmp_path / f"out.{out}")
+        score_files(job)
+        if out == "jsonl":
+            assert json.loads(job.out.read_text(encoding="utf-8")) == {**row, **added}
+        elif out == "parquet":
+            table = pq.read_table(job.out)
+            assert dict(
+                zip(table.column_names, (c[0].as_py() for c in table.columns), strict=True)
+            ) == {
+                **row,
+                **added,
+            }
+        else:
+            with job.out.open(encoding="utf-8", newline="") as file:
+                names, values = csv.reader(file)
+            assert dict(zip(names, values, strict=True)) == {
+                **row,
+                "reward": "3.0",
+                "reward_percentile": "",
+                "rank_within_prompt": "1",
+            }
+
+
+@pytest.mark.parametrize("separator", [", ", ","])
+def test_json_rows_are_written_as_they_came(job, tmp_path, separator):
+    rows = [
+        '{"prompt": "p", "text": "a b", "meta": {"a": {"b": [1, {}]}}, "b": 12345678901234567890}',
+        '{"text": "a", "prompt": "p", "tags": [], "n": 1.10, "mixed": 1, "null": null}  ',
+        '{"text": "a b \\ud83d\\ude00 \\u2028", "prompt": "p", "mixed": "two", "x": "}"}',
+    ]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(row.replace(", ", separator) for row in rows))
+    made = job(None, "out.jsonl", source=source)
+    score_files(made)
+    lines = made.out.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, source.read_text().split("\n"), strict=True):
+        assert line.startswith(row.rstrip()[:-1] + ',"reward":')
+        assert json.loads(line)["reward_percentile"] is None
+
+
+def test_rows_of_an_array_and_old_rewards_are_written_as_json(job, tmp_path):
+    rows = [{"prompt": "p", "text": "a b", "reward": 7, "Reward": 8, "meta": {"reward": 9}}]
+    source = tmp_path / "in.json"
+    source.write_text(json.dumps(rows, indent=2))
+    made = job(None, "out.jsonl", source=source)
+    assert score_files(made)["replaced_columns"] == ["reward"]
+    added = {"reward": 2.0, "reward_percentile": None, "rank_within_prompt": 1}
+    assert json.loads(made.out.read_text()) == {**rows[0], **added}
+
+
+def test_an_empty_story_is_rejected(job):
+    rows = [{"prompt": "p", "text": text} for text in ("a", "", "\u200b\n", "&#x200B;")]
+    made = job(rows)
+    assert len(scored(made)) == 1
+    manifest = json.loads(made.manifest.read_text())
+    assert manifest["counts"]["rejected_rows"] == {"text: no text": 3}
+
+
+def test_two_programs_do_not_write_one_output(job):
+    made = job(story_rows(3))
+    with only_writer(made.parts), pytest.raises(DataError, match=r"out.parquet: another program"):
+        score_files(made)
+    assert len(scored(made)) == 3
+
+
+@pytest.mark.parametrize("blocked", ["a file as folder", "a folder as file", "a name too long"])
+def test_an_output_that_cannot_be_written_is_an_error_before_the_work(
+    job, tmp_path, monkeypatch, blocked
+):
+    monkeypatch.setattr(scoring, "load_scorer", None)
+    outs = {"a file as folder": "in.jsonl/out.csv", "a name too long": "n" * 300 + ".csv"}
+    (tmp_path / "out.csv").mkdir()
+    with pytest.raises((DataError, ConfigError), match=r"cannot write .*|out: .* is a folder"):
+        score_files(job(story_rows(1), outs.get(blocked, "out.csv")))
+
+
 def test_nan_is_null_in_json(job):
     # Python reads and writes NaN in JSON.
     rows = [
@@ -145,9 +264,8 @@ def test_nan_is_null_in_json(job):
     ]
     made = job(rows, "out.jsonl")
     score_files(made)
-    assert '"x":null' in made.out.read_text()
     first, second = map(json.loads, made.out.read_text().splitlines())
-    assert (first["x"], first["in"]) == (None, '{"y":Infinity,"z":[-Infinity,2.5]}')
+    assert (first["x"], first["in"]) == (None, {"y": None, "z": [None, 2.5]})
     assert (second["x"], second["in"]) == (1.5, None)
     # Parquet supports NaN, so it is kept.
     assert math.isnan(scored(job(rows))[0]["x"])
