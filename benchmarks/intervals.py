@@ -7,6 +7,17 @@ beta distribution with the given intra-cluster correlation. Sizes follow small r
 alarm rate is how often two equally good raters differ significantly. Prints a table and, as the
 last line, one JSON object. One CPU core, about two minutes.
 
+`--fits N` simulates cross-validated raters instead, N sets of stories per cell: linear models of 12
+features or of 200 words, whose folds are trained again without each prompt, and a stand-in of a
+reward model, whose intervals have twice the variance. Stories are preferred by a linear score plus
+noise, or at random. A cell tells how often the 95 % interval misses the truth (1/2 at random, else
+the mean over the sets), below and above it, and how often p is under 0.05; for the difference to
+the longer story (1/2 after symmetry) and to another rater as well. `--prompts`, `--signals`,
+`--kinds` and `--repeats` choose cells.
+
+    python benchmarks/intervals.py --fits 500
+    python benchmarks/intervals.py --fits 300 --signals 0.5 1 2
+
 A second table has pairs of texts by 8, 14 or 30 writers for 12 prompts, graded by a judge and
 scored by raters: each has a level for every writer and for every writer and prompt. Clustered by
 prompt and writer, as reported, and by prompt alone.
@@ -17,14 +28,25 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import pyarrow as pa
+from scipy import sparse, stats
+from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from litbench.evaluation.folds import balance_lengths
 from litbench.metrics.comparisons import paired_difference
-from litbench.metrics.intervals import clustered_mean, jackknife_interval
+from litbench.metrics.intervals import (
+    Interval,
+    Training,
+    clustered_mean,
+    jackknife_interval,
+    training_of_difference,
+)
 from litbench.metrics.writers import PairCredits, pair_credits
+from litbench.models.linear_preference import leave_out_each, logistic
 from litbench.text import digest
 
 # Prompts, pairs, and the standard deviation of the log weights of prompts. Each prompt has 1 to 40
@@ -194,11 +216,205 @@ def measure_writers(
     return coverage
 
 
+# Cross-validated raters: columns of the stories, and inverse strength of the penalty.
+RATERS = {
+    "features": ("style", 0.1),
+    "bag of words": ("words", 1.0),
+    "stand-in of a reward model": ("embedding", 1.0),
+    "features, half of the prompts": ("style", 0.1),
+}
+_STORIES, _WORDS_PER_STORY = 7, 60
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kind of sets and its raters; `signal` is the size of the score relative to its noise."""
+
+    rater: str
+    prompts: int
+    signal: float
+    is_symmetric: bool
+
+
+def draw_pairs(
+    cell: Cell, random: np.random.Generator
+) -> tuple[pa.Table, np.ndarray, dict[str, np.ndarray]]:
+    """Draw pairs of 7 stories per prompt, of which each is later in half of its pairs.
+
+    Returns:
+        Ids and lengths of the pairs; the prompt of each pair; and by rater its columns, chosen
+        minus rejected story.
+    """
+    shape = (cell.prompts, _STORIES)
+    style = random.normal(size=(*shape, 12))
+    lengths = np.exp(5 + 0.5 * style[..., 0]).round().astype(int)
+    # Words depend on the style, so that they carry the signal too.
+    rates = np.exp(0.3 * style @ random.normal(size=(12, 200)))
+    words = random.poisson(_WORDS_PER_STORY * rates / rates.sum(-1, keepdims=True)).astype(float)
+    words = np.log1p(words)
+    words /= np.linalg.norm(words, axis=-1, keepdims=True)
+    embedding = np.tanh(style @ random.normal(size=(12, 30)) + random.normal(size=(*shape, 30)))
+    scores = cell.signal * style[..., 1:].sum(-1) / math.sqrt(11) + random.normal(size=shape)
+    first, second = np.triu_indices(_STORIES, 1)
+    prompt = np.repeat(np.arange(cell.prompts), len(first))
+    first, second = np.tile(first, cell.prompts), np.tile(second, cell.prompts)
+    is_kept = random.random(len(prompt)) < 0.5
+    prompt, first, second = prompt[is_kept], first[is_kept], second[is_kept]
+    is_first = scores[prompt, first] > scores[prompt, second]
+    chosen, rejected = np.where(is_first, [first, second], [second, first])
+    columns = {
+        name: values[prompt, chosen] - values[prompt, rejected]
+        for name, values in (("style", style), ("words", words), ("embedding", embedding))
+    }
+    names = [f"{cell.prompts} {number} {random.integers(1 << 60)}" for number in range(len(prompt))]
+    of_side = {"chosen": chosen, "rejected": rejected}
+    table = {f"{side}_n_words": lengths[prompt, story] for side, story in of_side.items()}
+    return pa.table({"pair_id": names, **table}), prompt, columns
+
+
+def crossvalidate(
+    rater: str,
+    differences: np.ndarray,
+    prompt: np.ndarray,
+    is_headline: np.ndarray,
+    trainings: Mapping[int, np.ndarray],
+    folds: np.ndarray,
+) -> tuple[np.ndarray, Training]:
+    """Credits of a rater on the headline pairs, and their training.
+
+    Args:
+        rater: a name of RATERS.
+        differences: its columns; shape (n, columns).
+        prompt: shape (n,).
+        is_headline: whether a pair is judged; shape (n,).
+        trainings: by number of a repeat and fold, the rows to train on.
+        folds: fold of each pair in each repeat; shape (repeats, n).
+    """
+    strength = RATERS[rater][1]
+    scaled = differences / np.sqrt(np.square(differences).mean(0))
+    repeats, n = folds.shape
+    count = int(folds.max()) + 1
+    credit, changes = np.zeros(n), np.zeros((n, int(prompt.max()) + 1))
+    for number, train in trainings.items():
+        test = np.flatnonzero((folds[number // count] == number % count) & is_headline)
+        chosen = np.ones(len(train), bool)
+        fitted = logistic(scaled[train], chosen, strength)
+        right = (np.sign(scaled[test] @ fitted) + 1) / 2
+        credit[test] += right / repeats
+        if not rater.startswith("stand-in"):
+            left_out, without = leave_out_each(
+                scaled[train], chosen, prompt[train], strength, fitted
+            )
+            flipped = (np.sign(scaled[test] @ without.T) + 1) / 2 - right[:, None]
+            changes[np.ix_(test, np.array(left_out, int))] += flipped / repeats
+    if rater.startswith("stand-in"):
+        return credit[is_headline], Training()
+    prompts = tuple(range(changes.shape[1]))
+    return credit[is_headline], Training(prompts, sparse.csr_array(changes[is_headline]))
+
+
+def fit_once(
+    cell: Cell, repeats: int, random: np.random.Generator
+) -> dict[str, tuple[Interval, float]]:
+    """Cross-validate a set as `litbench fit` does; returns intervals and p values."""
+    pairs, prompt, columns = draw_pairs(cell, random)
+    n, count = len(prompt), min(max(cell.prompts // 15, 3), 5)
+    orders = [random.permutation(cell.prompts) % count for _ in range(repeats)]
+    folds = np.array([order[prompt] for order in orders])
+    everything = np.arange(n)
+    trainings = {
+        repeat * count + fold: np.flatnonzero(folds[repeat] != fold)
+        for repeat in range(repeats)
+        for fold in range(count)
+    }
+    if cell.rater.endswith("half of the prompts"):
+        drawn = random.permutation(cell.prompts)[: cell.prompts // 2]
+        trainings = {key: rows[np.isin(prompt[rows], drawn)] for key, rows in trainings.items()}
+    is_headline = np.ones(n, bool)
+    if cell.is_symmetric:
+        is_headline = np.isin(everything, balance_lengths(pairs, {0: everything}, 0)[0])
+        trainings = balance_lengths(pairs, trainings, 0)
+    args = (prompt, is_headline, trainings, folds)
+    other = "features" if cell.rater == "bag of words" else "bag of words"
+    (credit, training), (reference, of_reference) = (
+        crossvalidate(name, columns[RATERS[name][0]], *args) for name in (cell.rater, other)
+    )
+    clusters = prompt[is_headline]
+    lengths = [pairs[f"{side}_n_words"].to_numpy() for side in ("chosen", "rejected")]
+    longer = (np.sign(lengths[0] - lengths[1])[is_headline] + 1) / 2
+    longer = np.full(len(credit), 0.5) if cell.is_symmetric else longer
+    both = training_of_difference(training, of_reference)
+    half = np.full(len(credit), 0.5)
+    return {
+        "agreement": (
+            jackknife_interval(credit, clusters, training),
+            paired_difference(credit, half, clusters, training)[1],
+        ),
+        "fixed models": (
+            jackknife_interval(credit, clusters),
+            paired_difference(credit, half, clusters)[1],
+        ),
+        "minus longer": paired_difference(credit, longer, clusters, training),
+        "minus another rater": paired_difference(credit, reference, clusters, both),
+    }
+
+
+def measure_fits(cell: Cell, fits: int, repeats: int, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Of each quantity: its mean and spread, misses of its interval, and p values under 0.05."""
+    random = np.random.default_rng(int(digest(seed, 3, *vars(cell).values()), 16))
+    with threadpool_limits(1, "blas"):
+        rows = [fit_once(cell, repeats, random) for _ in range(fits)]
+    found = {}
+    for quantity in rows[0]:
+        intervals = [row[quantity][0] for row in rows]
+        means, lows, highs = np.array([(one.mean, one.low, one.high) for one in intervals]).T
+        is_share = quantity in ("agreement", "fixed models")
+        truth = float(means.mean()) if cell.signal else 0.5 * is_share
+        p_values = np.array([row[quantity][1] for row in rows])
+        found[quantity] = {
+            "mean": float(means.mean()),
+            "sd": float(means.std(ddof=1)),
+            "below": float((highs < truth).mean()),
+            "above": float((lows > truth).mean()),
+            "p_under_0.05": float((p_values < 0.05).mean()),
+            "width": float((highs - lows).mean()),
+        }
+    return found
+
+
+def print_fits(options: argparse.Namespace) -> None:
+    """Simulate the cells of cross-validated raters and print a row per cell and quantity."""
+    fits, repeats = options.fits, options.repeats
+    heading = ["rater", "prompts", "signal", "symmetric", "quantity", "mean", "sd"]
+    heading += ["missed, %", "below, above", "p < 0.05, %", "width"]
+    print(f"| {' | '.join(heading)} |\n{'| --- ' * len(heading)}|")
+    for key in itertools.product(options.kinds, options.prompts, options.signals, (False, True)):
+        for quantity, of in measure_fits(Cell(*key), fits, repeats).items():
+            below, above = 100 * of["below"], 100 * of["above"]
+            shown = [
+                *(f"{of[name]:.3f}" for name in ("mean", "sd")),
+                f"{below + above:.1f}",
+                f"{below:.1f}, {above:.1f}",
+                f"{100 * of['p_under_0.05']:.1f}",
+                f"{of['width']:.3f}",
+            ]
+            print("|", " | ".join([*map(str, key), quantity, *shown]), "|", flush=True)
+
+
 def main() -> None:
     """Simulate all cells and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--simulations", type=int, default=1_000, help="per cell")
-    count = parser.parse_args().simulations
+    parser.add_argument("--fits", type=int, help="sets per cell of cross-validated raters")
+    parser.add_argument("--repeats", type=int, default=3, help="of the cross-validation")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[12, 24, 48, 100])
+    parser.add_argument("--signals", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--kinds", nargs="+", default=list(RATERS), choices=list(RATERS))
+    options = parser.parse_args()
+    if options.fits is not None:
+        print_fits(options)
+        return
+    count = options.simulations
     cells = list(itertools.product(SETS, AGREEMENTS, CORRELATIONS))
     coverage: dict[str, list[float]] = {method: [] for method in METHODS}
     alarms = []

@@ -85,15 +85,13 @@ def compare(evaluations: Mapping[str, Evaluation], raters: Sequence[str]) -> lis
             )
     rows = evaluations[first].rows
     compared = [row.rater for row in rows if not raters or row.rater in raters]
-    credits = {
-        name: {
-            score.rater: score.credit
-            for score in pair_scores(one.verdicts, pairs[name])
-            if score.rater in compared
-        }
+    scores = {
+        name: [s for s in pair_scores(one.verdicts, pairs[name]) if s.rater in compared]
         for name, one in evaluations.items()
     }
-    return compare_evaluations(credits, connected_prompts(pairs[first]))
+    credits = {name: {s.rater: s.credit for s in of} for name, of in scores.items()}
+    trainings = {name: {s.rater: s.training for s in of} for name, of in scores.items()}
+    return compare_evaluations(credits, connected_prompts(pairs[first]), trainings)
 
 
 def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list[Entry]:

@@ -49,11 +49,14 @@ KINDS: dict[str, Kind] = {
     "notes": Kind("litbench.models.baselines:NotesOptions"),
     "random": Kind("litbench.models.baselines:RandomOptions"),
     "features": Kind(
-        "litbench.models.features:PathOptions", "litbench.models.features:FeatureOptions"
+        "litbench.models.features:PathOptions",
+        "litbench.models.features:FeatureOptions",
+        version=2,
     ),
     "bag_of_words": Kind(
         "litbench.models.bag_of_words:PairsOptions",
         "litbench.models.bag_of_words:BagOfWordsOptions",
+        version=2,
     ),
     "reward": Kind(
         "litbench.models.reward:RewardRaterOptions",

@@ -411,8 +411,9 @@ def _learning_curve(config: Fit, made: OwnPairs) -> Evaluation:
         folds=config.folds or 5,
         repeats=3,
         seed=config.seed,
+        before_symmetry=made.files()["before_symmetry"],
     )
-    return crossvalidate(crossvalidation, _PROGRAM, EvaluationPairs(made.pairs.headline))
+    return crossvalidate(crossvalidation, _PROGRAM, made.pairs)
 
 
 def _report(

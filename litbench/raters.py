@@ -151,6 +151,19 @@ class Rater:
         """Return the `litbench.text.prompt_key` of every prompt the rater was trained on."""
         return frozenset()
 
+    def flipped_by(self, pairs: Sequence[BlindPair]) -> list[list[str]] | None:
+        """Return the training prompts without any of which the rater prefers the other story.
+
+        Cross-validation asks raters that are cheap to train again; the intervals of others have
+        twice the variance (see `litbench.metrics.intervals.Training`).
+
+        Returns:
+            For each pair, names of `litbench.records.connected_prompts` of the training pairs;
+            None if training again without each prompt takes too long.
+        """
+        del pairs
+        return None
+
     def notes(self) -> dict[str, Any]:
         """Return notes for the manifest, such as the number of truncated stories."""
         return {}

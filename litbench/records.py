@@ -165,6 +165,12 @@ VERDICTS = Schema(
         Column("cost_usd", "number", "price paid"),
         Column("seconds", "number", "time spent on this verdict"),
         Column("fold", "text", "repeat/fold whose model judged it; null outside cross-validation"),
+        Column(
+            "flipped_by",
+            "text",
+            "hashes of training prompts, separated by spaces, without any of which the fold's "
+            "model prefers the other story; null if it was not trained again",
+        ),
     ),
     key=("pair_id", "rater", "order", "fold"),
 )

@@ -50,6 +50,29 @@ def test_credit_of_outcomes(pair_table, verdict_table):
     np.testing.assert_array_equal(scores.both_orders, [1, 0, 0.5, NAN, NAN, NAN, NAN])
 
 
+def test_verdicts_of_several_folds_have_a_training(pair_table, verdict_table):
+    def training(*rows):
+        rows = [{"pair": k, **row} for k, row in rows]
+        return _score(pair_table, verdict_table, rows).training
+
+    # A held-out test set: one model judged all pairs of a repeat, as of each seed of an ablation.
+    seeds = [(k, {"fold": f"{seed}/0"}) for seed in (0, 1) for k in (0, 1)]
+    assert training(*seeds) is None
+    assert training((0, {}), (1, {})) is None
+    folds = [(k, {"fold": f"{repeat}/{k}"}) for repeat in (0, 1) for k in (0, 1)]
+    assert training(*folds).changes is None
+    outcomes = ("chosen", "rejected", "tie", "chosen")
+    flipped = ("q", "", "q", "p q")
+    rows = [
+        (k, {**row, "outcome": outcome, "flipped_by": prompts})
+        for (k, row), outcome, prompts in zip(folds, outcomes, flipped, strict=True)
+    ]
+    found = training(*rows)
+    assert found.prompts == ("p", "q")
+    # Of two repeats, a right verdict that is flipped takes half a credit.
+    assert found.changes.toarray().tolist() == [[0, -0.5], [-0.5, -0.5]]
+
+
 def test_orders_are_averaged_before_pairs(pair_table, verdict_table):
     rows = [
         {"pair": 0, "order": "chosen", "outcome": "chosen"},

@@ -2,12 +2,15 @@
 
 import math
 import random
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from litbench.entries import RaterSpec
 from litbench.models import features
 from litbench.models.features import (
     FEATURES,
@@ -17,7 +20,8 @@ from litbench.models.features import (
     fit_features,
     shared_matrix,
 )
-from litbench.raters import judge_pairs
+from litbench.raters import blind, judge_pairs
+from litbench.records import connected_prompts
 
 
 def with_commas(text, source, every):
@@ -49,6 +53,27 @@ def comma_rows(invented):
         return rows
 
     return build
+
+
+@pytest.mark.parametrize("kind", ["features", "bag_of_words"])
+def test_flipped_by_names_the_prompts_whose_removal_flips_a_verdict(kind, comma_rows, pair_table):
+    pairs = pair_table(comma_rows(80, planted=False, prompts=8))
+    others = pair_table(comma_rows(60, planted=False, seed=1))
+    # One strength, as the model without a prompt has that of the whole model.
+    spec = RaterSpec("r", kind, {"c": [0.1]})
+    model = spec.train(pairs, Path(), 0)
+    found = model.flipped_by(blind(others)[0])
+    outcomes = np.array(judge_pairs(model, others)["outcome"].to_pylist())
+    prompts = np.array(connected_prompts(pairs))
+    differs = []
+    for prompt in sorted(set(prompts)):
+        without = spec.train(pairs.filter(pa.array(prompts != prompt)), Path(), 0)
+        flips = outcomes != np.array(judge_pairs(without, others)["outcome"].to_pylist())
+        named = np.array([prompt in names for names in found])
+        assert np.corrcoef(flips, named)[0, 1] > 0.5
+        differs.append((flips != named).mean())
+    # Means, scales and the vocabulary stay those of all training pairs.
+    assert np.mean(differs) < 0.05
 
 
 def agreement(model, pairs):

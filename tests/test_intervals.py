@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from litbench.metrics.intervals import (
+    Training,
     clustered_mean,
     effective_clusters,
     jackknife_interval,
     mean_interval,
+    training_of_difference,
 )
 
 # Three prompts with 2, 1 and 3 pairs.
@@ -134,6 +137,51 @@ def test_pairs_that_agree_within_prompts_widen_the_interval():
     alike = jackknife_interval(values, np.repeat(np.arange(12), 5))
     mixed = jackknife_interval(values, np.tile(np.arange(12), 5))
     assert alike.high - alike.low > 2 * (mixed.high - mixed.low)
+
+
+def test_training_of_unknown_effect_doubles_the_variance():
+    plain = clustered_mean(VALUES, CLUSTERS)
+    assert clustered_mean(VALUES, CLUSTERS, Training()).error == pytest.approx(
+        math.sqrt(2) * plain.error
+    )
+
+
+# Changes of the six values if the models are trained without b, c or z, which judges no pair.
+CHANGES = np.array([[1, 0, 0], [0, 0.5, 0], [0, -1, 0.5], [0, 0, 0], [-1, 0, 0], [0, 0, 1]]).T
+TRAINING = Training(("b", "c", "z"), sparse.csr_array(CHANGES.T))
+
+
+def test_training_adds_a_third_of_what_retraining_without_each_prompt_adds():
+    changes = dict(zip(TRAINING.prompts, CHANGES, strict=True))
+    mean, squares = VALUES.mean(), []
+    for prompt in "abcz":
+        left = np.array([name != prompt for name in CLUSTERS])
+        # Of the prompt's own pairs, no model was trained on it.
+        retrained = VALUES + np.where(left, changes.get(prompt, 0.0), 0.0)
+        squares.append((retrained[left].sum() / left.sum() - mean) ** 2)
+    plain = clustered_mean(VALUES, CLUSTERS).error ** 2
+    jackknife = 3 / 4 * sum(squares)
+    changes_of_others = CHANGES.copy()
+    for index, prompt in enumerate(TRAINING.prompts):
+        changes_of_others[index, [name == prompt for name in CLUSTERS]] = 0
+    training = Training(TRAINING.prompts, sparse.csr_array(changes_of_others.T))
+    found = clustered_mean(VALUES, CLUSTERS, training).error ** 2
+    assert jackknife > plain
+    assert found == pytest.approx(plain + (jackknife - plain) / 3)
+
+
+def test_the_training_of_a_difference_is_that_of_its_values():
+    rows = np.array([0, 2, 3, 5])
+    other = Training(("a", "c"), sparse.csr_array(np.arange(12.0).reshape(6, 2)))
+    found = training_of_difference(TRAINING, other).take(rows, -1)
+    dense = {"a": -np.arange(0, 12, 2.0), "b": CHANGES[0], "z": CHANGES[2]}
+    dense["c"] = CHANGES[1] - np.arange(1, 12, 2.0)
+    assert found.prompts == ("a", "b", "c", "z")
+    assert found.changes.toarray().T.tolist() == [(-dense[name][rows]).tolist() for name in "abcz"]
+    (only,) = training_of_difference(None, other).changes.toarray()[1:2].tolist()
+    assert only == [-2, -3]
+    assert training_of_difference(None, None) is None
+    assert training_of_difference(TRAINING, Training()).changes is None
 
 
 @pytest.fixture(scope="module")

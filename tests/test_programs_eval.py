@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
 from litbench.evaluation import loop as evaluation
+from litbench.metrics.agreement import length_differences
 from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.tables import read_table, write_table
 
@@ -315,6 +317,34 @@ def test_a_rater_has_repeats_of_its_own(crossvalidated):
     config.raters["once"]["repeats"] = 0
     with pytest.raises(ConfigError, match=r"raters\.once: repeats is 0"):
         module.main(config)
+
+
+def test_training_pairs_are_balanced_in_length_in_every_fold(
+    crossvalidated, trained, pair_table, tmp_path
+):
+    source = random.Random(5)
+    rows = []
+    for place in range(120):
+        chosen, rejected = ("word " * source.randint(3, 90) for _ in range(2))
+        sides = {"chosen": chosen, "rejected": rejected, "prompt_id": f"p{place % 9}"}
+        rows.append({**sides, "chosen_story_id": f"c{place}", "rejected_story_id": f"r{place}"})
+    wide = pair_table(rows)
+    tilts = np.sign(length_differences(wide))
+    longer, shorter = (np.flatnonzero(tilts == sign) for sign in (1, -1))
+    count = min(len(longer), len(shorter))
+    narrow = wide.take(pa.array(sorted([*longer[:count], *shorter[:count]])))
+    write_table(narrow, tmp_path / "pairs.parquet")
+    write_table(wide, tmp_path / "wider.parquet")
+    for before_symmetry in (None, tmp_path / "wider.parquet"):
+        module, config = crossvalidated(out=f"out {before_symmetry is None}")
+        config.before_symmetry = before_symmetry
+        module.main(config)
+        tilts = [int(np.sign(length_differences(table)).sum()) for table in trained]
+        assert tilts == [0] * 6
+        judged = Counter(row["pair_id"] for row in verdict_rows(config.out) if row["fold"])
+        every = narrow if before_symmetry is None else wide
+        assert judged == dict.fromkeys(every["pair_id"].to_pylist(), 2)
+        trained.clear()
 
 
 def test_before_symmetry_is_judged_but_not_trained_on(crossvalidated, trained):

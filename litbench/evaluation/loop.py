@@ -77,6 +77,8 @@ class Job:
         fold: value of the verdicts' column `fold`.
         name: the rater's name in the verdicts; None for the entry's name.
         work: weight in the progress bar, in proportion to the time that the job takes.
+        in_folds: whether other jobs train on the pairs that this one judges: the verdicts then name
+            the training prompts that flip them, if the rater can tell.
     """
 
     spec: RaterSpec
@@ -88,6 +90,7 @@ class Job:
     fold: str | None = None
     name: str | None = None
     work: float = 1
+    in_folds: bool = False
 
 
 class Result(NamedTuple):
@@ -144,6 +147,11 @@ def evaluate(
             record = {**counts, "seed": job.seed}
         record["trained_on"] = check_training_prompts(rater, pairs, policy)
         verdicts = judge_pairs(rater, pairs, job.fold)
+        flipped_by = rater.flipped_by(blind(pairs)[0]) if job.in_folds else None
+        if flipped_by is not None:
+            column = pa.array(map(" ".join, flipped_by), pa.large_string())
+            index = verdicts.column_names.index("flipped_by")
+            verdicts = verdicts.set_column(index, "flipped_by", column)
         record = {"notes": rater.notes(), **record}
         return verdicts.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
 
@@ -240,12 +248,14 @@ def compare_annotators(
     for row in overall_ratings(read_table(ratings, RATINGS)).to_pylist():
         if row["rater_kind"] == "person" and row["rating"] is not None:
             by_annotator[row["rater"]][row["story_id"]] = row["rating"]
+    raters = pair_scores(verdicts, pairs)
     return annotator_agreement(
         by_annotator,
         pairs["chosen_story_id"].to_pylist(),
         pairs["rejected_story_id"].to_pylist(),
         connected_prompts(pairs),
-        {scores.rater: scores.credit for scores in pair_scores(verdicts, pairs)},
+        {scores.rater: scores.credit for scores in raters},
+        trainings={scores.rater: scores.training for scores in raters},
         min_gap=config["min_gap"],
         slots=config["people"]["slots"],
     )
@@ -262,7 +272,8 @@ def finish_evaluation(
 
     With `ratings`, also write the result of `compare_annotators` as `annotators.json`.
     """
-    table = pa.concat_tables(result.verdicts for result in results)
+    # Parts of earlier versions may lack a column.
+    table = pa.concat_tables((result.verdicts for result in results), promote_options="default")
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
         records[result.job.spec.name].append(result.record)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import PairScores, has_texts, pair_scores
 from litbench.metrics.coefficients import coefficient_interval
-from litbench.metrics.comparisons import Change, compare_all
+from litbench.metrics.comparisons import Change, Trainings, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
 from litbench.metrics.power import detectable, measure
@@ -92,13 +92,14 @@ def render_report(
     scores = pair_scores(evaluation.verdicts, pairs)
     of_rater = {one.rater: one for one in scores}
     reference, credits = reference_credits(scores, pairs, evaluation.reference)
+    trainings = {one.rater: one.training for one in scores}
     judges = [row for row in rows if row.is_judge]
     plots, missing = _agreement_figures(rows)
     # A tall picture comes second, so that the others are stacked beside it.
     plots[1:1] = _coefficients(records)
     plots += _learning_curve(learning)
     sections = [
-        _leaderboard_section(evaluation, reference, credits),
+        _leaderboard_section(evaluation, reference, credits, trainings),
         _against_section([of_rater[row.rater] for row in rows], pairs, reference),
         _changes_section(changes),
         judges_section(judges) if judges else None,
@@ -147,7 +148,10 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _leaderboard_section(
-    evaluation: Evaluation, reference: str, credits: Mapping[str, np.ndarray]
+    evaluation: Evaluation,
+    reference: str,
+    credits: Mapping[str, np.ndarray],
+    trainings: Trainings,
 ) -> Section:
     rows, pairs, wider = (
         evaluation.rows,
@@ -158,7 +162,7 @@ def _leaderboard_section(
     # Power needs at least two prompts, and raters that are sometimes right.
     known = {name: credit for name, credit in credits.items() if credit.any()}
     enough = reference in known and len(set(clusters.tolist())) > 1
-    cases = measure(known, reference, clusters) if enough else {}
+    cases = measure(known, reference, clusters, trainings) if enough else {}
     alpha = 0.05 / max(len(credits) - 1, 1)
 
     def smallest(row: LeaderboardRow) -> str:
@@ -230,11 +234,12 @@ def _against_section(
 ) -> Section | None:
     """Differences of all raters, without tests."""
     credits = {one.rater: one.credit for one in scores[:_MOST_RATERS]}
+    trainings = {one.rater: one.training for one in scores}
     if len(credits) < 2:
         return None
     found = {
         (one.rater, one.reference): one.difference
-        for one in compare_all(credits, None, np.array(connected_prompts(pairs)))
+        for one in compare_all(credits, None, np.array(connected_prompts(pairs)), trainings)
     }
     first, *others = credits
     table = [

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from litbench.curation.reader_notes import cut_reader_notes
 from litbench.curation.splits import assign_folds
+from litbench.evaluation.folds import balance_lengths
 from litbench.metrics.agreement import has_texts, length_differences
+from litbench.metrics.leaderboard import longer_is_coin
 from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
@@ -290,17 +292,20 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
         shape = (pairs.num_rows, len(names))
         indicators = sparse.csr_matrix((np.full(len(rows), weight), at), shape) + indicators
     texts = (f"the story whose {label} is preferred on other prompts", "", advice)
-    margins = out_of_fold(indicators, prompts, seed)
+    margins = out_of_fold(indicators, prompts, seed, pairs)
     return [*position, Cue.of(f"name:{name}", margins, texts, is_learnt=True)]
 
 
-def out_of_fold(differences: Any, prompts: np.ndarray, seed: int = 0) -> np.ndarray:
+def out_of_fold(
+    differences: Any, prompts: np.ndarray, seed: int = 0, pairs: pa.Table | None = None
+) -> np.ndarray:
     """Log-odds that a linear model of the other folds gives the chosen story; float64, shape (n,).
 
     Args:
         differences: chosen minus rejected story, scaled; shape (n, columns), may be sparse.
         prompts: prompt of each pair; shape (n,).
         seed: seed of the folds.
+        pairs: if their lengths are symmetric, the training rows of each fold are balanced apart.
     """
     margins = np.zeros(len(prompts))
     count = min(_FOLDS, len(set(prompts.tolist())))
@@ -308,11 +313,14 @@ def out_of_fold(differences: Any, prompts: np.ndarray, seed: int = 0) -> np.ndar
         return margins
     fold_of = assign_folds(prompts.tolist(), count, seed)
     folds = np.array([fold_of[prompt] for prompt in prompts.tolist()])
-    for fold in range(count):
-        train, test = folds != fold, folds == fold
-        if test.any() and train.sum() > 1:
+    trainings = {fold: np.flatnonzero(folds != fold) for fold in range(count)}
+    if pairs is not None and longer_is_coin(pairs):
+        trainings = balance_lengths(pairs, trainings, seed)
+    for fold, train in trainings.items():
+        test = folds == fold
+        if test.any() and len(train) > 1:
             # Each row is read in both orders, so that labels that are all True do no harm.
-            fitted = logistic(differences[train], np.ones(train.sum(), bool), _STRENGTH)
+            fitted = logistic(differences[train], np.ones(len(train), bool), _STRENGTH)
             margins[test] = differences[test] @ fitted
     # Rounding must not decide a pair of equal stories.
     return np.where(np.abs(margins) < 1e-9, 0.0, margins)
@@ -337,9 +345,10 @@ def _learnt_from_texts(
     drawn = np.sort(random.permutation(drawn)[:_MOST_FOR_WORDS])
     words = np.zeros(pairs.num_rows)
     with threadpool_limits(1, "blas"):
-        features = np.where(known, out_of_fold(scaled_features(texts), prompts, seed), 0.0)
+        learnt = out_of_fold(scaled_features(texts), prompts, seed, pairs)
+        features = np.where(known, learnt, 0.0)
         vectors = texts.difference(word_vectors(texts.stories)[1])[drawn]
-        words[drawn] = out_of_fold(vectors, prompts[drawn], seed)
+        words[drawn] = out_of_fold(vectors, prompts[drawn], seed, pairs.take(pa.array(drawn)))
     return [
         Cue.of(
             name,

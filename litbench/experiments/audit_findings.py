@@ -31,8 +31,10 @@ from litbench.experiments.audit_cues import SIDES, Cue, Texts, content_blind_cue
 from litbench.metrics.annotators import AnnotatorAgreement, label_ceiling
 from litbench.metrics.comparisons import difference_interval
 from litbench.metrics.intervals import (
+    TRAINED_VARIANCE,
     ClusteredMean,
     Interval,
+    Training,
     effective_clusters,
     jackknife_interval,
 )
@@ -43,9 +45,6 @@ from litbench.report.document import percent
 ALPHA, POWER = 0.05, 0.8
 # A cue is tested if it decides so many pairs.
 _LEAST_DECIDED = 10
-# The models of the folds share most of their training pairs. For five folds, the variance over the
-# folds is corrected by 1 + 5 / 4 (Nadeau and Bengio, 2003, Inference for the generalization error).
-_LEARNT_ERROR = 1.5
 # Above this agreement of two annotators, label noise is not worth a finding.
 NOISELESS = 0.9
 _ANY_STYLE = "Compare every rater on pairs that do not differ in it, or show it beside every rater."
@@ -169,8 +168,13 @@ def screen(
     """
     stated: list[Cue] = []
     p_of: dict[str, float] = {}
-    agreements = {cue.name: jackknife_interval((cue.sign + 1) / 2, group) for cue in cues}
-    alone = {cue.name: effects(cue.sign[:, None], group)[0] for cue in cues}
+    agreements = {
+        cue.name: jackknife_interval(
+            (cue.sign + 1) / 2, group, Training() if cue.is_learnt else None
+        )
+        for cue in cues
+    }
+    alone = {cue.name: _effect(cue, cue.sign[:, None], group) for cue in cues}
     undecided = {cue.name for cue in cues if not _p_value(cue, alone[cue.name], stories) < ALPHA}
     tests = len(cues) + len(others)
     # Others that are significant are steps of the rule as well.
@@ -183,9 +187,7 @@ def screen(
                 fixed = [
                     column for one in _beside(cue, stated) for column in (one.sign, one.amount)
                 ]
-                effect = effects(np.column_stack([*fixed, cue.sign]), group)[-1]
-                if cue.is_learnt:
-                    effect = replace(effect, error=effect.error * _LEARNT_ERROR)
+                effect = _effect(cue, np.column_stack([cue.sign, *fixed]), group)
                 p = _p_value(cue, effect, stories)
                 is_nothing = abs(effect.mean) < 1e-6 or (cue.is_learnt and effect.mean < 0)
                 is_nothing |= cue.name in undecided
@@ -202,15 +204,13 @@ def screen(
         # A model of the texts repeats what the counted cues say: it is not held fixed with them.
         counted = _beside(cue, [one for one in cues if not _is_text_model(one)])
         amounts = [one.amount for one in _beside(cue, stated)]
-        held = effects(
-            np.column_stack([cue.sign, *(one.sign for one in counted), *amounts]), group
-        )[0]
+        columns = np.column_stack([cue.sign, *(one.sign for one in counted), *amounts])
         results.append(
             Result(
                 cue,
                 agreements[cue.name],
                 difference_interval(alone[cue.name])[0],
-                difference_interval(held)[0],
+                difference_interval(_effect(cue, columns, group))[0],
                 p_of[cue.name],
                 cue in stated,
             )
@@ -234,6 +234,13 @@ def _p_value(cue: Cue, effect: ClusteredMean, stories: np.ndarray) -> float:
     # A story that wins against many others is one observation, not many.
     distinct = min(len(set(side[cue.sign != 0].tolist())) for side in stories)
     return float(2.0 ** (1 - distinct))
+
+
+def _effect(cue: Cue, columns: np.ndarray, group: np.ndarray) -> ClusteredMean:
+    """The effect of a cue, the first column; if folds learnt it, with the variance of training."""
+    effect = effects(columns, group)[0]
+    factor = math.sqrt(TRAINED_VARIANCE) if cue.is_learnt else 1.0
+    return replace(effect, error=effect.error * factor)
 
 
 def _is_explained(column: np.ndarray, others: Sequence[np.ndarray]) -> bool:

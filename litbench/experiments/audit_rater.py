@@ -19,7 +19,7 @@ from litbench.experiments.audit_findings import ALPHA, Finding, between
 from litbench.experiments.probes import ProbeResult, ProbesConfig, read_probe_results, run_probes
 from litbench.metrics.agreement import has_texts, length_differences, pair_scores
 from litbench.metrics.comparisons import holm, paired_difference
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.records import PAIRS, connected_prompts
 from litbench.report.document import (
@@ -139,7 +139,7 @@ def _mimic(pairs: pa.Table, credit: np.ndarray, prompts: np.ndarray, seed: int) 
     # The rater's choice takes the place of the label: rows are what it prefers minus the other.
     margins = np.zeros(len(choice))
     margins[named] = out_of_fold(columns[named] * choice[named, None], prompts[named], seed)
-    return jackknife_interval((np.sign(margins * choice) + 1) / 2, prompts)
+    return jackknife_interval((np.sign(margins * choice) + 1) / 2, prompts, Training())
 
 
 def _groups(

@@ -305,13 +305,16 @@ def _swept(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[s
 def _measured(config: PowerConfig, judged: Evaluation) -> tuple[dict[str, Case], int]:
     """The comparisons of an evaluation, and how many raters it compares with the reference."""
     pairs = judged.pairs.headline
-    credits = {score.rater: score.credit for score in pair_scores(judged.verdicts, pairs)}
+    scores = pair_scores(judged.verdicts, pairs)
+    credits = {score.rater: score.credit for score in scores}
+    trainings = {score.rater: score.training for score in scores}
     reference = config.reference or judged.reference
     if reference not in credits:
         raise ConfigError(
             f"reference '{reference}' has no verdicts: {nearest(reference, list(credits))}"
         )
-    return measure(credits, reference, connected_prompts(pairs)), len(credits) - 1
+    prompts = connected_prompts(pairs)
+    return measure(credits, reference, prompts, trainings), len(credits) - 1
 
 
 def _ablation_rows(config: PowerConfig, folder: Path) -> list[dict[str, Any]]:

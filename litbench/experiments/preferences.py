@@ -31,7 +31,7 @@ from litbench.judges.units import Fidelity, describe_units
 from litbench.locations import locate
 from litbench.metrics.coefficients import coefficient_intervals
 from litbench.metrics.comparisons import benjamini_hochberg, compare_all
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
 from litbench.models.embeddings import EmbeddingOptions, embed
@@ -228,16 +228,19 @@ def agreement_rows(
 
     `words` are those of the chosen story minus those of the rejected one. Arrays have shape (n,).
     """
-    against = {one.rater: one for one in compare_all(credits, longer, clusters)}
+    # All models but the longer story are fitted in folds.
+    trainings = {name: None if name == longer else Training() for name in credits}
+    against = {one.rater: one for one in compare_all(credits, longer, clusters, trainings)}
     rows = []
     for name, credit in credits.items():
+        training = trainings[name]
         chosen_longer, chosen_shorter = (
-            jackknife_interval(credit[keep], clusters[keep]) if keep.any() else None
+            jackknife_interval(credit[keep], clusters[keep], training) if keep.any() else None
             for keep in (words > 0, words < 0)
         )
         compared = against.get(name)
         over, p_holm = (compared.difference, compared.p_holm) if compared else (None, math.nan)
-        overall = jackknife_interval(credit, clusters)
+        overall = jackknife_interval(credit, clusters, training)
         rows.append(Agreement(name, overall, chosen_longer, chosen_shorter, over, p_holm))
     return rows
 

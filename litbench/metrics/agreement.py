@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import DataError
+from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.records import OUTCOMES
 from litbench.text import count_words
 
@@ -54,6 +55,21 @@ select rater, pair_id, any_value(kind) as kind, avg(credit) as credit,
     count(p_chosen) as probabilities
 from repeat group by rater, pair_id
 """
+# Several folds in a repeat: the prompts of one fold train the model that judges another.
+_FITTED = """
+select rater, count(distinct fold) > count(distinct split_part(fold, '/', 1)) as in_folds,
+    bool_and(flipped_by is not null) as is_retrained
+from verdicts group by rater
+"""
+_CHANGES = """
+with counted as (select *, count(*) over (partition by rater, pair_id) as repeats from verdicts),
+flips as (
+    select pair_id, (1 - 2 * credit) / repeats as change,
+        unnest(string_split(flipped_by, ' ')) as prompt
+    from counted where rater = ? and flipped_by <> ''
+)
+select pair_id, prompt, sum(change) as change from flips group by pair_id, prompt
+"""
 _PER_REPEAT = """
 select repeat, avg(credit) from (
     select split_part(fold, '/', 1)::int as repeat, avg(credit) as credit
@@ -87,6 +103,8 @@ class PairScores:
             verdict has no probability.
         seconds: total time of the pair's verdicts, or NaN if unknown.
         cost_usd: total cost of the pair's verdicts, or NaN if unknown.
+        training: of the credits of a cross-validated rater; None if each prompt was judged by
+            models that no other prompt's verdict depends on.
     """
 
     rater: str
@@ -102,11 +120,21 @@ class PairScores:
     p_chosen: np.ndarray
     seconds: np.ndarray
     cost_usd: np.ndarray
+    training: Training | None = None
+
+    def interval(
+        self, values: np.ndarray, clusters: np.ndarray, rows: np.ndarray | slice = slice(None)
+    ) -> Interval:
+        """The interval of a share of some rows, which changes with training as the credits do."""
+        training = None if self.training is None else self.training.take(rows)
+        return jackknife_interval(values[rows], clusters[rows], training)
 
 
 def _open(verdicts: pa.Table, pairs: pa.Table) -> duckdb.DuckDBPyConnection:
     """A database with the view `verdicts`, of the verdicts on these pairs."""
     database = duckdb.connect()
+    if "flipped_by" not in verdicts.column_names:
+        verdicts = verdicts.append_column("flipped_by", pa.nulls(verdicts.num_rows, pa.string()))
     database.register("all_verdicts", verdicts.drop_columns(["explanation"]))
     database.register("pairs", pairs.select(["pair_id"]))
     database.execute(_VERDICTS)
@@ -128,9 +156,14 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
         DataError: a rater has no verdict on some pair. A pair that it could not judge has a row
             with that outcome, so a missing row is an error.
     """
+    ids = pairs["pair_id"]
     with _open(verdicts, pairs) as database:
         gathered = database.sql(_GATHER).to_arrow_table()
-    ids = pairs["pair_id"]
+        training_of = {
+            rater: _training(database, rater, ids) if is_retrained else Training()
+            for rater, in_folds, is_retrained in database.sql(_FITTED).fetchall()
+            if in_folds
+        }
     scores = []
     for rater in pc.unique(verdicts["rater"]).to_pylist():
         own = gathered.filter(pc.equal(gathered["rater"], rater))
@@ -145,8 +178,24 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
         arrays = {name: _numbers(own[name]) for name in own.column_names[3:]}
         if not arrays.pop("probabilities").any():
             arrays["pooled_credit"] = np.full(len(ids), np.nan)
-        scores.append(PairScores(rater, own["kind"][0].as_py(), **arrays))
+        kind, training = own["kind"][0].as_py(), training_of.get(rater)
+        scores.append(PairScores(rater, kind, **arrays, training=training))
     return scores
+
+
+def _training(
+    database: duckdb.DuckDBPyConnection, rater: str, pair_ids: pa.ChunkedArray
+) -> Training:
+    """The training of a rater whose verdicts name the prompts that flip them."""
+    from scipy import sparse  # noqa: PLC0415
+
+    table = database.sql(_CHANGES, params=[rater]).to_arrow_table()
+    distinct: pa.Array = pc.unique(pair_ids)
+    rows = pc.index_in(table["pair_id"], distinct).to_numpy()
+    prompts, columns = np.unique(np.array(table["prompt"].to_pylist()), return_inverse=True)
+    shape = (len(distinct), len(prompts))
+    changes = sparse.csr_array((table["change"].to_numpy(), (rows, columns)), shape)
+    return Training(tuple(prompts.tolist()), changes[pc.index_in(pair_ids, distinct).to_numpy()])
 
 
 def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, dict[str, Any]]:

@@ -9,11 +9,18 @@ annotators would overestimate the agreement of the one left out (docs/statistics
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from litbench.metrics.comparisons import Comparison, compare_all, difference_interval, holm
+from litbench.metrics.comparisons import (
+    Comparison,
+    Trainings,
+    compare_all,
+    difference_interval,
+    holm,
+)
 from litbench.metrics.intervals import (
     Interval,
     clustered_mean,
@@ -172,6 +179,7 @@ def annotator_agreement(
     clusters: Sequence[Any] | np.ndarray,
     credits: Mapping[str, np.ndarray],
     *,
+    trainings: Trainings = MappingProxyType({}),
     min_gap: float = 0.0,
     slots: bool = False,
 ) -> AnnotatorAgreement | None:
@@ -183,6 +191,7 @@ def annotator_agreement(
         second: story_id of the second story; shape (n,).
         clusters: prompt of each pair; shape (n,).
         credits: by rater, how far it prefers the first story, 0 to 1; shape (n,) each.
+        trainings: by rater, the training of its credits; raters without one are fixed.
         min_gap: minimum gap between the others' mean ratings.
         slots: see AnnotatorAgreement.
 
@@ -210,13 +219,20 @@ def annotator_agreement(
         name: ((1 + (2 * towards[:, None] - 1) * label) / 2)[valid]
         for name, towards in credits.items()
     }
-    comparisons = compare_all({ONE_ANNOTATOR: credit[valid], **values}, ONE_ANNOTATOR, prompts)
+    pair = np.nonzero(valid)[0]
+    trained = {
+        name: training and training.take(pair, label[valid]) for name, training in trainings.items()
+    }
+    compared = {ONE_ANNOTATOR: credit[valid], **values}
+    comparisons = compare_all(compared, ONE_ANNOTATOR, prompts, trained)
     raters = [
         RaterAgreement(
             row.rater,
-            jackknife_interval(values[row.rater], prompts),
+            jackknife_interval(values[row.rater], prompts, trained.get(row.rater)),
             row,
-            ratio_interval(values[row.rater] - 0.5, credit[valid] - 0.5, prompts),
+            ratio_interval(
+                values[row.rater] - 0.5, credit[valid] - 0.5, prompts, trained.get(row.rater)
+            ),
         )
         for row in comparisons
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import Interval, Training, jackknife_interval
 
 # At most so many bins of equal size, each with at least so many pairs.
 _BINS, _LEAST_PAIRS = 8, 20
@@ -34,17 +34,20 @@ class Calibration:
     n: int
 
 
-def calibration(p_chosen: np.ndarray, clusters: np.ndarray) -> Calibration | None:
+def calibration(
+    p_chosen: np.ndarray, clusters: np.ndarray, training: Training | None = None
+) -> Calibration | None:
     """Measure calibration.
 
     Args:
         p_chosen: probability of the chosen story, NaN where missing; shape (n,).
         clusters: prompt of each pair; shape (n,).
+        training: of the agreement, see `litbench.metrics.intervals.clustered_mean`.
 
     Returns:
         The calibration, or None if no probability differs from one half.
     """
-    present = np.isfinite(p_chosen)
+    present = np.flatnonzero(np.isfinite(p_chosen))
     p, clusters = p_chosen[present], clusters[present]
     if len(p) == 0 or np.all(p == 0.5):
         return None
@@ -52,10 +55,11 @@ def calibration(p_chosen: np.ndarray, clusters: np.ndarray) -> Calibration | Non
     correct = np.where(p == 0.5, 0.5, (p > 0.5).astype(float))
     order = np.argsort(confidence, kind="stable")
     parts = np.array_split(order, max(1, min(_BINS, len(p) // _LEAST_PAIRS)))
-    table = [
-        (float(confidence[part].mean()), jackknife_interval(correct[part], clusters[part]))
-        for part in parts
-    ]
+    table = []
+    for part in parts:
+        trained = None if training is None else training.take(present[part])
+        interval = jackknife_interval(correct[part], clusters[part], trained)
+        table.append((float(confidence[part].mean()), interval))
     error = sum(
         len(part) * abs(mean - interval.mean)
         for part, (mean, interval) in zip(parts, table, strict=True)

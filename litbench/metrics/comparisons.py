@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from litbench.metrics.intervals import (
     LEVEL,
     ClusteredMean,
     Interval,
+    Training,
     clustered_mean,
     effective_clusters,
     interval_without_variance,
     jackknife_interval,
+    training_of_difference,
 )
+
+Trainings = Mapping[str, Training | None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,10 @@ def difference_interval(estimate: ClusteredMean, limit: float = 1.0) -> tuple[In
 
 
 def paired_difference(
-    credit: np.ndarray, reference: np.ndarray, clusters: Sequence[Any] | np.ndarray
+    credit: np.ndarray,
+    reference: np.ndarray,
+    clusters: Sequence[Any] | np.ndarray,
+    training: Training | None = None,
 ) -> tuple[Interval, float]:
     """Mean paired difference with a cluster-jackknife t interval and its two-sided p value.
 
@@ -68,8 +76,9 @@ def paired_difference(
         credit: per-pair credit of the rater, 0 to 1; shape (n,).
         reference: per-pair credit of the reference; shape (n,).
         clusters: prompt of each pair; shape (n,).
+        training: of the difference; see `litbench.metrics.intervals.clustered_mean`.
     """
-    return difference_interval(clustered_mean(credit - reference, clusters))
+    return difference_interval(clustered_mean(credit - reference, clusters, training))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -101,6 +110,7 @@ def compare_all(
     credits: Mapping[str, np.ndarray],
     reference: str | None,
     clusters: Sequence[Any] | np.ndarray,
+    trainings: Trainings = MappingProxyType({}),
 ) -> list[Comparison]:
     """Compare every rater with the reference, with Holm's correction for all comparisons.
 
@@ -108,11 +118,20 @@ def compare_all(
         credits: by rater, the credit of each pair; shape (n,) each.
         reference: a key of `credits`; None compares every two raters.
         clusters: prompt of each pair; shape (n,).
+        trainings: by rater, the training of its credits; raters without one are fixed.
     """
     pairs = list(itertools.combinations(credits, 2))
     if reference is not None:
         pairs = [(name, reference) for name in credits if name != reference]
-    results = [paired_difference(credits[one], credits[other], clusters) for one, other in pairs]
+    results = [
+        paired_difference(
+            credits[one],
+            credits[other],
+            clusters,
+            training_of_difference(trainings.get(one), trainings.get(other)),
+        )
+        for one, other in pairs
+    ]
     adjusted = holm([p for _, p in results])
     return [
         Comparison(one, other, interval, p, p_holm)
@@ -139,17 +158,25 @@ class Change:
 
 
 def compare_evaluations(
-    credits: Mapping[str, Mapping[str, np.ndarray]], clusters: Sequence[Any] | np.ndarray
+    credits: Mapping[str, Mapping[str, np.ndarray]],
+    clusters: Sequence[Any] | np.ndarray,
+    trainings: Mapping[str, Trainings],
 ) -> list[Change]:
     """Compare every rater of the first evaluation with its results in the other evaluations.
 
     `credits` has by evaluation and rater the credit of each pair, shape (n,), for the same pairs in
-    the same order; `clusters` has their prompts.
+    the same order, and `trainings` has their trainings; `clusters` has the prompts of the pairs.
     """
     reference, *others = credits
+
+    def difference(rater: str, other: str) -> tuple[Interval, float]:
+        after, before = credits[other][rater], credits[reference][rater]
+        trained = (trainings[name].get(rater) for name in (other, reference))
+        return paired_difference(after, before, clusters, training_of_difference(*trained))
+
     compared = [
-        (rater, other, paired_difference(credits[other][rater], before, clusters))
-        for rater, before in credits[reference].items()
+        (rater, other, difference(rater, other))
+        for rater in credits[reference]
         for other in others
         if rater in credits[other]
     ]
@@ -158,7 +185,8 @@ def compare_evaluations(
         compared, holm([p for _, _, (_, p) in compared]), strict=True
     ):
         before, after = (
-            jackknife_interval(credits[name][rater], clusters) for name in (reference, other)
+            jackknife_interval(credits[name][rater], clusters, trainings[name].get(rater))
+            for name in (reference, other)
         )
         changes.append(Change(rater, other, reference, before, after, *result, p_holm))
     return changes

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 LEVEL = 0.95
+# Variance of a mean over pairs that cross-validated models judge, relative to fixed models,
+# if training again without each prompt takes too long.
+TRAINED_VARIANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,80 @@ class ClusteredMean:
         return Interval(self.mean, low, high, self.n, self.clusters, self.effective_clusters)
 
 
+@dataclass(frozen=True)
+class Training:
+    """What cross-validated models add to the variance of a mean over the pairs that they judge.
+
+    Two prompts of different folds train the models that judge each other, so their verdicts are
+    correlated. Without signal, the sum of these correlations is a degenerate U-statistic of order
+    two, and its variance is twice that of the cluster jackknife with fixed models.
+
+    Attributes:
+        prompts: prompts that the models were trained on; shape (k,).
+        changes: change of each value if the models are trained without a prompt, averaged over
+            repeats; sparse array of shape (n, k). None if unknown: see `TRAINED_VARIANCE`.
+    """
+
+    prompts: tuple[Any, ...] = ()
+    changes: Any = None
+
+    def take(self, rows: np.ndarray | slice, factors: np.ndarray | float = 1.0) -> "Training":
+        """The training of some rows, given as numbers or a mask, with their values multiplied."""
+        if self.changes is None:
+            return self
+        factors = np.asarray(factors)[..., None]
+        return replace(self, changes=self.changes[rows].multiply(factors).tocsr())
+
+    def variance(self, plain: float, names: np.ndarray, shifts: np.ndarray, left: Any) -> float:
+        """The variance of a mean over pairs.
+
+        With J the cluster jackknife whose models are trained again without the prompt, it is
+        plain + (J - plain) / 3. Of a component of first order of the mean (Efron and Stein, 1981,
+        The jackknife estimate of variance), plain and J both have its variance; of the component
+        of second order without signal, plain has half of its variance and J twice.
+
+        Args:
+            plain: the jackknife with fixed models.
+            names: the clusters; shape (clusters,).
+            shifts: the mean without each cluster minus the mean; shape (clusters,).
+            left: number of pairs without each cluster; shape (clusters,).
+        """
+        if self.changes is None:
+            return TRAINED_VARIANCE * plain
+        rows = {
+            name: (shift, n) for name, shift, n in zip(names.tolist(), shifts, left, strict=True)
+        }
+        everything = (0.0, self.changes.shape[0])
+        totals = dict(zip(self.prompts, np.asarray(self.changes.sum(axis=0)).ravel(), strict=True))
+        retrained = []
+        for prompt in {*rows, *totals}:
+            shift, n = rows.get(prompt, everything)
+            retrained.append(shift + totals.get(prompt, 0.0) / n)
+        count = len(retrained)
+        jackknife = (count - 1) / count * float(np.sum(np.square(retrained)))
+        return plain + max(jackknife - plain, 0.0) / 3
+
+
+def training_of_difference(first: Training | None, second: Training | None) -> Training | None:
+    """The training of the first value of each pair minus the second; None if both are."""
+    terms = [(term, sign) for term, sign in ((first, 1), (second, -1)) if term is not None]
+    if not terms:
+        return None
+    if any(term.changes is None for term, _ in terms):
+        return Training()
+    from scipy import sparse  # noqa: PLC0415
+
+    prompts = tuple(sorted({prompt for term, _ in terms for prompt in term.prompts}))
+    column = {prompt: index for index, prompt in enumerate(prompts)}
+    changes: Any = 0
+    for term, sign in terms:
+        entries = term.changes.tocoo()
+        columns = np.array([column[prompt] for prompt in term.prompts], int)[entries.col]
+        at, shape = (entries.row, columns), (entries.shape[0], len(prompts))
+        changes = sparse.csr_array((sign * entries.data, at), shape) + changes
+    return Training(prompts, changes)
+
+
 def effective_clusters(sizes: np.ndarray) -> float:
     """Effective number of clusters of equal size: (sum n)^2 / sum n^2.
 
@@ -99,7 +176,9 @@ def effective_clusters(sizes: np.ndarray) -> float:
     return total**2 / float(np.sum(np.square(sizes, dtype=float))) if total else 0.0
 
 
-def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> ClusteredMean:
+def clustered_mean(
+    values: np.ndarray, clusters: Sequence[Any] | np.ndarray, training: Training | None = None
+) -> ClusteredMean:
     """Mean over pairs with its cluster-jackknife standard error.
 
     The variance is CV3 (MacKinnon, Nielsen and Webb, 2023, Cluster-robust inference: A guide to
@@ -113,12 +192,14 @@ def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
         values: one number per pair; shape (n,).
         clusters: the prompt of each pair, shape (n,); or its clusters, shape (n, clusters per
             pair), where a cluster that is named twice counts once.
+        training: of values whose models were trained on other prompts among the clusters; None if
+            no model was, as for a held-out test set or a judge.
     """
     n = len(values)
     if n == 0:
         return ClusteredMean(math.nan, math.nan, 0, 0, 0.0)
-    names = np.asarray(clusters)
-    of_pair = np.sort(np.unique(names, return_inverse=True)[1].reshape(n, -1), axis=1)
+    names, numbers = np.unique(np.asarray(clusters), return_inverse=True)
+    of_pair = np.sort(numbers.reshape(n, -1), axis=1)
     # A pair of two texts by one writer belongs to that writer once.
     is_first = np.diff(of_pair, axis=1, prepend=-1) != 0
     pair, _ = np.nonzero(is_first)
@@ -129,8 +210,11 @@ def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
     mean = total / n
     if sizes.max() == n:
         return ClusteredMean(mean, math.nan, n, count, effective)
-    without = (total - sums) / (n - sizes)
-    error = math.sqrt((count - 1) / count * float(np.sum((without - mean) ** 2)))
+    shifts = (total - sums) / (n - sizes) - mean
+    variance = (count - 1) / count * float(np.sum(shifts**2))
+    if training is not None:
+        variance = training.variance(variance, names, shifts, n - sizes)
+    error = math.sqrt(variance)
     # A variance of zero is not exactly zero after rounding.
     return ClusteredMean(mean, error if error > 1e-12 else 0.0, n, count, effective)
 
@@ -148,7 +232,9 @@ def interval_without_variance(estimate: ClusteredMean, limits: tuple[float, floa
     return estimate.interval(mean - unseen * (mean - limits[0]), mean + unseen * (limits[1] - mean))
 
 
-def jackknife_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> Interval:
+def jackknife_interval(
+    values: np.ndarray, clusters: Sequence[Any] | np.ndarray, training: Training | None = None
+) -> Interval:
     """Interval of a share: cluster jackknife with a t quantile, on the logit scale.
 
     The logit, common for shares in surveys (Korn and Graubard, 1998), keeps the bounds between 0
@@ -159,11 +245,12 @@ def jackknife_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray)
     Args:
         values: one number from 0 to 1 per pair; shape (n,).
         clusters: the prompt of each pair; shape (n,).
+        training: see `clustered_mean`.
 
     Returns:
         The interval; its bounds are NaN with fewer than two prompts.
     """
-    return _share_interval(clustered_mean(values, clusters))
+    return _share_interval(clustered_mean(values, clusters, training))
 
 
 def two_way_mean(
@@ -234,16 +321,20 @@ def _share_interval(estimate: ClusteredMean) -> Interval:
 
     if math.isnan(estimate.error):
         return estimate.interval(math.nan, math.nan)
-    if estimate.error == 0:
-        return interval_without_variance(estimate, (0.0, 1.0))
     mean = estimate.mean
+    # Training may give a mean of 0 or 1 an error, but the logit of such a mean is infinite.
+    if estimate.error == 0 or mean in (0, 1):
+        return interval_without_variance(estimate, (0.0, 1.0))
     half = _t_quantile(estimate.freedom) * estimate.error / (mean * (1 - mean))
     low, high = special.expit(special.logit(mean) + np.array([-half, half]))
     return estimate.interval(float(low), float(high))
 
 
 def ratio_interval(
-    above: np.ndarray, below: np.ndarray, clusters: Sequence[Any] | np.ndarray
+    above: np.ndarray,
+    below: np.ndarray,
+    clusters: Sequence[Any] | np.ndarray,
+    training: Training | None = None,
 ) -> Interval:
     """Interval of a ratio of two means of the same rows, by Fieller's theorem (1954).
 
@@ -254,11 +345,12 @@ def ratio_interval(
         above: shape (n,).
         below: shape (n,).
         clusters: the prompt of each row; shape (n,).
+        training: of `above`, see `clustered_mean`.
     """
-    first, second = clustered_mean(above, clusters), clustered_mean(below, clusters)
+    first, second = clustered_mean(above, clusters, training), clustered_mean(below, clusters)
     ratio = first.mean / second.mean if second.mean else math.nan
     # The variance of a sum has the covariance in it.
-    both = clustered_mean(above + below, clusters).error ** 2
+    both = clustered_mean(above + below, clusters, training).error ** 2
     covariance = (both - first.error**2 - second.error**2) / 2
     t = _t_quantile(second.freedom)
     a = second.mean**2 - t**2 * second.error**2

@@ -19,7 +19,7 @@ from litbench.metrics.agreement import (
 )
 from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import Interval
 from litbench.records import connected_prompts
 
 # The reference where the longer story is right in exactly half of the pairs.
@@ -158,22 +158,24 @@ def leaderboard(
     clusters, differences = np.array(connected_prompts(pairs)), length_differences(pairs)
     gaps, longer, shorter = np.abs(differences), differences > 0, differences < 0
     name, credits = reference_credits(all_scores, pairs, reference)
-    comparisons = {one.rater: one for one in compare_all(credits, name, clusters)}
+    trainings = {scores.rater: scores.training for scores in all_scores}
+    comparisons = {one.rater: one for one in compare_all(credits, name, clusters, trainings)}
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
-        keys = connected_prompts(before_symmetry)
+        keys = np.array(connected_prompts(before_symmetry))
         for scores in pair_scores(verdicts, before_symmetry):
-            wider[scores.rater] = jackknife_interval(scores.credit, keys)
+            wider[scores.rater] = scores.interval(scores.credit, keys)
     sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]
     stories = len({key for side in sides for key in zip(clusters, side, strict=True)})
     effort_of = efforts(verdicts, pairs)
     rows = []
 
-    def interval(values: np.ndarray) -> Interval | None:
-        known = np.isfinite(values)
-        return jackknife_interval(values[known], clusters[known]) if known.any() else None
-
     for scores in all_scores:
+
+        def interval(values: np.ndarray, scores: PairScores = scores) -> Interval | None:
+            rows = np.flatnonzero(np.isfinite(values))
+            return scores.interval(values, clusters, rows) if len(rows) else None
+
         ordered = bool(np.isfinite(scores.first_wins).any())
         complete = bool(np.isfinite(scores.both_orders).all())
         seconds = (
@@ -183,7 +185,7 @@ def leaderboard(
         repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
         times = max(len(repeats), 1)
         by_gap = [
-            (float(low), float(high), jackknife_interval(scores.credit[inside], clusters[inside]))
+            (float(low), float(high), scores.interval(scores.credit, clusters, inside))
             for low, high in _GAPS
             if (inside := (gaps >= low) & (gaps < high)).sum() >= 10
         ]
@@ -192,7 +194,7 @@ def leaderboard(
             LeaderboardRow(
                 rater=scores.rater,
                 kind=scores.kind,
-                agreement=jackknife_interval(scores.credit, clusters),
+                agreement=scores.interval(scores.credit, clusters),
                 pooled_agreement=interval(scores.pooled_credit) if ordered else None,
                 both_orders=None if complete else interval(scores.both_orders),
                 coverage=float(scores.judged.mean()),
@@ -201,10 +203,10 @@ def leaderboard(
                 consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
                 **effort_of[scores.rater],
-                chosen_longer=jackknife_interval(scores.credit[longer], clusters[longer]),
-                chosen_shorter=jackknife_interval(scores.credit[shorter], clusters[shorter]),
+                chosen_longer=scores.interval(scores.credit, clusters, longer),
+                chosen_shorter=scores.interval(scores.credit, clusters, shorter),
                 by_gap=by_gap,
-                calibration=calibration(scores.p_chosen, clusters),
+                calibration=calibration(scores.p_chosen, clusters, scores.training),
                 comparison=comparisons.get(scores.rater),
                 repeats=repeats,
                 seconds=seconds,

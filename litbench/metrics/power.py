@@ -15,13 +15,19 @@ prompts never reduce it below r / G.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from litbench.errors import ConfigError
-from litbench.metrics.intervals import clustered_mean, effective_clusters
+from litbench.metrics.intervals import (
+    Training,
+    clustered_mean,
+    effective_clusters,
+    training_of_difference,
+)
 
 # `needed` returns None above this number.
 _MOST = 10**9
@@ -234,14 +240,16 @@ def plan(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, floa
     }
 
 
-def intra_prompt_correlation(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> float:
+def intra_prompt_correlation(
+    values: np.ndarray, clusters: Sequence[Any] | np.ndarray, training: Training | None = None
+) -> float:
     """The correlation within prompts that explains the jackknife's standard error of the mean.
 
     `values` and `clusters` (the prompts) are per pair. The result is at most 1, and below 0 if
     pairs of one prompt are less alike than by chance. It is NaN with one pair in each prompt, with
-    fewer than two prompts, or if all values are equal.
+    fewer than two prompts, or if all values are equal. For `training` see `clustered_mean`.
     """
-    estimate = clustered_mean(values, clusters)
+    estimate = clustered_mean(values, clusters, training)
     variance = float(np.var(values)) if len(values) else 0.0
     if variance < 1e-12 or math.isnan(estimate.error) or estimate.n == estimate.clusters:
         return math.nan
@@ -250,7 +258,10 @@ def intra_prompt_correlation(values: np.ndarray, clusters: Sequence[Any] | np.nd
 
 
 def measure(
-    credits: Mapping[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
+    credits: Mapping[str, np.ndarray],
+    reference: str,
+    clusters: Sequence[Any] | np.ndarray,
+    trainings: Mapping[str, Training | None] = MappingProxyType({}),
 ) -> dict[str, Case]:
     """The comparisons of an evaluation as cases, taking the observed effects as the true ones.
 
@@ -259,6 +270,7 @@ def measure(
         reference: a key of `credits`; if its credit of every pair is 1/2, it is chance, and the
             cases are those of one rater.
         clusters: prompt of each pair; shape (n,).
+        trainings: by rater, the training of its credits; raters without one are fixed.
 
     Returns:
         Cases by the names of both raters, without raters that never differ from the reference. An
@@ -273,7 +285,8 @@ def measure(
         # With many ties the mean square may be below the difference, which `Case` does not support.
         is_possible = mean < 1 if is_chance else abs(float(np.mean(credit - base))) <= square
         if square > 0 and is_possible:
-            within = intra_prompt_correlation(credit - base, clusters)
+            training = training_of_difference(trainings.get(name), trainings.get(reference))
+            within = intra_prompt_correlation(credit - base, clusters, training)
             cases[f"{name} - {reference}"] = Case(
                 agreement=mean,
                 reference=None if is_chance else float(base.mean()),

@@ -15,15 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import DataError
-from litbench.models.linear_preference import fit_to_pairs
-from litbench.raters import ScoreRater, blind, training_prompts_of
-from litbench.records import PAIRS
+from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
+from litbench.raters import blind, training_prompts_of
+from litbench.records import PAIRS, connected_prompts, pair_weights
 from litbench.tables import read_table
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
 _WORD = rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’][^\W{_UNSPACED}]+)*"
 # Words of fewer training stories are left out.
 _MIN_STORIES = 2
+# With more training stories, training again without each prompt takes too long.
+_MAX_STORIES_TO_LEAVE_OUT = 1_500
 
 
 @dataclass
@@ -63,7 +65,7 @@ class PairsOptions(BagOfWordsOptions):
 
 
 @dataclass
-class BagOfWords(ScoreRater):
+class BagOfWords(LinearRater):
     """Bradley-Terry on tf-idf vectors: reward = coefficients . vector.
 
     Attributes:
@@ -81,10 +83,14 @@ class BagOfWords(ScoreRater):
     kind: str = "bag_of_words"
     gives_probability = True
 
+    def vectors(self, prompts: Sequence[str], stories: Sequence[str]) -> Any:
+        """Tf-idf vectors; sparse, shape (n, words)."""
+        del prompts
+        return self.vectorizer.transform(stories)
+
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
-        del prompts
-        rewards: np.ndarray = self.vectorizer.transform(stories) @ self.coefficients
+        rewards: np.ndarray = self.vectors(prompts, stories) @ self.coefficients
         return rewards
 
     def training_prompts(self) -> frozenset[str]:
@@ -135,7 +141,21 @@ def fit_bag_of_words(
     stories = sorted({story for pair in blinded for story in (pair.first, pair.second)})
     vectorizer, vectors = word_vectors(stories)
     row_of = {story: row for row, story in enumerate(stories)}
-    sides = ([row_of[getattr(p, side)] for p in blinded] for side in ("first", "second"))
-    first, second = (vectors[rows] for rows in sides)
-    c, coefficients = fit_to_pairs(pairs, first - second, first_chosen, options.c)
-    return BagOfWords(name, vectorizer, coefficients, c, training_prompts_of(pairs))
+    first, second = ([row_of[getattr(p, side)] for p in blinded] for side in ("first", "second"))
+    c, coefficients = fit_to_pairs(pairs, vectors[first] - vectors[second], first_chosen, options.c)
+    model = BagOfWords(name, vectorizer, coefficients, c, training_prompts_of(pairs))
+
+    def without_each() -> tuple[list[str], np.ndarray]:
+        # The coefficients are a weighted sum of story vectors. With the Cholesky factor of the
+        # stories' inner products as their vectors, there are as many columns as stories.
+        inner = (vectors @ vectors.T).toarray() + 1e-9 * np.eye(len(stories))
+        factor = np.linalg.cholesky(inner)
+        reduced = np.linalg.solve(factor, vectors @ coefficients)
+        differences = factor[first] - factor[second]
+        prompts, weights = connected_prompts(pairs), pair_weights(pairs)
+        names, without = leave_out_each(differences, first_chosen, prompts, c, reduced, weights)
+        return names, (vectors.T @ np.linalg.solve(factor.T, without.T)).T
+
+    if len(stories) <= _MAX_STORIES_TO_LEAVE_OUT:
+        model.without_each = without_each
+    return model

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.models.linear_preference import fit_to_pairs
+from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.models.record import FeaturesRecord, read_record
-from litbench.raters import (
-    ScoreRater,
-    blind,
-    quantiles_of,
-    training_prompts_of,
-)
+from litbench.raters import blind, quantiles_of, training_prompts_of
+from litbench.records import connected_prompts, pair_weights
 from litbench.store import versions, write_sealed
 from litbench.text import count_words, digest
 
@@ -175,7 +172,7 @@ class FeatureOptions:
 
 
 @dataclass
-class FeatureModel(ScoreRater):
+class FeatureModel(LinearRater):
     """Bradley-Terry on surface features: reward = coefficients . (features - mean) / scale.
 
     Attributes:
@@ -203,11 +200,15 @@ class FeatureModel(ScoreRater):
     )
     gives_probability = True
 
+    def vectors(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """Standardised features; float64, shape (n, features)."""
+        columns = [FEATURES.index(name) for name in self.names]
+        vectors: np.ndarray = (self.matrix(prompts, stories)[:, columns] - self.mean) / self.scale
+        return vectors
+
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
-        columns = [FEATURES.index(name) for name in self.names]
-        features = self.matrix(prompts, stories)[:, columns]
-        terms = ((features - self.mean) / self.scale) * self.coefficients
+        terms = self.vectors(prompts, stories) * self.coefficients
         # The order of numpy's summation depends on memory layout and batch size; fsum rounds once,
         # so a story's reward does not depend on the batch.
         return np.array([math.fsum(row) for row in terms.tolist()], dtype=np.float64)
@@ -301,10 +302,15 @@ def fit_features(
     standard = (features - mean) / scale
     first = standard[[index[p.prompt, p.first] for p in blinded]]
     second = standard[[index[p.prompt, p.second] for p in blinded]]
-    strength, coefficients = fit_to_pairs(pairs, first - second, chosen_first, options.c)
+    differences = first - second
+    strength, coefficients = fit_to_pairs(pairs, differences, chosen_first, options.c)
     prompts = training_prompts_of(pairs)
     model = FeatureModel(name, names, mean, scale, coefficients, strength, prompts, matrix=matrix)
     model.reward_quantiles = quantiles_of(standard @ coefficients)
+    groups, weights = connected_prompts(pairs), pair_weights(pairs)
+    model.without_each = partial(
+        leave_out_each, differences, chosen_first, groups, strength, coefficients, weights
+    )
     return model
 
 

@@ -5,7 +5,7 @@ Logistic regression without intercept, which is the Bradley-Terry model with a l
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError
+from litbench.raters import BlindPair, ScoreRater
 from litbench.records import connected_prompts, pair_weights
 
 _FOLDS = 5
+_PAIRS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,86 @@ class LinearPreference:
         terms = differences / self.scale * self.coefficients
         # fsum does not depend on the batch, and gives opposite sums for opposite rows.
         return np.array([math.fsum(row) for row in terms.tolist()], dtype=np.float64)
+
+
+class LinearRater(ScoreRater):
+    """A rater whose reward is vector . coefficients, plus a constant.
+
+    Subclasses define `vectors`.
+
+    Attributes:
+        coefficients: float64, shape (columns,).
+        without_each: returns the training prompts, shape (k,), and the coefficients of the model
+            that is trained without each of them, shape (k, columns); None if that takes too long.
+    """
+
+    coefficients: np.ndarray
+    without_each: Callable[[], tuple[Sequence[str], np.ndarray]] | None = None
+
+    def vectors(self, prompts: Sequence[str], stories: Sequence[str]) -> Any:
+        """Return the vectors of stories; shape (n, columns), may be sparse."""
+        raise NotImplementedError
+
+    def flipped_by(self, pairs: Sequence[BlindPair]) -> list[list[str]] | None:
+        """See `litbench.raters.Rater.flipped_by`."""
+        if self.without_each is None:
+            return None
+        names, coefficients = self.without_each()
+        flipped = []
+        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+            part = pairs[start : start + _PAIRS_AT_ONCE]
+            prompts = [pair.prompt for pair in part]
+            first, second = (
+                self.vectors(prompts, [getattr(pair, side) for pair in part])
+                for side in ("first", "second")
+            )
+            differences = first - second
+            margins = differences @ self.coefficients
+            is_flipped = (differences @ coefficients.T) * margins[:, None] < 0
+            flipped += [np.array(names)[row].tolist() for row in is_flipped]
+        return flipped
+
+
+def leave_out_each(
+    differences: np.ndarray,
+    first_chosen: np.ndarray,
+    prompts: Sequence[str],
+    c: float,
+    coefficients: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> tuple[list[str], np.ndarray]:
+    """Coefficients of `logistic` without the pairs of each prompt, with the same strength.
+
+    They are those of one Newton step (Pregibon, 1981, Logistic regression diagnostics).
+
+    Args:
+        differences: first side minus second side, scaled; shape (n, columns), not sparse.
+        first_chosen: see `choose_strength`.
+        prompts: prompt of each row; shape (n,).
+        c: inverse strength of the penalty.
+        coefficients: the fitted coefficients; shape (columns,).
+        weights: weights of the rows; 1 by default.
+
+    Returns:
+        The distinct prompts, shape (k,), and the coefficients, shape (k, columns).
+    """
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+
+    names, group = np.unique(np.asarray(prompts), return_inverse=True)
+    signed = differences * np.where(first_chosen, 1.0, -1.0)[:, None]
+    wrong = 1 / (1 + np.exp(np.clip(signed @ coefficients, -700, 700)))
+    pull = wrong if weights is None else weights * wrong
+    curvature = pull * (1 - wrong)
+    without = np.tile(coefficients, (len(names), 1))
+    with threadpool_limits(1, "blas"):
+        hessian = signed.T @ (curvature[:, None] * signed) + np.eye(len(coefficients)) / c
+        reach = np.linalg.solve(hessian, signed.T).T
+        for index in range(len(names)):
+            rows = np.flatnonzero(group == index)
+            # Removing few rows from the Hessian: Woodbury's identity.
+            mutual = np.eye(len(rows)) - curvature[rows, None] * (reach[rows] @ signed[rows].T)
+            without[index] -= np.linalg.solve(mutual, pull[rows]) @ reach[rows]
+    return names.tolist(), without
 
 
 def fit_linear_preference(
