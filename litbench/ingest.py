@@ -571,11 +571,14 @@ END;
 # By kind of column: the macro that converts a text, the SQL type, and the reason if it fails.
 _KINDS = {
     "text": ("", "VARCHAR", "not text"),
+    "messages": ("", "VARCHAR", "not text"),
     "integer": ("as_whole", "BIGINT", "not a whole number"),
     "number": ("as_number", "DOUBLE", "not a finite number"),
     "time": ("as_time", "BIGINT", "not a time (Unix seconds, ISO 8601, a year or a day)"),
     "score": ("as_score", "DOUBLE", "not a number"),
 }
+# The start of a conversation, or of the parts of a message, as JSON or as Python prints it.
+_MESSAGES = r"""^\s*(\[\s*)?\{\s*['"](role|from|content|value|type)['"]\s*:\s*['"]"""
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
 
@@ -601,6 +604,8 @@ def _database() -> duckdb.DuckDBPyConnection:
 def _converted(value: str, given: str, kind: str) -> str:
     """Return SQL that converts a value of an SQL type to a kind of column; null if it cannot."""
     text = "NULL::VARCHAR"
+    if kind == "messages":
+        return f"({_extra(value, given)})::VARCHAR"
     if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
         return f"trunc(epoch(TRY_CAST({value} AS TIMESTAMP)))"
     if given in _WHOLE:
@@ -760,6 +765,9 @@ def _query(
             flag(name, "null", f"{value} IS NULL")
         if column.is_story:
             flag(name, NO_TEXT, f"regexp_full_match({converted}, {_literal(EMPTY)})")
+        if column.required and column.kind == "text":
+            is_list = f"regexp_matches({converted}, {_literal(_MESSAGES)})"
+            flag(name, "a list of messages, not a text", is_list, shown)
         if column.kind == "time":
             future = f"{converted} > {int(time.time()) + 86_400}"
             flag(name, "in the future", future, shown)

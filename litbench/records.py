@@ -17,7 +17,8 @@ from litbench.errors import DataError
 from litbench.text import prompt_key
 
 # A score is a whole number (votes) or any number (ratings).
-Kind = Literal["text", "integer", "number", "time", "score"]
+# Messages are text, or JSON text of lists and objects.
+Kind = Literal["text", "messages", "integer", "number", "time", "score"]
 
 # Such as author, chosen_author, author_fullname, username, userId; not author_flair_text.
 _ACCOUNT = re.compile(
@@ -28,6 +29,7 @@ _ACCOUNT = re.compile(
 
 ARROW_TYPES = {
     "text": pa.large_string(),
+    "messages": pa.large_string(),
     "integer": pa.int64(),
     "number": pa.float64(),
     "time": pa.int64(),

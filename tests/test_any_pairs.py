@@ -39,7 +39,9 @@ def forms(prompt):
         "whole conversations": {
             side: [user(prompt), *messages] for side, messages in turns.items()
         },
-        "implicit prompt": {side: f"{prompt} {text}" for side, text in texts.items()},
+        "dialogues": {
+            side: f"\n\nHuman: {prompt}\n\nAssistant: {text}" for side, text in texts.items()
+        },
     }
 
 

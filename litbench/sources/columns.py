@@ -1,5 +1,6 @@
 """Columns of foreign files: which one is the prompt, the story, the score, the chosen story, ..."""
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,21 @@ from litbench.records import Schema
 
 # Value of a key whose column is to be found by its name.
 GUESS = "guess"
+_TEXTS = "text story response answer completion output content message messages conversation reply"
+
+
+def _names_of_side(words: str) -> str:
+    """Return names such as "chosen", "chosen_text" and "text_chosen"."""
+    nouns = _TEXTS.split()
+    names = ((word, *(f"{word}_{n} {n}_{word}" for n in nouns)) for word in words.split())
+    return " ".join(itertools.chain(*names))
+
+
 # Names that are recognised, most specific first; case and punctuation are ignored.
 _NAMES = {
     "prompt": "prompt prompt_text writing_prompt wp_prompt post_title link_title submission_title "
-    "title headline heading question instruction task topic",
+    "title headline heading question instruction task topic query conversations conversation "
+    "messages context history input",
     "text": "text story story_text body comment_body comment comment_text selftext response "
     "response_text completion content output answer",
     "score": "score ups upvotes net_votes votes vote_count likes like_count num_likes points karma "
@@ -26,10 +38,9 @@ _NAMES = {
     "date_posted datetime published published_at",
     "story_id": "story_id comment_id id",
     "prompt_id": "prompt_id link_id thread_id",
-    "chosen": "chosen chosen_text chosen_story story_chosen chosen_response preferred winner "
-    "better",
-    "rejected": "rejected rejected_text rejected_story story_rejected rejected_response "
-    "dispreferred loser worse",
+    "chosen": _names_of_side("chosen preferred winner winning better accepted") + " response_j",
+    "rejected": _names_of_side("rejected dispreferred non_preferred loser losing worse")
+    + " response_k",
 }
 
 
@@ -70,8 +81,9 @@ def first_rows(
 
 def guess_column(name: str, columns: Iterable[str]) -> str | None:
     """Return the column with the first of the known names of `name`; None if there is none."""
-    plain = {re.sub(r"\W+", "_", column.strip().lower()): column for column in columns}
-    return next((plain[known] for known in _NAMES[name].split() if known in plain), None)
+    bare = {re.sub(r"[\W_]+", "", column.lower()): column for column in columns}
+    known = (known.replace("_", "") for known in _NAMES[name].split())
+    return next((bare[key] for key in known if key in bare), None)
 
 
 def find_columns(
@@ -101,6 +113,8 @@ def find_columns(
     found = {name: guess(name) if origin == GUESS else origin for name, origin in given.items()}
     if missing := [name for name in required if found[name] is None]:
         advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
+        if "chosen" in missing:
+            advice += "; two texts with a label are read by litbench data import_pairs"
         raise DataError(
             f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
             f"columns are {', '.join(columns)}: {advice}"

@@ -4,11 +4,9 @@
 `import_pairs` turns published pairs into a pairs table.
 """
 
-import itertools
-import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,21 +24,24 @@ from litbench.records import (
     PAIRS,
     STORIES,
     Column,
+    Kind,
     Schema,
     check_prompt_ids,
+    is_text,
     pair_id,
     prompt_keys,
     stored_type,
 )
 from litbench.sources.columns import GUESS, find_columns, first_rows
+from litbench.sources.messages import Message, read_messages
 from litbench.store import Artifact
 from litbench.tables import read_table, write_table
 from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
 SIDES = ("chosen", "rejected")
-# The last turn of a dialogue in one text, as in the HH data.
-_TURN = "\n\nAssistant:"
+# First values of a column that tell whether it has conversations.
+_FORM_ROWS = 1_000
 # Optional columns of each of the two stories of a row.
 PER_SIDE = (
     Column("story_id", "text", "unique name of the story"),
@@ -56,12 +57,15 @@ OF_PAIR = (
 )
 
 
-def two_texts(first: str, second: str, *more: Column) -> Schema:
-    """Return the schema of rows with a prompt and two texts."""
+def two_texts(
+    first: str, second: str, *more: Column, conversations: Collection[str] = ()
+) -> Schema:
+    """Return the schema of rows with a prompt and two texts, some of which are conversations."""
     sides = (first, second)
+    kinds: dict[str, Kind] = dict.fromkeys(conversations, "messages")
     columns = (
-        Column("prompt", "text", "the prompt's text", required=True),
-        *(Column(side, "text", f"the {side} story's text", required=True) for side in sides),
+        Column("prompt", kinds.get("prompt", "text"), "the prompt's text"),
+        *(Column(s, kinds.get(s, "text"), f"the {s} story's text", required=True) for s in sides),
         Column("prompt_id", "text", "the prompt both stories answer"),
         *(Column(f"{s}_{c.name}", c.kind, c.about) for c in PER_SIDE for s in sides),
         *more,
@@ -71,29 +75,99 @@ def two_texts(first: str, second: str, *more: Column) -> Schema:
     return Schema("texts", columns, key=("prompt", *sides, *(column.name for column in more)))
 
 
-def conversation_columns(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return `columns` with SQL (DuckDB) that takes prompt, chosen and rejected from messages."""
+def read_texts(
+    source: str | Path,
+    sides: tuple[str, str],
+    columns: Mapping[str, str],
+    rejected_rows: RejectedRows,
+    more: Sequence[Column] = (),
+    where: str | None = None,
+    encoding: str | None = None,
+) -> pa.Table:
+    """Read the prompt and the two texts of each row.
 
-    def messages(column: str) -> str:
-        return (
-            f"""from_json(CAST({column} AS JSON), '[{{"role":"VARCHAR","content":"VARCHAR"}}]')"""
-        )
+    The form is that of the table: a column has conversations if most of its first rows do, see
+    `litbench.sources.messages`. The story is then the last message, and a prompt all messages. If
+    no row has a prompt, the earlier messages of both stories are the prompt; texts that are no
+    conversations have none, which is said on stderr.
 
-    def joined(messages: str) -> str:
-        texts = f"list_transform({messages}, lambda message: message.content)"
-        return f"nullif(array_to_string({texts}, chr(10) || chr(10)), '')"
+    Returns:
+        Table of the schema `two_texts`, with the column `ROW` and extra columns.
 
-    sides = {side: messages(columns.get(side, side)) for side in SIDES}
-    if prompt := columns.get("prompt"):
-        is_list = f"json_type(TRY_CAST({prompt} AS JSON)) = 'ARRAY'"
-        text = (
-            f"CASE WHEN {is_list} THEN {joined(messages(prompt))} ELSE to_json({prompt})->>'$' END"
-        )
+    Raises:
+        DataError: no row can be used, or as `read_foreign`.
+    """
+    first = first_rows(source, where, encoding)
+    names = [name for name in ("prompt", *sides) if columns.get(name, name) in first.column_names]
+    conversations = [name for name in names if _is_conversation(first[columns.get(name, name)])]
+    texts = read_foreign(
+        source,
+        two_texts(*sides, *more, conversations=conversations),
+        columns=columns,
+        rejected_rows=rejected_rows,
+        where=where,
+        encoding=encoding,
+        numbered=True,
+    )
+    has_prompts = pc.any(pc.not_equal(pc.fill_null(texts["prompt"], ""), "")).as_py()
+    for name in conversations:
+        texts = _take_messages(texts, name, str(source), rejected_rows)
+    if not has_prompts and set(sides) <= set(conversations):
+        before, other = (texts[f"(before {side})"] for side in sides)
+        texts = _with_column(texts, "prompt", before)
+        differ = pc.not_equal(before, other)
+        reason = "the conversations differ before their last messages"
+        texts = rejected_rows.reject(texts, differ, str(source), "prompt", reason)
+    texts = _with_column(texts, "prompt", pc.fill_null(texts["prompt"], ""))
+    no_prompt = pc.equal(texts["prompt"], "")
+    if pc.all(no_prompt, min_count=1).as_py():
+        print(f"{source}: the pairs have no prompts", file=sys.stderr)
     else:
-        first, second = (f"{of_side}[:-2]" for of_side in sides.values())
-        text = f"CASE WHEN {first} = {second} THEN {joined(first)} END"
-    stories = {side: f"{of_side}[-1].content" for side, of_side in sides.items()}
-    return {**columns, **stories, "prompt": text}
+        texts = rejected_rows.reject(texts, no_prompt, str(source), "prompt", "no text")
+    if not texts.num_rows:
+        raise DataError(f"{source}: no pair is left ({rejected_rows.counts()}): check the columns")
+    return texts.select([name for name in texts.column_names if not name.startswith("(before ")])
+
+
+def _is_conversation(column: pa.ChunkedArray) -> bool:
+    """Whether most of a column's first values are conversations."""
+    texts = column.drop_null()[:_FORM_ROWS].to_pylist() if is_text(column.type) else []
+    return 2 * sum(read_messages(text) is not None for text in texts) > len(texts)
+
+
+def _take_messages(texts: pa.Table, name: str, file: str, rejected_rows: RejectedRows) -> pa.Table:
+    """Replace the conversations of a column by their text.
+
+    That of a prompt is all its messages. That of a story is the last message, and the earlier ones
+    become the column "(before NAME)".
+    """
+
+    def joined(messages: Sequence[Message]) -> str:
+        return "\n\n".join(message.content for message in messages if message.content)
+
+    before, contents = list[str](), list[str | None]()
+    for text in texts[name].to_pylist():
+        messages = read_messages(text or "") or []
+        before.append(joined(messages[:-1]))
+        if name == "prompt":
+            contents.append(joined(messages) if messages or text is None else None)
+        else:
+            is_story = messages and messages[-1].role not in ("user", "system")
+            contents.append(messages[-1].content if is_story else None)
+    texts = _with_column(texts, name, _texts(contents))
+    texts = _with_column(texts, f"(before {name})", _texts(before))
+    reason = "not messages" if name == "prompt" else "not messages that end with a story"
+    return rejected_rows.reject(texts, pc.is_null(texts[name]), file, name, reason)
+
+
+def _texts(values: Sequence[str | None]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, pa.large_string())])
+
+
+def _with_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    if name not in table.column_names:
+        return table.append_column(name, values)
+    return table.set_column(table.column_names.index(name), name, values)
 
 
 def name_pairs(texts: pa.Table) -> pa.Table:
@@ -158,14 +232,12 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
 def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None) -> pa.Table:
     """Read a pairs table of LitBench, or pairs from elsewhere.
 
-    Pairs from elsewhere need a chosen and a rejected text; as in trl, both texts may be
-    conversations, and without a column of prompts the prompt is what both texts start with. Either
-    every pair has a prompt or none has, which is said on stderr. What the pairs lack is filled in:
-    ids by hash, split "all", label source "people", numbers of words. Rows that cannot be used are
-    counted on stderr.
+    Pairs from elsewhere need a chosen and a rejected text, in a form that `read_texts` reads. Every
+    pair has a prompt, or none has. What the pairs lack is filled in: ids by hash, split "all",
+    label source "people", numbers of words. Rows that cannot be used are counted on stderr.
 
     Args:
-        source: Parquet, JSONL, CSV, TSV, a folder saved by `datasets`, or a name on the Hub.
+        source: any source of `litbench.ingest.read_foreign`.
         columns: columns of `source` that are the prompt, chosen and rejected; others are guessed.
 
     Returns:
@@ -177,23 +249,8 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     if not columns and is_pairs_table(source):
         return read_table(Path(source), PAIRS)
     rejected_rows = RejectedRows()
-    first = first_rows(source)
-    origins = _find_texts(source, first, columns or {}, SIDES)
-    if _are_conversations(first, origins):
-        origins = conversation_columns(origins)
-    else:
-        quoted = origins.get("prompt", "").replace('"', '""')
-        origins["prompt"] = f"""coalesce("{quoted}", '')""" if quoted else "''"
-    texts = read_foreign(
-        source, two_texts(*SIDES), columns=origins, rejected_rows=rejected_rows, numbered=True
-    )
-    if origins["prompt"] == "''":
-        texts = _with_implicit_prompts(texts)
-    no_prompt = pc.equal(texts["prompt"], "")
-    if pc.all(no_prompt).as_py():
-        print(f"{source}: the pairs have no prompts", file=sys.stderr)
-    else:
-        texts = rejected_rows.reject(texts, no_prompt, str(source), "prompt", "no text")
+    origins = _find_texts(source, first_rows(source).column_names, columns or {}, SIDES)
+    texts = read_texts(source, SIDES, origins, rejected_rows)
     texts = _with_two_texts(texts, str(source), rejected_rows)
     pairs = name_pairs(texts)
     check_prompt_ids(pairs, str(source))
@@ -214,16 +271,20 @@ def find_pair_columns(
     """
     if not columns and is_pairs_table(source):
         return {}
-    return _find_texts(source, first_rows(source), columns or {}, SIDES)
+    return _find_texts(source, first_rows(source).column_names, columns or {}, SIDES)
 
 
 def _find_texts(
-    source: str | Path, first: pa.Table, given: Mapping[str, str], required: Sequence[str]
+    source: str | Path,
+    names: Sequence[str],
+    given: Mapping[str, str],
+    required: Sequence[str],
+    sides: Sequence[str] = SIDES,
 ) -> dict[str, str]:
-    """Return the origins of prompt, chosen and rejected, those of a source's first rows guessed."""
-    names = {name: given.get(name, GUESS) for name in ("prompt", *SIDES)}
-    found = find_columns(source, first.column_names, names, required)
-    return {name: origin for name, origin in found.items() if origin is not None}
+    """Return the origins of the prompt and the sides; those that are not given are guessed."""
+    keys = {name: given.get(name, GUESS) for name in ("prompt", *sides)}
+    origins = find_columns(source, names, keys, required)
+    return {name: origin for name, origin in origins.items() if origin is not None}
 
 
 def is_pairs_table(source: str | Path) -> bool:
@@ -236,32 +297,6 @@ def is_pairs_table(source: str | Path) -> bool:
     except (pa.ArrowException, OSError):
         return True
     return all(column.name in names for column in PAIRS.columns if column.required)
-
-
-def _are_conversations(first: pa.Table, origins: Mapping[str, str]) -> bool:
-    """Whether the chosen text of a source's first row is a list of messages."""
-    try:
-        messages = json.loads(str(first[origins["chosen"]][0].as_py()))
-    except (KeyError, ValueError, RecursionError):
-        return False
-    return isinstance(messages, list) and all(
-        isinstance(message, dict) and {"role", "content"} <= message.keys() for message in messages
-    )
-
-
-def _with_implicit_prompts(texts: pa.Table) -> pa.Table:
-    """Take what both texts start with as the prompt, up to the last turn or the last space."""
-    rows = []
-    for sides in zip(*(texts[side].to_pylist() for side in SIDES), strict=True):
-        alike = itertools.takewhile(lambda two: two[0] == two[1], zip(*sides, strict=False))
-        shared = "".join(character for character, _ in alike)
-        turn = shared.rfind(_TURN)
-        end = turn + len(_TURN) if turn >= 0 else 1 + max(shared.rfind(" "), shared.rfind("\n"))
-        rows.append((shared[:end].strip(), *(side[end:].strip() for side in sides)))
-    for name, values in zip(("prompt", *SIDES), zip(*rows, strict=True), strict=True):
-        index = texts.column_names.index(name)
-        texts = texts.set_column(index, name, pa.array(values, pa.large_string()))
-    return texts
 
 
 def _with_two_texts(texts: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.Table:
@@ -325,11 +360,9 @@ class PairImport:
         pair_columns: maps each column to a column of `pairs` or to an SQL expression (DuckDB), such
             as "chosen[-1].content" for a list of messages, or "unnest(rejected)" for one row per
             element. The labelled form has the columns prompt, first, second, label and,
-            optionally, first_score and so on. Of prompt, chosen and rejected in one row, columns
-            with common names are found, and the texts may be conversations, as in trl: lists of
-            messages with `role` and `content`. The last message of each side is then the story;
-            without a column of prompts, the earlier messages, which both sides share, are the
-            prompt.
+            optionally, first_score and so on. Columns of prompt, chosen and rejected with common
+            names are found. Texts may be conversations, as in trl or ShareGPT: the last message is
+            then the story, and without a column of prompts the earlier messages are the prompt.
         keep: further columns of `pairs` to copy.
         label_first: values of `label` that prefer the first text. For booleans, map label to
             "CAST(column AS TEXT)", which gives true and false.
@@ -368,8 +401,8 @@ class PairImport:
     cleaning: Cleaning = field(default_factory=Cleaning.none)
 
 
-def choose_schema(config: PairImport) -> Schema:
-    """Return the schema of `pairs`; raise ConfigError if the keys do not fit together."""
+def check_keys(config: PairImport) -> None:
+    """Raise ConfigError if the keys do not fit together."""
     first, second = ({str(value) for value in v} for v in (config.label_first, config.label_second))
     if bool(first) != bool(second) or first & second:
         raise ConfigError("label_first and label_second belong together and share no value")
@@ -380,9 +413,6 @@ def choose_schema(config: PairImport) -> Schema:
     reserved = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
     if taken := [name for name in config.keep if name in reserved]:
         raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")
-    if config.stories is not None:
-        return LINKS
-    return two_texts("first", "second", *LABEL) if first else two_texts(*SIDES)
 
 
 def join_stories(
@@ -497,28 +527,32 @@ def import_pairs(config: PairImport, program: str) -> None:
     Raises:
         DataError: no pair could be made.
     """
-    schema = choose_schema(config)
+    check_keys(config)
     artifact = Artifact(config.out, program=program, config=config)
     if artifact.is_current():
         return
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
     origins = dict(config.pair_columns)
-    if config.stories is None and not config.label_first:
-        first = first_rows(config.pairs, config.where, config.encoding)
-        origins |= _find_texts(config.pairs, first, origins, ())
-        if _are_conversations(first, origins):
-            origins = conversation_columns(origins)
-    if config.rationale is not None:
-        origins[EXPLANATION] = config.rationale
-    given = read_foreign(
-        config.pairs,
-        schema,
-        columns=origins,
-        rejected_rows=rejected_rows,
-        where=config.where,
-        encoding=config.encoding,
-        numbered=True,
-    )
+    if config.stories is not None:
+        given = read_foreign(
+            config.pairs,
+            LINKS,
+            columns=origins,
+            rejected_rows=rejected_rows,
+            where=config.where,
+            encoding=config.encoding,
+            numbered=True,
+        )
+    else:
+        is_labelled = bool(config.label_first)
+        names = first_rows(config.pairs, config.where, config.encoding).column_names
+        origins |= _find_texts(config.pairs, names, origins, (), () if is_labelled else SIDES)
+        if config.rationale is not None:
+            origins[EXPLANATION] = config.rationale
+        sides, more = (("first", "second"), LABEL) if is_labelled else (SIDES, ())
+        given = read_texts(
+            config.pairs, sides, origins, rejected_rows, more, config.where, config.encoding
+        )
     names = given.drop_columns([ROW]).column_names
     for name in config.keep:
         if name not in names:
