@@ -1,4 +1,4 @@
-"""Pairs files of any form become pairs: texts, conversations, implicit prompts, without ids."""
+"""Pairs files of any form become pairs: texts, conversations, dialogues, without ids."""
 
 import csv
 import json
