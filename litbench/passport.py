@@ -7,33 +7,94 @@ The digest shows that a file is complete, not that its figures are right: `litbe
 """
 
 import json
+import math
+import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from litbench.config import as_plain, build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.intervals import LEVEL, Interval
+from litbench.show import clean_name
+from litbench.sources.registry import Judged, Kind, Language
 from litbench.store import read_sealed, write_sealed
 
 VERSION = 1
+_DATE = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$"
+_LONGEST_NAME = 200
+# Greek and Cyrillic letters and digits that look like a Latin letter.
+_ALIKE = str.maketrans("αικνορτυχвеікмнорѕстухјԛԝ10|", "aikvoptuxbeikmhopsctyxjqwlol")
+
+
+def _check_name(name: str) -> str:
+    if not name or len(name) > _LONGEST_NAME or name != clean_name(name):
+        raise ValueError("the name is empty, too long, or has invisible characters")
+    return name
+
+
+def appearance(name: str) -> str:
+    """Return what names that look alike share: case, width, dashes and similar letters folded."""
+    folded = unicodedata.normalize("NFKC", name).casefold().translate(_ALIKE)
+    return "".join("-" if unicodedata.category(letter) == "Pd" else letter for letter in folded)
+
+
+# Numbers and names of a passport, which may come from anyone.
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Name = Annotated[str, AfterValidator(_check_name)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass
 class Estimate:
     """A mean over pairs and its 95 % interval; null where they cannot be estimated."""
 
-    mean: float | None
-    low: float | None
-    high: float | None
-    n: int
-    clusters: int
-    effective_clusters: float
+    mean: Number | None
+    low: Number | None
+    high: Number | None
+    n: NonNegativeInt
+    clusters: NonNegativeInt
+    effective_clusters: NonNegativeFloat
+
+    def __post_init__(self) -> None:
+        """Check the order of the numbers; ValueError otherwise."""
+        bounds = [self.low, self.mean, self.high]
+        if (self.low is None) != (self.high is None) or (
+            self.mean is None and self.low is not None
+        ):
+            raise ValueError("low and high need each other, and the mean")
+        numbers = [number for number in bounds if number is not None]
+        if numbers != sorted(numbers):
+            raise ValueError(f"low, mean and high are {', '.join(map(str, numbers))}")
+        if self.mean is not None and not self.n:
+            raise ValueError("the mean is of n = 0")
+        if not self.effective_clusters - 1e-6 <= self.clusters <= self.n:
+            raise ValueError(
+                f"effective_clusters, clusters and n are {self.effective_clusters}, "
+                f"{self.clusters} and {self.n}"
+            )
 
     def interval(self) -> Interval:
         """As an interval, with NaN for null."""
-        return Interval.of(vars(self))
+        return Interval.of({field.name: getattr(self, field.name) for field in fields(Interval)})
+
+    def check(self, name: str, lowest: float) -> None:
+        """Check that the numbers are between `lowest` and 1; ValueError otherwise."""
+        numbers = [self.low, self.mean, self.high]
+        if any(number is not None and not lowest <= number <= 1 for number in numbers):
+            raise ValueError(f"{name} is not between {lowest} and 1")
+
+
+@dataclass
+class Difference(Estimate):
+    """A paired difference from the reference, and its p value after Holm's correction."""
+
+    p_holm: Share | None
 
 
 @dataclass
@@ -51,14 +112,20 @@ class PeopleFigures:
         is_dependent: whether annotators agree significantly less than independent ones would.
     """
 
-    annotators: int
+    annotators: Annotated[int, Field(ge=2)]
     agreement: Estimate
     one_annotator: Estimate
     difference: Estimate
     relative: Estimate
     at_chance: bool
-    blind_above: list[str]
+    blind_above: list[Name]
     is_dependent: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the ranges; ValueError otherwise."""
+        for name in ("agreement", "one_annotator"):
+            getattr(self, name).check(name, 0)
+        self.difference.check("difference", -1)
 
 
 @dataclass
@@ -68,8 +135,8 @@ class SetFigures:
     Attributes:
         title: of the registry, as language, kind, judged, licence, origin and revision.
         group: the first of the sets judged together that shares prompts with it, or itself.
-        pairs_sha256: digest of the ids of the pairs, with the chosen stories' ids. Figures may be
-            compared only where it is the same.
+        pairs_sha256: digest of the pairs: their ids, the chosen stories' ids and all texts. Compare
+            figures only where it is the same.
         agreement: with the labels.
         minus_reference: paired; null for the reference.
         p_value: of `minus_reference`, for this comparison alone.
@@ -87,27 +154,53 @@ class SetFigures:
     """
 
     title: str
-    language: str
-    kind: str
-    judged: str
+    language: Language
+    kind: Kind
+    judged: Judged
     licence: str | None
     origin: str
     revision: str | None
-    group: str
-    pairs_sha256: str
+    group: Name
+    pairs_sha256: Digest
     agreement: Estimate
     minus_reference: Estimate | None
-    p_value: float | None
+    p_value: Share | None
     flip_rate: Estimate | None
     first_share: Estimate | None
-    coverage: float
+    coverage: Share
     chosen_longer: Estimate
     chosen_shorter: Estimate
-    outcomes: dict[str, int]
-    trained_on_prompts: int
-    beside: dict[str, Estimate]
+    outcomes: dict[str, NonNegativeInt]
+    trained_on_prompts: NonNegativeInt
+    beside: dict[Name, Estimate]
     people: PeopleFigures | None
     audit: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges; ValueError otherwise."""
+        if self.agreement.mean is None:
+            raise ValueError("agreement has no mean")
+        for name in ("agreement", "flip_rate", "first_share", "chosen_longer", "chosen_shorter"):
+            if (share := getattr(self, name)) is not None:
+                share.check(name, 0)
+        for name, share in self.beside.items():
+            share.check(f"beside.{name}", 0)
+        if self.minus_reference is not None:
+            self.minus_reference.check("minus_reference", -1)
+
+
+@dataclass
+class OverSets:
+    """A rater in `litbench.metrics.sets.over_sets`; `sets` are the names of the sets."""
+
+    sets: list[Name]
+    rater: Name
+    mean: Share
+    low: Number | None
+    high: Number | None
+    lowest: Share
+    highest: Share
+    minus_reference: Difference | None
 
 
 @dataclass
@@ -130,19 +223,19 @@ class Passport:
         version: version of this form.
     """
 
-    rater: str
+    rater: Name
     kind: str
     options: dict[str, Any]
-    files: dict[str, str]
-    reference: str
-    most_pairs: int | None
-    sets: dict[str, SetFigures]
-    over_sets: dict[str, Any] | None
-    cost_usd: float | None
-    input_tokens: int | None
-    output_tokens: int | None
+    files: dict[str, Digest]
+    reference: Name
+    most_pairs: PositiveInt | None
+    sets: Annotated[dict[Name, SetFigures], Field(min_length=1)]
+    over_sets: OverSets | None
+    cost_usd: Annotated[Number, Field(ge=0)] | None
+    input_tokens: NonNegativeInt | None
+    output_tokens: NonNegativeInt | None
     versions: dict[str, str]
-    date: str
+    date: Annotated[str, Field(pattern=_DATE)]
     version: int = VERSION
 
 
@@ -162,9 +255,22 @@ def read_passport(path: Path) -> Passport:
     try:
         if content.get("version") != VERSION:
             raise ConfigError(f"{path}: not a passport of version {VERSION}")
-        return build(Passport, content, str(path))
+        passport = build(Passport, content, str(path))
+        _check_over_sets(passport, str(path))
     except ConfigError as error:
         raise DataError(f"{error}; {advice}, or use the LitBench that wrote it") from error
+    return passport
+
+
+def _check_over_sets(passport: Passport, where: str) -> None:
+    """Refuse a mean over sets that is not the mean of the passport's sets."""
+    if (over := passport.over_sets) is None:
+        return
+    if over.rater != passport.rater or not set(over.sets) <= passport.sets.keys():
+        raise ConfigError(f"{where}: over_sets is of another rater or of other sets")
+    means = [passport.sets[name].agreement.interval().mean for name in over.sets]
+    if not means or not math.isclose(over.mean, fmean(means), abs_tol=1e-5):
+        raise ConfigError(f"{where}: over_sets.mean is {over.mean}, the sets have another mean")
 
 
 def set_rows_of(passport: Passport) -> list[dict[str, Any]]:

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import yaml
 
-from litbench.config import Positional, Runtime
+from litbench.config import Positional, Runtime, build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
 from litbench.evaluation.loop import compare_annotators
@@ -30,9 +31,11 @@ from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models.card import model_card
 from litbench.passport import (
     Estimate,
+    OverSets,
     Passport,
     PeopleFigures,
     SetFigures,
+    appearance,
     eval_results,
     every_eval_ever,
     figures_text,
@@ -45,6 +48,7 @@ from litbench.report.suite import Entry, write_site
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_audit, read_pairs
 from litbench.sources.registry import Dataset, find_dataset, list_sets, read_registry
 from litbench.store import file_name, fingerprint, read_manifest, write_atomically, write_json
+from litbench.text import digest
 
 REFERENCE = "longer"
 # Raters that do not read what a story says.
@@ -248,7 +252,7 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
             found = over_sets(rows, names, passport.reference, groups)
             for own in found["raters"]:
                 if own["rater"] == rater:
-                    passport.over_sets = {"sets": found["sets"], **own}
+                    passport.over_sets = build(OverSets, {"sets": found["sets"], **own}, rater)
     return list(passports.values())
 
 
@@ -296,9 +300,7 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
     def estimate(value: Any) -> Any:
         return None if value is None else Estimate(**plain(value))
 
-    headline, dataset = one.pairs.headline, one.dataset
-    names = [headline[key].to_pylist() for key in ("pair_id", "chosen_story_id")]
-    comparison = row.comparison
+    dataset, comparison = one.dataset, row.comparison
     return SetFigures(
         title=dataset.title,
         language=dataset.language,
@@ -308,7 +310,7 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
         origin=dataset.origin,
         revision=dataset.revision,
         group=group,
-        pairs_sha256=fingerprint(sorted(zip(*names, strict=True))),
+        pairs_sha256=_pairs_digest(one.pairs.headline),
         agreement=estimate(row.agreement),
         minus_reference=estimate(comparison and comparison.difference),
         p_value=None if comparison is None else plain(comparison.p_value),
@@ -327,6 +329,13 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
         people=_people_figures(one.annotators, row.rater, estimate),
         audit=_audit_findings(one.evaluation),
     )
+
+
+def _pairs_digest(pairs: pa.Table) -> str:
+    """A digest of the pairs' ids, the chosen stories' ids and all texts."""
+    names = ("pair_id", "chosen_story_id", "prompt", "chosen", "rejected")
+    rows = zip(*(pairs[name].to_pylist() for name in names), strict=True)
+    return fingerprint(sorted((*row[:2], digest(*row[2:])) for row in rows))
 
 
 def _audit_findings(evaluation: Evaluation) -> list[str] | None:
@@ -394,11 +403,15 @@ def leaderboard_site(config: Site) -> None:
     read: dict[str, tuple[Path, Passport]] = {}
     for path in config.passports:
         passport = read_passport(path)
-        first = read.setdefault(passport.rater, (path, passport))
-        if first[1] != passport:
-            raise DataError(
-                f"{first[0]} and {path} are different passports of {passport.rater}: give one"
+        first, other = read.setdefault(appearance(passport.rater), (path, passport))
+        if other != passport:
+            alike = (
+                "different passports of"
+                if other.rater == passport.rater
+                else "names that look like"
             )
+            raise DataError(f"{first} and {path} have {alike} {passport.rater}: leave one out")
+    read = {passport.rater: (path, passport) for path, passport in read.values()}
     recomputed = _recompute(config, {name: passport for name, (_, passport) in read.items()})
     entries = [
         Entry(passport, path.read_text(encoding="utf-8"), name in recomputed)
@@ -418,10 +431,10 @@ def leaderboard_site(config: Site) -> None:
 
 
 def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
-    """Return the raters whose figures follow from the verdicts of `runs`.
+    """Return the raters whose passports follow from the verdicts and manifests of `runs`.
 
     Raises:
-        DataError: a passport has other figures than its verdicts.
+        DataError: a passport has other figures than its verdicts, or other facts than the manifest.
     """
     datasets, found = read_registry(config.registry), set()
     for folder in config.runs:
@@ -430,16 +443,18 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
             if given is None:
                 continue
             # What an audit found does not follow from verdicts.
-            sets, own = (
-                {name: replace(figures, audit=None) for name, figures in one.sets.items()}
+            stated, followed = (
+                vars(one)
+                | {"sets": {name: replace(of, audit=None) for name, of in one.sets.items()}}
                 for one in (given, passport)
             )
-            if (sets, given.over_sets) != (own, passport.over_sets):
-                wrong = [name for name, one in own.items() if sets.get(name) != one]
+            wrong = [name for name, value in followed.items() if stated[name] != value]
+            sets = [name for name, of in followed["sets"].items() if stated["sets"].get(name) != of]
+            wrong[:0] = [f"sets.{name}" for name in sets]
+            if wrong:
                 raise DataError(
                     f"the passport of {passport.rater} does not follow from the verdicts in "
-                    f"{folder} ({', '.join(wrong) or 'means over sets'}): make it again, or leave "
-                    "it out"
+                    f"{folder} ({', '.join(wrong)}): make it again, or leave it out"
                 )
             found.add(passport.rater)
     return found

@@ -13,19 +13,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from fake_openai import FakeOpenAI
 
 from litbench.cli import main
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation.results import Evaluation
 from litbench.experiments.audit import Audit, audit
 from litbench.metrics.intervals import ratio_interval
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.passport import eval_results, every_eval_ever, read_passport, write_passport
 from litbench.report.suite import weaknesses
 from litbench.sources.registry import import_dataset, read_registry
-from litbench.suite import Site, Suite, leaderboard_site, make_passports, suite
+from litbench.store import write_sealed
+from litbench.suite import (
+    Site,
+    Suite,
+    _pairs_digest,
+    leaderboard_site,
+    make_passports,
+    suite,
+)
 
 HOSTILE = "<script>alert(1)</script>"
 RATED = {
@@ -115,7 +125,7 @@ def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, ho
             row["agreement_low"],
             row["agreement_high"],
         )
-        assert found[row["rater"]].over_sets["mean"] == means[row["rater"]]["mean"]
+        assert found[row["rater"]].over_sets.mean == means[row["rater"]]["mean"]
     longer = found["longer"]
     assert longer.sets["voted"].agreement.mean == 0.75
     assert longer.sets["voted"].people is None
@@ -149,22 +159,127 @@ def test_passports_are_deterministic_and_a_changed_byte_is_refused(judged, tmp_p
 def test_figures_that_do_not_follow_from_the_verdicts_are_refused(judged, home, tmp_path):
     passport = read_passport(judged / "passports/shorter.json")
     better = replace(passport.sets["voted"], agreement=passport.sets["rated"].agreement)
-    forged = replace(passport, sets={**passport.sets, "voted": better})
+    forged = replace(passport, sets={**passport.sets, "voted": better}, over_sets=None)
     write_passport(forged, tmp_path / "forged.json")
     keys = {"out": tmp_path / "site", "registry": home / "own.yaml"}
     leaderboard_site(Site(passports=[tmp_path / "forged.json"], **keys))
-    with pytest.raises(DataError, match=r"does not follow from the verdicts in .* \(voted\)"):
+    with pytest.raises(
+        DataError, match=r"does not follow from the verdicts in .* \(sets.voted, sets, over_sets\)"
+    ):
         leaderboard_site(Site(passports=[tmp_path / "forged.json"], runs=[judged], **keys))
     both = [tmp_path / "forged.json", judged / "passports/shorter.json"]
     with pytest.raises(DataError, match="different passports of shorter"):
         leaderboard_site(Site(passports=both, **keys))
     content = json.loads((judged / "passports/shorter.json").read_text())
     del content["sets"]["voted"]["coverage"], content["sha256"]
-    from litbench.store import write_sealed  # noqa: PLC0415
-
     write_sealed(content, tmp_path / "other.json")
     with pytest.raises(DataError, match=r"'sets\.voted\.coverage' is missing"):
         read_passport(tmp_path / "other.json")
+
+
+SET = ("sets", "voted")
+AGREEMENT = (*SET, "agreement")
+# Invalid values by the path of their key in a passport.
+INVALID = [
+    ((*AGREEMENT, "mean"), 7.5),
+    ((*AGREEMENT, "mean"), None),
+    ((*AGREEMENT, "mean"), math.nan),
+    ((*AGREEMENT, "low"), 0.99),
+    ((*AGREEMENT, "low"), None),
+    ((*AGREEMENT, "high"), -0.1),
+    ((*AGREEMENT, "n"), -5),
+    ((*AGREEMENT, "n"), 0),
+    ((*AGREEMENT, "clusters"), 1_000),
+    ((*AGREEMENT, "effective_clusters"), 1_000.0),
+    ((*SET, "minus_reference", "mean"), -1.5),
+    ((*SET, "chosen_longer", "high"), 1.5),
+    ((*SET, "beside", "longer", "mean"), 2.0),
+    ((*SET, "coverage"), 1.5),
+    ((*SET, "coverage"), math.inf),
+    ((*SET, "p_value"), -0.1),
+    ((*SET, "outcomes"), {"chosen": -1}),
+    ((*SET, "trained_on_prompts"), -1),
+    ((*SET, "pairs_sha256"), "../x"),
+    ((*SET, "language"), "../../x"),
+    ((*SET, "language"), "/x"),
+    ((*SET, "kind"), "en"),
+    ((*SET, "judged"), "machines"),
+    ((*SET, "group"), "a\nb"),
+    (("sets", "rated", "people", "annotators"), 1),
+    (("sets", "rated", "people", "one_annotator", "mean"), 3.0),
+    (("sets", "rated", "people", "blind_above"), ["\u202e"]),
+    (("rater",), ""),
+    (("rater",), "x" * 1_000),
+    (("rater",), "longer\u200b"),
+    (("reference",), "lon\x1b[2Jger"),
+    (("most_pairs",), 0),
+    (("sets",), {}),
+    (("files",), {"model": "none"}),
+    (("cost_usd",), -1.0),
+    (("cost_usd",), math.nan),
+    (("input_tokens",), -1),
+    (("date",), "yesterday"),
+    (("date",), "2026-01-01T00:00:00+00:00<b>"),
+    (("over_sets", "mean"), 0.9),
+    (("over_sets", "sets"), ["voted"]),
+    (("over_sets", "sets"), ["voted", "other"]),
+    (("over_sets", "rater"), "longer"),
+    (("over_sets",), {}),
+    (("over_sets", "minus_reference", "low"), 0.99),
+    (("version",), 2),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), INVALID, ids=[".".join(path) for path, _ in INVALID])
+def test_invalid_passports_are_refused(path, value, judged, tmp_path):
+    content = json.loads((judged / "passports/shorter.json").read_text())
+    del content["sha256"]
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    assert inner[path[-1]] != value
+    inner[path[-1]] = value
+    write_sealed(content, tmp_path / "edited.json")
+    with pytest.raises(DataError, match=r"edited\.json"):
+        leaderboard_site(Site(passports=[tmp_path / "edited.json"], out=tmp_path / "site"))
+    assert [path.name for path in tmp_path.iterdir()] == ["edited.json"]
+
+
+@pytest.mark.parametrize("name", ["Longer", "l\u043enger", "\uff4conger", "1onger"])
+def test_names_that_look_alike_are_refused(name, judged, tmp_path):
+    original = judged / "passports/longer.json"
+    write_passport(
+        replace(read_passport(original), rater=name, over_sets=None), tmp_path / "x.json"
+    )
+    with pytest.raises(DataError, match="have names that look like"):
+        leaderboard_site(Site(passports=[original, tmp_path / "x.json"], out=tmp_path / "site"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"options": {"seed": 1}}, {"cost_usd": 0.5}, {"date": "2020-01-01T00:00:00+00:00"}],
+)
+def test_facts_that_do_not_follow_from_the_run_are_refused(changes, judged, home, tmp_path):
+    passport = replace(read_passport(judged / "passports/shorter.json"), **changes)
+    write_passport(passport, tmp_path / "x.json")
+    site = Site(
+        passports=[tmp_path / "x.json"],
+        runs=[judged],
+        registry=home / "own.yaml",
+        out=tmp_path / "site",
+    )
+    with pytest.raises(DataError, match=rf"does not follow .* \({next(iter(changes))}\)"):
+        leaderboard_site(site)
+
+
+def test_the_digest_of_a_set_covers_its_texts(judged):
+    pairs = Evaluation.find(judged / "voted").pairs.headline
+    digests = {_pairs_digest(pairs)}
+    for name in ("prompt", "chosen", "rejected"):
+        texts = pa.array([*pairs[name].to_pylist()[:-1], "altered"], pa.large_string())
+        index = pairs.column_names.index(name)
+        digests.add(_pairs_digest(pairs.set_column(index, name, texts)))
+    assert len(digests) == 4
 
 
 def test_the_findings_of_an_audit_are_in_the_passport(judged, home, tmp_path):
@@ -201,7 +316,7 @@ def site(judged, home):
 def test_the_site_has_pages_by_language_and_kind_and_of_each_rater(site, judged):
     pages = {path.name for path in site.glob("*.html")}
     filters = {"index.html", "en.html", "zh.html", "stories.html", "answers.html"}
-    assert filters | {"en-stories.html", "zh-answers.html"} < pages
+    assert filters | {"en_stories.html", "zh_answers.html"} < pages
     assert len(pages) == 7 + 6
     index = (site / "index.html").read_text()
     for page in pages:
@@ -395,7 +510,7 @@ def test_inspect_gives_the_same_figures(home, tmp_path):
         assert metrics["flip_rate"][name] == pytest.approx(figures.flip_rate.mean, abs=1e-6)
         assert metrics["first_share"][name] == pytest.approx(figures.first_share.mean)
         assert metrics["coverage"][name] == figures.coverage == 1
-    mean = passport.over_sets["mean"]
+    mean = passport.over_sets.mean
     assert metrics["agreement"]["all"] == pytest.approx(mean, abs=1e-6)
 
 

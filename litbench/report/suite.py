@@ -1,7 +1,6 @@
 """The site of the suite: a leaderboard by language and kind of text, and a page per rater."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from litbench.report.document import (
     write_interval,
 )
 from litbench.report.figures import dots
-from litbench.store import fingerprint, write_atomically
+from litbench.store import file_name, fingerprint, write_atomically
 
 # Differences that a page calls a weakness.
 _LEAN, _FLIPS, _COVERAGE = 0.2, 0.2, 0.95
@@ -49,8 +48,7 @@ class Entry:
     @property
     def address(self) -> str:
         """The file of its page."""
-        readable = re.sub(r"[^-.\w]", "_", self.passport.rater)[:60]
-        return f"{readable}-{fingerprint(self.passport.rater)[:8]}.html"
+        return f"{file_name(f'rater {self.passport.rater}')}.html"
 
 
 def write_site(entries: Sequence[Entry], folder: Path) -> list[Path]:
@@ -79,7 +77,7 @@ def _facets(passport: Passport) -> set[tuple[str, str]]:
 
 
 def _file(choice: tuple[str, str]) -> str:
-    return "-".join(part for part in choice if part) + ".html" if any(choice) else "index.html"
+    return file_name("_".join(part for part in choice if part) or "index") + ".html"
 
 
 def _title(choice: tuple[str, str]) -> str:
@@ -127,14 +125,14 @@ def _leaderboard_page(
 
 
 def _groups(entries: Sequence[Entry]) -> list[Section]:
-    """A table for each group of raters that judged the same pairs of the same sets."""
-    groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
+    """A table for each group of raters with the same pairs of the same sets, and one reference."""
+    groups: dict[tuple[tuple[tuple[str, str], ...], str], list[Entry]] = {}
     for one in entries:
         valid = {k: of for k, of in one.passport.sets.items() if not of.trained_on_prompts}
         key = tuple(sorted((name, of.pairs_sha256) for name, of in valid.items()))
-        groups.setdefault(key, []).append(one)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
-    return [_group([name for name, _ in key], own) for key, own in ordered if key]
+        groups.setdefault((key, one.passport.reference), []).append(one)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[0][0]), -len(item[1]), item[0]))
+    return [_group([name for name, _ in key], own) for (key, _), own in ordered if key]
 
 
 def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
@@ -352,9 +350,10 @@ def _rater_page(entry: Entry) -> str:
         },
     )
     status = (
-        "The figures were computed again from the verdicts."
+        "Figures, tokens and cost were computed again from the verdicts; options, files, versions "
+        "and date are as the run's manifest states them."
         if entry.is_recomputed
-        else "The figures are as submitted: the digest shows that the file is whole, not true."
+        else "Everything is as submitted: the digest shows that the file is whole, not true."
     )
     what = {"kind": passport.kind, **passport.options, **passport.files}
     what |= {"cost in dollars": passport.cost_usd, "date": passport.date}
@@ -363,8 +362,8 @@ def _rater_page(entry: Entry) -> str:
     ]
     mean, lead = passport.over_sets, f"{len(passport.sets)} sets."
     if mean:
-        count = len(mean["sets"])
-        lead = f"Mean agreement {write_interval(_interval(mean, count))} over {count} sets."
+        count = len(mean.sets)
+        lead = f"Mean agreement {write_interval(_interval(vars(mean), count))} over {count} sets."
     sections = [
         Section("Weaknesses", weaknesses(passport) or "None that these figures show."),
         Section("In pictures", figures=_pictures(passport)),

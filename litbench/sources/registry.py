@@ -12,7 +12,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from litbench.config import build, nearest, read_yaml
 from litbench.curation.pair_making import PairMaking, make_pairs
@@ -25,6 +27,10 @@ from litbench.store import file_digest, write_json
 
 # Placeholder in an entry's import: the data set on the Hub, or a local copy of it.
 _ORIGIN = "origin"
+# A tag of BCP 47, such as en or zh-TW.
+Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{1,8})*$")]
+Kind = Literal["stories", "openings", "paragraphs", "plots", "posts", "answers"]
+Judged = Literal["votes", "ratings", "ranks", "experts", "mixed"]
 
 
 @dataclass
@@ -66,9 +72,9 @@ class Dataset:
     """
 
     title: str
-    language: str
-    kind: Literal["stories", "openings", "paragraphs", "plots", "posts", "answers"]
-    judged: Literal["votes", "ratings", "ranks", "experts", "mixed"]
+    language: Language
+    kind: Kind
+    judged: Judged
     origin: str
     about: str = ""
     paper: str | None = None
