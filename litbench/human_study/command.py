@@ -228,18 +228,19 @@ def close(config: Close) -> None:
 def remove(config: Remove) -> None:
     """Remove a reader with all answers, from the export too."""
     with started_store(config.folder) as store:
-        store.remove(config.reader)
-        print("removed: analyse again what you computed from an earlier export")
-        if not (store.study.folder / "export").exists():
-            return
-        if has_answers(store):
-            write_export(store)
-        else:
-            shutil.rmtree(store.study.folder / "export")
+        try:
+            store.remove(config.reader)
+            if has_answers(store) and (store.study.folder / "export").exists():
+                write_export(store)
+            else:
+                shutil.rmtree(store.study.folder / "export", ignore_errors=True)
+        finally:
+            store.empty_log()
+    print("removed: analyse again what you computed from an earlier export")
 
 
 def simulate(config: Simulate) -> None:
     """Answer the running server by simulated readers."""
     study = open_study(config.folder)
     ends, _ = visit_study(study, config, config.url, config.readers)
-    print(", ".join(f"{count} {how}" for how, count in ends.items()))
+    print(", ".join(f"{count} {how}" for how, count in sorted(ends.items())))

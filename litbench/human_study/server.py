@@ -62,6 +62,14 @@ _OTHER_READER = (
     "This page was opened for another reader, and the answer was not saved. Please open your own "
     "link again."
 )
+_AWAY = (
+    "You were away for long, so this story was given to another reader: this answer was not saved. "
+    "All earlier answers are saved."
+)
+_NONE_LEFT = (
+    "You were away for long, so your other stories were given to other readers, and there is "
+    "nothing left to read at the moment. Your answers are saved."
+)
 _BUSY = "The study is busy. Please reload this page in a few seconds, and send it again if asked."
 
 Form = Mapping[str, str]
@@ -231,6 +239,9 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         if store.is_closed:
             raise HTTPException(403, "This study is closed. Thank you for your interest.")
 
+    def not_saved() -> Response:
+        return page("message", 409, heading="Not saved", text=_AWAY, again="Continue")
+
     def known_reader(request: Request) -> str:
         reader = reader_of(request, store)
         if reader is None:
@@ -285,7 +296,9 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             return page("end")
         if state == "queued":
             text = "Many readers are starting. Please try again in a minute."
-            return page("message", heading="One moment", text=text, again=True)
+            return page("message", heading="One moment", text=text, again="Try again")
+        if state == "left":
+            return page("message", heading="Thank you", text=_NONE_LEFT, again="Try again")
         text = "The study has enough readers at the moment."
         return page("message", heading="Thank you", text=text)
 
@@ -349,8 +362,11 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         check_key(store, reader, f"{place} {step}", form)
         shown = store.page_at(reader, place)
         assert isinstance(store, SessionStore)
+        state = store.state(reader)
+        if state == "left":
+            return not_saved()
         if (
-            store.state(reader) != "reading"
+            state != "reading"
             or shown is None
             or (shown.number, place) not in store.open_sessions()
         ):
@@ -396,9 +412,10 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         reader, place = known_reader(request), number_in(form, "place")
         check_open()
         check_key(store, reader, place, form)
-        if store.state(reader) != "reading":
-            # Away for long, or done in another tab.
-            return go_on()
+        state = store.state(reader)
+        if state != "reading":
+            # Done in another tab, if not away.
+            return not_saved() if state == "left" else go_on()
         # Forms send a line break as two characters.
         reason = form.get("reason", "").replace("\r\n", "\n").strip()
         if len(reason) > _MOST_REASON:

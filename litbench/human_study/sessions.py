@@ -211,11 +211,14 @@ class SessionStore(RatingStore):
     def end_session(self, page: Page, *, has_story: bool) -> None:
         """End a session; without a story there is nothing to rate."""
         with self._transaction():
-            key = (page.number, page.place)
+            key, now = (page.number, page.place), self._now()
+            ((shown,),) = self._all(
+                "select shown from choices where number = ? and place = ?", *key
+            )
             self._database.execute(
-                "update choices set answered = ?, answer = '{}', seconds = ? - shown, version = ? "
+                "update choices set answered = ?, answer = '{}', seconds = ?, version = ? "
                 "where number = ? and place = ? and answered is null",
-                (self._now(), self._now(), self.study.version, *key),
+                (now, self._seconds(shown, now), self.study.version, *key),
             )
             if not has_story:
                 self._database.execute(

@@ -9,6 +9,7 @@ remove a reader meanwhile.
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import sqlite3
@@ -157,6 +158,7 @@ class Store:
         self._database.create_function("hashed", 1, lambda text: hashed(text)[:16])
         ((last,),) = self._all(_LATEST)
         self._now = now or steady_clock(last)
+        self._restarted = -math.inf
 
     def close(self) -> None:
         """Close the database."""
@@ -196,9 +198,14 @@ class Store:
         self._meta("closed", str(self._now()))
 
     def note_restart(self) -> None:
-        """Measure silence from now on: while the server was down, nobody could send anything."""
+        """Measure silence and reading times from now on.
+
+        While the server was down, nobody could send anything, and the machine's clock may have been
+        set: a page that was shown before gets no reading time.
+        """
+        self._restarted = self._now()
         self._database.execute(
-            "update readers set seen = ? where state = 'reading'", (self._now(),)
+            "update readers set seen = ? where state = 'reading'", (self._restarted,)
         )
 
     def start(self, reader: str) -> None:
@@ -218,19 +225,32 @@ class Store:
         return rows[0][0] if rows else None
 
     def remove(self, reader: str) -> None:
-        """Remove a reader and all their answers, on the disk too.
+        """Remove a reader and all their answers; then call `empty_log`.
 
         Raises:
             DataError: there is no such reader.
         """
         with self._transaction():
-            found = self._all("select number from readers where reader = ?", reader)
-            if not found:
+            rows = self._all("select number from readers where reader = ?", reader)
+            if not rows:
                 raise DataError(f"no reader '{reader}': give the id with which they came")
-            self._database.execute("delete from turns where number = ?", tuple(found[0]))
-            self._database.execute("delete from choices where number = ?", tuple(found[0]))
-            self._database.execute("delete from readers where number = ?", tuple(found[0]))
-        self._database.execute("pragma wal_checkpoint(truncate)")
+            self._database.execute("delete from turns where number = ?", tuple(rows[0]))
+            self._database.execute("delete from choices where number = ?", tuple(rows[0]))
+            self._database.execute("delete from readers where number = ?", tuple(rows[0]))
+
+    def empty_log(self) -> None:
+        """Remove from the disk what was removed from the study.
+
+        Raises:
+            DataError: another program is reading the database.
+        """
+        ((is_busy, _, _),) = self._all("pragma wal_checkpoint(truncate)")
+        if is_busy:
+            raise DataError(
+                "the reader is removed, but another program reads the database, so its log "
+                "(study.sqlite-wal) still has the answers: end that program and run the same "
+                "command again, until it finds no such reader"
+            )
 
     def attempts(self, reader: str) -> int:
         """How often a reader has answered the statements."""
@@ -255,8 +275,8 @@ class Store:
         """The first unanswered page of a reader who passed the statements.
 
         Pages are assigned at the first call, and anew after the reader had left. Returns None if
-        the reader has finished, waits because there is no pair to assign, or is queued because too
-        many readers are starting.
+        the reader has finished, waits because there is no pair to assign (after an absence, the
+        state stays `left`), or is queued because too many readers are starting.
         """
         own_pages = "select * from choices where number = ? order by place"
         with self._transaction():
@@ -265,6 +285,7 @@ class Store:
             if row["state"] in ("consented", "failed", "finished"):
                 return None
             pages = self._all(own_pages, number)
+            before = len(pages)
             no_pages: State = "waiting"
             if row["state"] != "reading" or not pages:
                 self._release_silent(number)
@@ -273,6 +294,9 @@ class Store:
                     pages = self._all(own_pages, number)
                 else:
                     no_pages = "queued"
+                if row["state"] == "left" and pages and len(pages) == before:
+                    # Their pages went to other readers, and there are no others.
+                    return None
             waiting = [page for page in pages if page["answered"] is None]
             state: State = "reading" if waiting else "finished" if pages else no_pages
             self._database.execute("update readers set state = ? where number = ?", (state, number))
@@ -320,13 +344,16 @@ class Store:
         return False
 
     def _release(self, condition: str, *values: Any) -> None:
-        """Take their unanswered pages from the readers of a condition.
+        """Take their unanswered pages from the readers of a condition, who have left then.
 
+        Others may need only the `counted` pages: readers without any of these left keep the rest.
         An attention check that was shown stays: its reader must not read the pair otherwise.
         """
         self._database.execute(
-            f"update readers set state = 'left' where state = 'reading' and {condition}",  # noqa: S608
-            values,
+            f"update readers set state = 'left' where state = 'reading' and {condition} "  # noqa: S608
+            "and (number not in (select number from choices) or number in (select number "
+            "from choices where answered is null and kind in (select value from json_each(?))))",
+            (*values, json.dumps(self.counted)),
         )
         self._database.execute(
             "delete from choices where answered is null "
@@ -389,9 +416,9 @@ class Store:
                     (answer, is_right, reason, *key),
                 )
                 return 0.0
-            seconds: float = max(0.0, now - page["shown"])
+            seconds = self._seconds(page["shown"], now)
             least = 0.0 if page["kind"] == "submit" else self.study.least_seconds(page["pair_id"])
-            if seconds < least:
+            if seconds is not None and seconds < least:
                 self._database.execute(
                     "update choices set hurried = hurried + 1 where number = ? and place = ?", key
                 )
@@ -402,6 +429,10 @@ class Store:
                 (answer, outcome, is_right, seconds, reason, self.study.version, now, *key),
             )
         return 0.0
+
+    def _seconds(self, shown: float, now: float) -> float | None:
+        """The time since a page was shown; None if the server was restarted meanwhile."""
+        return None if shown <= self._restarted else max(0.0, now - shown)
 
     def view(self, reader: str, page: Page) -> Shown:
         """What a page shows; values that `read_form` reads may be overridden."""
