@@ -323,7 +323,6 @@ class Serve(RaterKeys):
             otherwise any name.
         body_bytes: maximum size of a request body.
         waiting_stories: maximum stories in a request and in the queue.
-        read_s: maximum seconds to receive a request, plus 1 per 16 KiB.
         timeout_s: maximum time to answer a request, in seconds.
     """
 
@@ -332,7 +331,6 @@ class Serve(RaterKeys):
     allowed_host: list[str] = field(default_factory=list)
     body_bytes: PositiveInt = 4 * 2**20
     waiting_stories: PositiveInt = 4_096
-    read_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60
 
 
@@ -355,9 +353,7 @@ def serve(config: Serve) -> None:
         )
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    limits = server.ServerLimits(
-        config.body_bytes, config.waiting_stories, config.read_s, config.timeout_s
-    )
+    limits = server.ServerLimits(config.body_bytes, config.waiting_stories, config.timeout_s)
     spec = config.spec()
     name = spec.kind if config.model is None else Path(config.model).resolve().name
     hosts = server.accepted_hosts(config.host, config.allowed_host)

@@ -15,12 +15,13 @@ import base64
 import hashlib
 import hmac
 import ipaddress
-import itertools
 import logging
 import math
+import re
 import socket
 import time
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,7 +37,6 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -51,9 +51,10 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the usual limit of 1,024 open files per process.
 _MOST_CONNECTIONS = 512
-# A body may take a second longer for each of so many bytes that have arrived: a large one takes its
-# time on a slow line or a busy server, and a client that sends almost nothing is still cut off.
-_BYTES_PER_SECOND = 16_384
+# What remains of a JSON text without its strings is its structure.
+_STRING_OR_SPACE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|\s+', re.DOTALL)
+# A story takes two commas, one of which follows its prompt.
+_STRUCTURE_PER_STORY, _STRUCTURE = 2, 1_024
 # The rest of a refused body is not read, so the connection must be closed.
 _CLOSE = {"connection": "close"}
 _BATCH_TOKENS = 4_096
@@ -82,13 +83,11 @@ class ServerLimits:
     Attributes:
         body_bytes: maximum size of a request body, in bytes.
         waiting_stories: maximum number of stories in a request, and in the queue.
-        read_s: maximum time to receive a request, in seconds, plus one second per 16 KiB received.
         timeout_s: maximum time to answer a request once it is received, in seconds.
     """
 
     body_bytes: int = 4 * 2**20
     waiting_stories: int = 4_096
-    read_s: float = 10
     timeout_s: float = 60
 
 
@@ -119,7 +118,7 @@ class _Story:
 
 
 class Batcher:
-    """Scores the stories of concurrent requests in batches, first come, first served."""
+    """Scores the stories of concurrent requests in batches, to which the requests take turns."""
 
     def __init__(self, rater: ScoreRater, limits: ServerLimits, metrics: Metrics) -> None:
         self._rater = rater
@@ -127,16 +126,17 @@ class Batcher:
         self._failures = metrics.failures
         self._batch_tokens = _PASSES_PER_BATCH * getattr(rater, "batch_tokens", _BATCH_TOKENS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
-        self._queue: list[_Story] = []
+        # The waiting stories of each request.
+        self._queue: deque[deque[_Story]] = deque()
         self._running: asyncio.Task[None] | None = None
-        metrics.waiting.set_function(lambda: len(self._queue))
+        metrics.waiting.set_function(lambda: self._waiting)
 
     async def score(self, prompts: Sequence[str], stories: Sequence[str]) -> list[float]:
         """Return the rewards of stories, shape (n,); cancelling removes them from the queue."""
         if not 0 < len(stories) <= self._max_stories:
             raise HTTPException(422, f"{len(stories):,} stories: send 1 to {self._max_stories:,}")
         self.check_room(len(stories))
-        loop, queued = asyncio.get_running_loop(), []
+        loop, queued = asyncio.get_running_loop(), deque[_Story]()
         for prompt, text in zip(prompts, stories, strict=True):
             try:
                 tokens = 8 + len((prompt + text).encode()) // 4
@@ -145,28 +145,46 @@ class Batcher:
                     422, "a text has a lone surrogate: send valid Unicode"
                 ) from error
             queued.append(_Story(prompt, text, tokens, loop.create_future()))
-        self._queue += queued
+        self._queue.append(queued)
+        rewards = [story.reward for story in queued]
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         try:
-            return await asyncio.gather(*(story.reward for story in queued))
+            return await asyncio.gather(*rewards)
         finally:
-            for story in queued:
-                story.reward.cancel()
-            self._queue = [story for story in self._queue if not story.reward.done()]
+            for reward in rewards:
+                reward.cancel()
+            queued.clear()
 
     def check_room(self, stories: int = 1) -> None:
         """Raise HTTPException (503) if the queue has no room for `stories` more."""
-        if len(self._queue) + stories > self._max_stories:
-            message = f"{len(self._queue):,} stories are waiting for the model: try again later"
+        if self._waiting + stories > self._max_stories:
+            message = f"{self._waiting:,} stories are waiting for the model: try again later"
             raise HTTPException(503, message, {"retry-after": "1", **_CLOSE})
 
+    @property
+    def _waiting(self) -> int:
+        return sum(map(len, self._queue))
+
     async def _run(self) -> None:
-        while self._queue:
-            ends = itertools.accumulate(story.tokens for story in self._queue)
-            size = max(1, sum(1 for _ in itertools.takewhile(self._batch_tokens.__ge__, ends)))
-            batch, self._queue = self._queue[:size], self._queue[size:]
+        while batch := self._next_batch():
             await self._score(batch)
+
+    def _next_batch(self) -> list[_Story]:
+        """Take one story of each request in turn until the batch is full."""
+        batch: list[_Story] = []
+        room = self._batch_tokens
+        while self._queue:
+            request = self._queue.popleft()
+            # Empty if the client has left.
+            if request:
+                room -= request[0].tokens
+                if batch and room < 0:
+                    self._queue.appendleft(request)
+                    break
+                batch.append(request.popleft())
+                self._queue.append(request)
+        return batch
 
     async def _score(self, batch: Sequence[_Story]) -> None:
         """Score a batch in the model's thread and set each story's reward or error."""
@@ -202,36 +220,44 @@ def log_error(what: str, error: BaseException | None) -> None:
 
 
 async def read_body(receive: Receive, limits: ServerLimits) -> bytes:
-    """Read the body of a request; HTTPException if it is too long or too slow."""
+    """Read the body of a request; HTTPException if it is too long."""
     body = bytearray()
-    first_deadline = asyncio.get_running_loop().time() + limits.read_s
-    try:
-        async with asyncio.timeout_at(first_deadline) as timeout:
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                body += message.get("body", b"")
-                if len(body) > limits.body_bytes:
-                    limit = f"{limits.body_bytes:,} bytes"
-                    raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
-                if not message.get("more_body", False):
-                    return bytes(body)
-                timeout.reschedule(first_deadline + len(body) / _BYTES_PER_SECOND)
-    except TimeoutError:
-        reason = f"only {len(body):,} bytes of the body arrived in time: send it faster"
-        raise HTTPException(408, reason, _CLOSE) from None
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > limits.body_bytes:
+            limit = f"{limits.body_bytes:,} bytes"
+            raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def check_json(scope: Scope, body: bytes, limits: ServerLimits) -> None:
+    """Refuse a body that is not called JSON, or has more values than the stories need.
+
+    A value takes up to a hundred times its length in memory once it is parsed.
+    """
+    form = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    if form != "application/json":
+        raise HTTPException(415, "send the header Content-Type: application/json")
+    most = limits.waiting_stories
+    structure = len(_STRING_OR_SPACE.sub(b"", body))
+    if structure > _STRUCTURE + _STRUCTURE_PER_STORY * most:
+        raise HTTPException(422, f"the body has too many values: send 1 to {most:,} stories")
 
 
 @dataclass
 class Middleware:
-    """Checks the token, enforces the limits, cancels abandoned requests, counts requests."""
+    """Checks host and token, enforces the limits, cancels abandoned requests, counts requests."""
 
     app: ASGIApp
     batcher: Batcher
     limits: ServerLimits
     metrics: Metrics
     token: str | None
+    allowed_hosts: Sequence[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -245,10 +271,16 @@ class Middleware:
             await send(message)
 
         try:
+            self._check_host(scope)
             self._authorize(scope)
             if scope["method"] == "POST":
                 self.batcher.check_room()
             body = await read_body(receive, self.limits)
+            if scope["method"] == "POST" and path != "other":
+                check_json(scope, body, self.limits)
+            if scope["method"] == "HEAD":
+                # uvicorn sends no body.
+                scope = {**scope, "method": "GET"}
             await self._respond(scope, body, receive, note_status)
         except ClientDisconnect:
             status = status or _CLIENT_LEFT
@@ -259,6 +291,12 @@ class Middleware:
         finally:
             self.metrics.requests.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
+
+    def _check_host(self, scope: Scope) -> None:
+        host = re.sub(r":\d*$", "", Headers(scope=scope).get("host", "")).lower()
+        if not {"*", host} & {name.lower() for name in self.allowed_hosts}:
+            reason = "the server does not accept this Host header: start it with --allowed_host"
+            raise HTTPException(400, reason, _CLOSE)
 
     def _authorize(self, scope: Scope) -> None:
         # The page asks for the token and sends it to /score.
@@ -316,18 +354,34 @@ class ScoreRequest(BaseModel):
     stories: _Texts
 
 
-class UserTurn(BaseModel):
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Turn(BaseModel):
+    """A message, whose text may come in parts; vLLM, too, puts each on a line."""
+
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+
+    def text(self) -> str:
+        """The whole text."""
+        parts = self.content
+        return parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
+
+
+class UserTurn(Turn):
     """The prompt."""
 
     role: Literal["user"]
-    content: str
 
 
-class AssistantTurn(BaseModel):
+class AssistantTurn(Turn):
     """The story."""
 
     role: Literal["assistant"]
-    content: str
 
 
 class ClassifyRequest(BaseModel):
@@ -387,7 +441,7 @@ def make_app(
     async def classify(body: ClassifyRequest) -> dict[str, Any]:
         """The reward, or its sigmoid where vLLM gives that by the model's config."""
         prompt, story = body.messages
-        (reward,) = await batcher.score([prompt.content], [story.content])
+        (reward,) = await batcher.score([prompt.text()], [story.text()])
         if rater.applies_sigmoid and body.use_activation is not False:
             # 1 / (1 + exp(-reward)), in a form that does not overflow.
             reward = (1 + math.tanh(reward / 2)) / 2
@@ -408,31 +462,19 @@ def make_app(
         text = prometheus.generate_latest(metrics.registry)
         return Response(text, media_type=prometheus.CONTENT_TYPE_LATEST)
 
-    limited = Middleware(app, batcher, limits, metrics, token)
-    return TrustedHostMiddleware(limited, allowed_hosts, www_redirect=False)
+    return Middleware(app, batcher, limits, metrics, token, allowed_hosts)
 
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
     """Create the uvicorn server of `make_app` or of a study.
 
-    It refuses requests with two lengths, and on shutdown still answers accepted requests.
+    On shutdown it still answers accepted requests.
     """
-
-    async def refuse_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        if {"content-length", "transfer-encoding"} <= set(headers):
-            # RFC 9112, 6.1: a proxy in front may take the other one, and see another request.
-            reason = "Content-Length and Transfer-Encoding are both given: send one of them"
-            response = error_response(scope, HTTPException(400, reason, _CLOSE))
-            await response(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
     config = uvicorn.Config(
         # uvicorn opens the socket, not we: asyncio then sets TCP_NODELAY, without which a response
         # on a keep-alive connection waits 40 ms for the client's delayed ACK. No access log: a
         # client may have put a story into the path.
-        refuse_two_lengths,
+        app,
         host=host,
         port=port,
         http="h11",
@@ -441,7 +483,7 @@ def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvi
         lifespan="off",
         access_log=False,
         limit_concurrency=_MOST_CONNECTIONS,
-        timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
+        timeout_graceful_shutdown=math.ceil(limits.timeout_s),
     )
     return uvicorn.Server(config)
 
