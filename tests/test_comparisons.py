@@ -1,12 +1,22 @@
 """Paired comparisons: hand-computed differences and Holm's correction."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.metrics.comparisons import compare_all, holm, paired_difference
-from litbench.metrics.intervals import jackknife_interval
+from litbench.metrics.comparisons import (
+    compare_all,
+    difference_interval,
+    holm,
+    interval_p,
+    paired_difference,
+)
+from litbench.metrics.intervals import Interval, clustered_mean, jackknife_interval
+from litbench.metrics.sets import shrunken
 
 P_VALUES = st.lists(st.floats(0, 1), max_size=8)
 
@@ -92,3 +102,37 @@ def test_compare_with_a_reference_or_all(reference, compared):
     assert [one.p_holm for one in found] == holm([one.p_value for one in found])
     assert [one.is_clear for one in found] == ["a" in pair for pair in compared]
     assert found[0].difference == paired_difference(credits["a"], credits["b"], clusters)[0]
+
+
+def test_a_p_value_of_an_interval_is_that_of_its_test():
+    random = np.random.default_rng(3)
+    values, clusters = random.random(60) - 0.4, np.arange(60) // 3
+    interval, p = difference_interval(clustered_mean(values, clusters))
+    assert interval_p(interval) == pytest.approx(p)
+    # A share is excluded at 5 % exactly at its bounds.
+    share = jackknife_interval(values + 0.4, clusters)
+    for bound in (share.low, share.high):
+        assert interval_p(share, bound, is_share=True) == pytest.approx(0.05)
+    assert math.isnan(interval_p(replace(share, low=math.nan, high=math.nan), 0.4, is_share=True))
+
+
+def test_shrunken_figures_are_nearer_to_the_truth():
+    """The best of 14 sets is overstated; its shrunken value is not."""
+    random = np.random.default_rng(4)
+    errors, gains, overstated = np.full(14, 0.05), [], []
+    for _ in range(300):
+        truth = 0.55 + 0.04 * random.standard_normal(14)
+        means = truth + errors * random.standard_normal(14)
+        found = shrunken([Interval(m, m - 0.098, m + 0.098, 100, 30, 30.0) for m in means])
+        best = int(np.argmax(means))
+        overstated.append((means[best] - truth[best], found[best] - truth[best]))
+        gains.append(np.mean((means - truth) ** 2) - np.mean((np.array(found) - truth) ** 2))
+    plain, shrunk = np.mean(overstated, axis=0)
+    assert plain > 0.04
+    assert abs(shrunk) < 0.015
+    assert np.mean(gains) > 0
+    assert shrunken([Interval(0.5, 0.4, 0.6, 9, 9, 9.0)] * 9) is None
+    equal = shrunken(
+        [Interval(0.5, math.nan, math.nan, 9, 1, 1.0)] + [Interval(0.6, 0.5, 0.7, 9, 9, 9.0)] * 9
+    )
+    assert equal == pytest.approx([0.59] * 10, abs=0.011)

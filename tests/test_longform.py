@@ -135,6 +135,16 @@ def test_grades(tmp_path):
     assert {"final", "final/2", "final/3"} <= set(judge.asked), "asked again, up to twice"
 
 
+def test_a_story_of_which_no_chapter_was_graded_has_no_grade(tmp_path):
+    protocol = Longform(LongformOptions(texts=write_texts(tmp_path / "texts"), chapters=2))
+    results, *_ = run_one(
+        protocol, long_text, lambda step: scores() if step.startswith("final") else "no scores"
+    )
+    (_, quantity, grade, flags) = results.grades[-1]
+    assert (quantity, grade) == ("overall", None)
+    assert flags == ["6 of 9 ratings missing", "no chapter graded"]
+
+
 def test_short_answers_are_asked_for_again():
     protocol = Longform(LongformOptions(chapters=1))
     lengths = {"plan_1": 500, "plan_1/2": 499, "plan_1/3": 500, "plan_1/4": 0, "plan_1/5": 500}

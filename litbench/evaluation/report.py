@@ -199,7 +199,11 @@ def _leaderboard_section(
         columns["spread over\nrepeats"] = spread
     if any(row.calibration for row in rows):
         columns["Brier\n/ ECE"] = lambda row: (
-            row.calibration and f"{row.calibration.brier:.3f} / {row.calibration.ece:.3f}"
+            row.calibration
+            and Cell(
+                f"{row.calibration.brier:.3f} / {row.calibration.ece:.3f}",
+                [f"ECE of a calibrated one: {row.calibration.ece_if_calibrated:.3f}"],
+            )
         )
     columns["stories / s"] = speed
     note = (

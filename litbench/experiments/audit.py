@@ -28,7 +28,12 @@ from litbench.experiments.audit_findings import (
     SetAudit,
     audit_pairs,
 )
-from litbench.experiments.audit_rater import RaterAudit, audit_rater, rater_section
+from litbench.experiments.audit_rater import (
+    RaterAudit,
+    audit_rater,
+    rater_findings,
+    rater_section,
+)
 from litbench.experiments.probes import ProbesConfig
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import jackknife_interval
@@ -220,9 +225,11 @@ def audit_files(
         per_story = _people_per_story(path)
     rules = (folder.manifest or {}).get("config", {})
     by_rule = ["later"] if rules.get("chosen_later") else []
-    found = audit_pairs(table, annotators, per_story, seed, by_rule)
+    p_values = list(rater.p_values.values()) if rater else []
+    found = audit_pairs(table, annotators, per_story, seed, by_rule, p_values)
+    of_rater = rater_findings(rater, found.tests - len(p_values)) if rater else []
     findings = sorted(
-        [*found.findings, *(rater.findings if rater else [])],
+        [*found.findings, *of_rater],
         key=lambda one: (-one.severity, one.kind),
     )
     sources = sorted(set(table["label_source"].to_pylist()))
@@ -311,7 +318,12 @@ def audit_json(
 def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return [nothing_found(found)]
-    return [f"{k}. {one.sentence} {one.advice}" for k, one in enumerate(findings[:_ON_TOP], 1)]
+    lines = [f"{k}. {one.sentence} {one.advice}" for k, one in enumerate(findings[:_ON_TOP], 1)]
+    return [
+        *lines,
+        f"The clearest of {found.tests} tests, corrected together: expect smaller shares on new "
+        "prompts.",
+    ]
 
 
 # The page -------------------------------------------------------------------------------------
@@ -320,9 +332,10 @@ def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
 def _findings_section(found: SetAudit, findings: Sequence[Finding]) -> Section:
     note = (
         "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
-        f"significant at {percent(ALPHA)} after Holm's correction over {found.tests} tests, "
-        "with the stated ones held fixed; a leak or a copy is counted. That a cue wins does not "
-        "show that readers vote for it: longer stories may be better."
+        f"significant at {percent(ALPHA)} after Holm's correction over the {found.tests} tests of "
+        "this page, with the stated ones held fixed; a leak or a copy is counted. The stated ones "
+        f"are the clearest of {found.tests}, so expect smaller shares on new prompts. That a cue "
+        "wins does not show that readers vote for it: longer stories may be better."
     )
 
     def table(some: Sequence[Finding]) -> Table:

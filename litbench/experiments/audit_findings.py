@@ -29,7 +29,7 @@ import pyarrow as pa
 from litbench.curation.leakage import by_split, leakage_report
 from litbench.experiments.audit_cues import SIDES, Cue, Texts, content_blind_cues
 from litbench.metrics.annotators import AnnotatorAgreement, label_ceiling
-from litbench.metrics.comparisons import difference_interval
+from litbench.metrics.comparisons import difference_interval, interval_p
 from litbench.metrics.intervals import (
     TRAINED_VARIANCE,
     ClusteredMean,
@@ -258,14 +258,9 @@ def _is_text_model(cue: Cue) -> bool:
 
 def _noise_p(agreement: Interval) -> float:
     """Two-sided p value of an agreement of two annotators of NOISELESS, on the logit scale."""
-    from scipy import special, stats  # noqa: PLC0415
-
     if not 0.5 < agreement.mean < NOISELESS:
         return 1.0 if agreement.mean > 0.5 or math.isnan(agreement.low) else 0.0
-    freedom = max(agreement.effective_clusters - 1, 1)
-    mean, low, bound = special.logit([agreement.mean, agreement.low, NOISELESS])
-    t = stats.t.ppf(0.975, freedom) * (bound - mean) / (mean - low)
-    return float(2 * stats.t.sf(t, freedom))
+    return interval_p(agreement, NOISELESS, is_share=True)
 
 
 # The audit of a set ---------------------------------------------------------------------------
@@ -277,6 +272,7 @@ def audit_pairs(
     per_story: float = 1.0,
     seed: int = 0,
     by_rule: Collection[str] = (),
+    others: Sequence[float] = (),
 ) -> SetAudit:
     """Audit a set of pairs; no model is asked.
 
@@ -287,6 +283,7 @@ def audit_pairs(
         per_story: number of annotators of a story.
         seed: seed of folds.
         by_rule: names of cues that a rule of the pairing decides, which are not tested.
+        others: p values of other tests of the same family, such as those of a rater.
     """
     names, group = np.unique(np.array(connected_prompts(pairs)), return_inverse=True)
     texts = Texts.of(pairs)
@@ -302,8 +299,9 @@ def audit_pairs(
     two = None if annotators is None else annotators.two_decided
     noise = [] if two is None or math.isnan(two.mean) else [_noise_p(two)]
     ids = {side: pairs[f"{side}_story_id"].to_pylist() for side in SIDES}
-    results = screen(cues, group, noise, np.array([ids[side] for side in SIDES]))
-    tests = max(len(cues) + len(noise), 1)
+    others = [p for p in others if not math.isnan(p)]
+    results = screen(cues, group, [*noise, *others], np.array([ids[side] for side in SIDES]))
+    tests = max(len(cues) + len(noise) + len(others), 1)
     sizes = np.bincount(group)
     effective = effective_clusters(sizes)
     within = [intra_prompt_correlation(cue.sign, group) for cue in cues]

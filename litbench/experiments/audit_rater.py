@@ -1,6 +1,5 @@
 """The audit's second part: what a rater, or the judge of a benchmark, measures on a set."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,8 @@ class RaterAudit:
         reproduced: (mimic - 1/2) / (agreement - 1/2): the share of the rater's agreement above
             chance that needs no reading; None if the rater is not above chance.
         probes: its results on changed stories; empty if they were left out.
-        findings: worst first.
+        p_values: of the tests behind its findings, by name; those of probes after Benjamini and
+            Hochberg.
     """
 
     row: LeaderboardRow
@@ -62,7 +62,7 @@ class RaterAudit:
     mimic: Interval | None
     reproduced: float | None
     probes: list[ProbeResult]
-    findings: list[Finding]
+    p_values: dict[str, float]
 
 
 def audit_rater(
@@ -105,7 +105,14 @@ def summarise(
     reproduced = None
     if mimic is not None and row.agreement.low > 0.5:
         reproduced = (mimic.mean - 0.5) / (row.agreement.mean - 0.5)
-    rater = RaterAudit(
+    p_values = {"length": paired_difference(longer, labels, prompts)[1]}
+    p_values["chance"] = paired_difference(credit, np.full(len(credit), 0.5), prompts)[1]
+    first, known = scores.first_wins, np.isfinite(scores.first_wins)
+    if known.any():
+        half = np.full(int(known.sum()), 0.5)
+        p_values["position"] = paired_difference(first[known], half, prompts[known])[1]
+    p_values |= {f"probe {one.probe}": one.p_bh for one in probes}
+    return RaterAudit(
         row,
         jackknife_interval(longer, prompts),
         jackknife_interval(labels, prompts),
@@ -114,17 +121,8 @@ def summarise(
         mimic,
         reproduced,
         probes,
-        [],
+        p_values,
     )
-    p_values = {"length": paired_difference(longer, labels, prompts)[1]}
-    p_values["chance"] = paired_difference(credit, np.full(len(credit), 0.5), prompts)[1]
-    first, known = scores.first_wins, np.isfinite(scores.first_wins)
-    if known.any():
-        half = np.full(int(known.sum()), 0.5)
-        p_values["position"] = paired_difference(first[known], half, prompts[known])[1]
-    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    rater.findings.extend(sorted(_findings(rater, adjusted), key=lambda one: -one.severity))
-    return rater
 
 
 def _mimic(pairs: pa.Table, credit: np.ndarray, prompts: np.ndarray, seed: int) -> Interval | None:
@@ -163,8 +161,12 @@ def _groups(
     return groups
 
 
-def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
+def rater_findings(rater: RaterAudit, others: int) -> list[Finding]:
+    """What is significant after Holm's correction, over its tests and `others` of the set."""
     row, found = rater.row, []
+    # Tests of the set are counted as if none of them were significant.
+    adjusted = holm([*rater.p_values.values(), *[1.0] * others])
+    p_holm = dict(zip(rater.p_values, adjusted, strict=False))
 
     def state(kind: str, severity: float, of: Interval, p: float, sentence: str, do: str) -> None:
         found.append(Finding(kind, severity, of.mean, sentence, do, of.low, of.high, p))
@@ -223,12 +225,13 @@ def _findings(rater: RaterAudit, p_holm: Mapping[str, float]) -> list[Finding]:
             "Its agreement on this set does not show that it reads.",
         )
     for one in rater.probes:
-        if one.is_fooled and one.prefers_changed is not None:
+        p = p_holm[f"probe {one.probe}"]
+        if one.is_fooled and p < ALPHA and one.prefers_changed is not None:
             state(
                 "rater_probe",
                 2 * one.prefers_changed.mean - 1,
                 one.prefers_changed,
-                one.p_bh,
+                p,
                 f"{row.rater} prefers stories spoiled by {one.probe.replace('_', ' ')} in "
                 f"{between(one.prefers_changed)} of the pairs.",
                 "Do not optimise against it without a penalty for this change.",
@@ -250,6 +253,10 @@ def rater_section(rater: RaterAudit) -> Section:
         ("agreement where the chosen story is longer", row.chosen_longer),
         ("agreement where the chosen story is shorter", row.chosen_shorter),
         ("calibration error (ECE)", row.calibration and row.calibration.ece),
+        (
+            "the same of a perfectly calibrated rater",
+            row.calibration and row.calibration.ece_if_calibrated,
+        ),
         ("a content-blind model of its choices agrees with the labels", rater.mimic),
         ("share of its agreement above chance that this reproduces", percent(rater.reproduced)),
     ]

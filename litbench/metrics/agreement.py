@@ -49,7 +49,7 @@ select rater, pair_id, any_value(kind) as kind, avg(credit) as credit,
     avg((not same)::double) filter (both_named) as flipped,
     avg(won::double) filter (same) as consistent,
     if(bool_or(has_order), avg(same::double), null) as same,
-    sum(first_wins) / sum(ordered) as first_wins,
+    sum(first_wins) / nullif(sum(ordered), 0) as first_wins,
     if(count(p_chosen) = count(*), avg(p_chosen), null) as p_chosen,
     sum(seconds) as seconds, sum(cost_usd) as cost_usd,
     count(p_chosen) as probabilities

@@ -23,6 +23,8 @@ class Calibration:
         brier: mean of (1 - p_chosen)^2; 0.25 if every probability is 1/2.
         log_loss: mean of -log p_chosen, in nats; 0.693 if every probability is 1/2.
         ece: expected calibration error, over bins of equal size.
+        ece_if_calibrated: its mean for a rater whose probabilities are right, which is above 0
+            since each bin has few pairs.
         bins: mean confidence and agreement in each bin.
         n: number of pairs with a probability.
     """
@@ -30,6 +32,7 @@ class Calibration:
     brier: float
     log_loss: float
     ece: float
+    ece_if_calibrated: float
     bins: list[tuple[float, Interval]]
     n: int
 
@@ -64,10 +67,16 @@ def calibration(
         len(part) * abs(mean - interval.mean)
         for part, (mean, interval) in zip(parts, table, strict=True)
     )
+    # The mean distance of a normal variable from its mean, by the binomial variance of each bin.
+    by_chance = sum(
+        math.sqrt(2 / math.pi * float(np.sum(confidence[part] * (1 - confidence[part]))))
+        for part in parts
+    )
     return Calibration(
         brier=float(np.mean((1 - p) ** 2)),
         log_loss=float(np.mean([-math.log(max(value, 1e-12)) for value in p])),
         ece=error / len(p),
+        ece_if_calibrated=by_chance / len(p),
         bins=table,
         n=len(p),
     )

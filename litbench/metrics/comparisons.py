@@ -64,6 +64,25 @@ def difference_interval(estimate: ClusteredMean, limit: float = 1.0) -> tuple[In
     return interval, float(2 * stats.t.sf(abs(mean) / error, estimate.freedom))
 
 
+def interval_p(interval: Interval, null: float = 0.0, *, is_share: bool = False) -> float:
+    """The two-sided p value of a null value by a 95 % t interval; NaN without bounds.
+
+    Args:
+        interval: of a difference, or of a share, whose interval is symmetric on the logit scale.
+        null: the value to test.
+        is_share: whether the interval is that of a share.
+    """
+    from scipy import special, stats  # noqa: PLC0415
+
+    ends = np.array([interval.mean, null, interval.low if null < interval.mean else interval.high])
+    mean, tested, bound = special.logit(ends) if is_share and 0 < ends[0] < 1 else ends
+    if mean == bound:
+        return 0.0 if mean != tested else 1.0
+    freedom = max(interval.effective_clusters - 1, 1.0)
+    t = stats.t.ppf((1 + LEVEL) / 2, freedom) * (mean - tested) / (mean - bound)
+    return float(2 * stats.t.sf(abs(t), freedom))
+
+
 def paired_difference(
     credit: np.ndarray,
     reference: np.ndarray,

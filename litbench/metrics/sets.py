@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from litbench.metrics.comparisons import compare_all
-from litbench.metrics.intervals import jackknife_interval
+from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
+
+# The spread between fewer sets is too uncertain to shrink by.
+MIN_SETS = 10
 
 
 def linked_sets(prompts: Mapping[str, Collection[str]]) -> dict[str, str]:
@@ -27,6 +30,28 @@ def linked_sets(prompts: Mapping[str, Collection[str]]) -> dict[str, str]:
         name: next(first for first, keys in groups if keys & set(own))
         for name, own in prompts.items()
     }
+
+
+def shrunken(estimates: Sequence[Interval]) -> list[float] | None:
+    """Empirical Bayes estimates of the same rater's figures on several sets; None below ten sets.
+
+    A figure is stated because it is high or low, and so is partly chance. Each is moved towards the
+    mean over sets, the more the wider its interval is against the spread between sets (Efron and
+    Morris, 1975; the spread by DerSimonian and Laird, 1986). Estimates without an interval count
+    with the widest.
+    """
+    if len(estimates) < MIN_SETS:
+        return None
+    means = np.array([one.mean for one in estimates])
+    errors = np.array([(one.high - one.low) / (2 * 1.96) for one in estimates])
+    variance = np.square(np.where(np.isfinite(errors), errors, np.nanmax(errors)))
+    weight = 1 / np.maximum(variance, 1e-12)
+    spread = float(np.sum(weight * (means - np.average(means, weights=weight)) ** 2))
+    scale = weight.sum() - np.square(weight).sum() / weight.sum()
+    between = max((spread - (len(means) - 1)) / scale, 0.0)
+    center = float(np.average(means, weights=1 / (variance + between)))
+    shrunk = center + between / (between + variance) * (means - center)
+    return [float(value) for value in shrunk]
 
 
 def over_sets(

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from litbench.metrics.comparisons import holm, interval_p
 from litbench.metrics.intervals import Interval
-from litbench.metrics.sets import over_sets
+from litbench.metrics.sets import over_sets, shrunken
 from litbench.passport import Estimate, Passport, PeopleFigures, SetFigures, set_rows_of
 from litbench.report.document import (
     ENDS,
@@ -27,7 +28,14 @@ from litbench.report.figures import dots
 from litbench.store import file_name, fingerprint, write_atomically
 
 # Differences that a page calls a weakness.
-_LEAN, _FLIPS, _COVERAGE = 0.2, 0.2, 0.95
+_LEAN, _FLIPS, _COVERAGE, _ALPHA = 0.2, 0.2, 0.95, 0.05
+_WORSE = "Significantly worse than {}"
+_BELOW_PEOPLE = "Agrees with annotators significantly less than one of them"
+_POSITION = "Prefers a position, first or second"
+_SHRUNKEN = (
+    "Shrunken: the agreement to expect on new prompts of the set, an empirical Bayes estimate over "
+    "these sets: the highest and the lowest are partly chance."
+)
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
 
 
@@ -279,47 +287,55 @@ def _not_comparable(entries: Sequence[Entry]) -> list[str]:
 
 
 def weaknesses(passport: Passport) -> list[str]:
-    """What the figures of a rater warn of, in words; each with the sets where it is so."""
+    """What the figures of a rater warn of, in words; each with the sets where it is so.
+
+    The last sentence is the number of tests over which significance is corrected.
+    """
+    tests: dict[tuple[str, str], tuple[float, float]] = {}
+    for name, one in passport.sets.items():
+        people = None if one.people is None else one.people.difference
+        for kind, estimate, null in (
+            (_WORSE, one.minus_reference, 0.0),
+            (_BELOW_PEOPLE, people, 0.0),
+            (_POSITION, one.first_share, 0.5),
+        ):
+            if estimate is not None and estimate.low is not None:
+                of, is_share = estimate.interval(), kind == _POSITION
+                tests[kind, name] = (of.mean - null, interval_p(of, null, is_share=is_share))
+    adjusted = holm([p for _, p in tests.values()])
+    significant: dict[str, list[str]] = {}
+    for ((kind, name), (lead, _)), p in zip(tests.items(), adjusted, strict=True):
+        if p < _ALPHA and (lead < 0 or kind == _POSITION):
+            significant.setdefault(kind, []).append(name)
 
     def lean(one: SetFigures) -> float:
         return _mean(one.chosen_longer, 0.5) - _mean(one.chosen_shorter, 0.5)
-
-    def is_below(difference: Estimate | None) -> bool:
-        return difference is not None and difference.high is not None and difference.high < 0
-
-    def has_position(share: Estimate | None) -> bool:
-        if share is None or share.low is None or share.high is None:
-            return False
-        return not share.low <= 0.5 <= share.high
 
     def blind(one: SetFigures) -> float:
         names = [name for name in ("longer", "shorter", "notes") if name in one.beside]
         return max((_mean(one.beside[name], 0.0) for name in names), default=0.0)
 
     signs: dict[str, Callable[[SetFigures], bool]] = {
-        f"Significantly worse than {passport.reference}": lambda one: is_below(one.minus_reference),
         "No better than a rater that does not read (longer, shorter or notes)": lambda one: (
             _mean(one.agreement, 1.0) <= blind(one)
-        ),
-        "Agrees with annotators significantly less than one of them": lambda one: (
-            one.people is not None and is_below(one.people.difference)
         ),
         "Prefers the longer story beyond what people do": lambda one: lean(one) > _LEAN,
         "Prefers the shorter story beyond what people do": lambda one: lean(one) < -_LEAN,
         f"Changes its mind with the order of the stories in over {_FLIPS:.0%}": lambda one: (
             _mean(one.flip_rate, 0.0) > _FLIPS
         ),
-        "Prefers a position, first or second": lambda one: has_position(one.first_share),
         f"Does not judge over {1 - _COVERAGE:.0%}": lambda one: one.coverage < _COVERAGE,
         "Trained on prompts of these sets, whose figures are not valid": lambda one: (
             one.trained_on_prompts > 0
         ),
     }
-    named = {
+    named = {kind.format(passport.reference): names for kind, names in significant.items()}
+    named |= {
         text: [name for name, one in passport.sets.items() if holds(one)]
         for text, holds in signs.items()
     }
-    return [f"{text}: {', '.join(names)}." for text, names in named.items() if names]
+    found = [f"{text}: {', '.join(names)}." for text, names in named.items() if names]
+    return [*found, f"Significant after Holm's correction over {len(tests)} tests of this page."]
 
 
 def _mean(estimate: Estimate | None, otherwise: float) -> float:
@@ -332,6 +348,8 @@ def _rater_page(entry: Entry) -> str:
     def with_people(write: Callable[[Any], Cell]) -> Callable[[tuple[str, SetFigures]], Cell]:
         return lambda of: write(of[1].people) if of[1].people else Cell("–")
 
+    values = shrunken([one.agreement.interval() for one in passport.sets.values()])
+    shrunk = dict(zip(passport.sets, values or [], strict=False))
     table = table_of(
         list(passport.sets.items()),
         {
@@ -339,6 +357,7 @@ def _rater_page(entry: Entry) -> str:
             "pairs /\nprompts": lambda of: f"{of[1].agreement.n:,} / {of[1].agreement.clusters:,}",
             "agreement": lambda of: stacked(of[1].agreement.interval()),
             f"minus\n{passport.reference}": lambda of: _difference(of[1].minus_reference),
+            **({"shrunken": lambda of: shrunk[of[0]]} if shrunk else {}),
             "chosen\nlonger": lambda of: of[1].chosen_longer.mean,
             "chosen\nshorter": lambda of: of[1].chosen_shorter.mean,
             "flip\nrate": lambda of: of[1].flip_rate and of[1].flip_rate.mean,
@@ -365,9 +384,9 @@ def _rater_page(entry: Entry) -> str:
         count = len(mean.sets)
         lead = f"Mean agreement {write_interval(_interval(vars(mean), count))} over {count} sets."
     sections = [
-        Section("Weaknesses", weaknesses(passport) or "None that these figures show."),
+        Section("Weaknesses", weaknesses(passport)),
         Section("In pictures", figures=_pictures(passport)),
-        Section("Set by set", table=table),
+        Section("Set by set", _SHRUNKEN if shrunk else "", table=table),
         Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
     ]
     page = Page(passport.rater, lead, status, sections)

@@ -189,10 +189,13 @@ class Longform(Protocol):
             (judge, step, None if one.grade is None else 5 * one.grade, missing_flag([one]))
             for step, one in rated.items()
         ]
-        known = [one.grade for one in rated.values() if one.grade is not None]
-        overall = 5 * sum(known) / len(known) if known else None
-        missing = missing_flag(list(rated.values()))
-        grades.append((judge, "overall", overall, missing + written.flags))
+        known = {step: one.grade for step, one in rated.items() if one.grade is not None}
+        # A story of which no chapter was read has no grade: the final judgement saw none either.
+        is_read = bool(known.keys() & written.texts.keys())
+        overall = 5 * sum(known.values()) / len(known) if is_read else None
+        flags = missing_flag(list(rated.values()))
+        flags += ["no chapter graded"] if known and not is_read else []
+        grades.append((judge, "overall", overall, flags + written.flags))
         return ItemRatings(rated, grades)
 
     async def _write(
