@@ -34,8 +34,8 @@ from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows, stream_foreign
 from litbench.judges.prices import load_prices
-from litbench.judges.rubric import ATTEMPTS
 from litbench.judges.session import (
+    ATTEMPTS,
     WRITER,
     Mock,
     Models,

@@ -127,7 +127,7 @@ def main(config: Config) -> None:
     if config.dry_run:
         print(f"dry run: no request is sent\n{estimates_text(judge.estimate_questions(questions))}")
         return
-    answers = judge.ask(questions)
+    answers = [turns[-1].answer for turns, _ in judge.ask(questions)]
     errors = [answer.detail for answer in answers if answer.outcome == "error"]
     if errors and not config.accept_errors:
         raise ModelError(

@@ -27,6 +27,7 @@ from inspect_ai.util import registry_info
 from litbench.config import as_plain
 from litbench.evaluation.benchmark import find_sets
 from litbench.judges.client import Traffic, chat_messages, read_output
+from litbench.judges.judge import PairQuestion
 from litbench.judges.rubric import mean_of_known
 from litbench.judges.session import JUDGE, WRITER, Models, Request, Role, Session, at_once
 from litbench.judges.store import Answer, Sampling
@@ -232,18 +233,36 @@ def stories(judge_samples: int = 1, **options: Any) -> Task:
 def both_orders() -> Solver:
     """Ask which of two stories is better, in both orders."""
 
+    async def ask(request: Request) -> Answer:
+        messages = request.messages
+        sent = messages if isinstance(messages, str) else chat_messages(messages)
+        return read_output(await get_model().generate(sent))
+
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         del generate
-        questions = [state.metadata[f"question_{order}"] for order in (1, 2)]
-        outputs = await at_once(*(get_model().generate(question) for question in questions))
-        answers = [read_output(output) for output in outputs]
-        state.store.set("answers", [as_plain(answer) for answer in answers])
-        state.output = outputs[-1]
+        about = state.metadata
+        template = load_template(about["template"], about["answer"])
+        session = Session("", str(state.sample_id), 0, models={JUDGE: ask})
+        orders = [about["stories"], about["stories"][::-1]]
+        asked = await at_once(
+            *(
+                session.ask_readable(
+                    JUDGE,
+                    PairQuestion(template, state.input_text, *stories),
+                    step=f"order_{number}",
+                )
+                for number, stories in enumerate(orders, 1)
+            )
+        )
+        answers = [(as_plain(turns[-1].answer), code) for turns, code in asked]
+        state.store.set("answers", answers)
+        state.output = ModelOutput.from_content(str(state.model), answers[-1][0]["text"])
         state.messages = chat_messages(
             [
                 message
-                for question, answer in zip(questions, answers, strict=True)
-                for message in (("user", question), ("assistant", answer.text))
+                for turns, _ in asked
+                for turn in turns
+                for message in (("user", turn.question), ("assistant", turn.answer.text))
             ]
         )
         return state
@@ -272,10 +291,11 @@ def verdicts_by_set() -> Scorer:
 def _verdicts() -> Scorer:
 
     async def score(state: TaskState, target: Any) -> Score:
-        answers = [Answer(**one) for one in state.store.get("answers")]
+        answers = [(Answer(**answer), code) for answer, code in state.store.get("answers")]
         form = state.metadata["answer"]
         readings = [
-            read_answer(one.text, form) if one.outcome == "answered" else None for one in answers
+            read_answer(answer.text, form, code) if answer.outcome == "answered" else None
+            for answer, code in answers
         ]
         found = [one.verdict if one and one.verdict in _OTHER else None for one in readings]
         # In the first order.
@@ -356,9 +376,9 @@ def _compare(
             metadata={
                 "set": set_name,
                 "prompt_id": row["prompt_id"],
+                "template": template,
                 "answer": loaded.answer,
-                "question_1": loaded.render(pair.prompt, pair.first, pair.second),
-                "question_2": loaded.render(pair.prompt, pair.second, pair.first),
+                "stories": [pair.first, pair.second],
             },
         )
         for set_name, table in tables.items()

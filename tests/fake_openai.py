@@ -18,6 +18,7 @@ from collections import Counter
 
 from loopback import Handler, Loopback
 
+from litbench.templates.parser import CODE
 from litbench.text import digest
 
 # Never to be seen in any output.
@@ -53,6 +54,25 @@ def longer_story(question):
     """Judge as one who likes the longer story."""
     longer = "A" if len(shown_story(question, "A")) >= len(shown_story(question, "B")) else "B"
     return f"Story {longer} goes on for longer, and so there is more of it.\n\nPreferred: {longer}"
+
+
+def coded(question, answer):
+    """An answer with the code that its question asks for."""
+    code = re.search(rf'\[({CODE})\]|"code": "({CODE})"', question)
+    if code is None or not isinstance(answer, str):
+        return answer
+    mark = f"[{code[1] or code[2]}]"
+    if code[2]:
+        return answer.replace("{", f'{{"code": "{code[2]}", ', 1)
+    if "<" in answer and "Preferred" not in answer:
+        return answer.replace("<", f"{mark}\n<", 1)
+    answer = re.sub(r"Preferred(?=:)|\[Scores\]|Score(?=: \[)", rf"\g<0> {mark}", answer)
+    return answer.replace('"preferred"', f'"preferred {mark}"')
+
+
+def asked_text(messages):
+    """The text of a question; of the first one where an unread answer is asked for again."""
+    return messages[0 if messages[-1]["content"].startswith("Reply with") else -1]["content"]
 
 
 def drawn_manners(seed, share):
@@ -102,7 +122,7 @@ class FakeOpenAI(Loopback):
         retry_after="0.05",
         complaint="not well today",
         code=None,
-        question_of=lambda messages: messages[-1]["content"],
+        question_of=asked_text,
     ):
         """A server that is not started yet.
 
@@ -261,7 +281,8 @@ class _Handler(Handler):
             with fake.lock:
                 fake.asked[message["content"]] += 1
                 fake.bodies[message["content"]] = body
-            answer = fake.answers[body["model"]](message["content"])
+            question = message["content"]
+            answer = coded(question, fake.answers[body["model"]](question))
             choice = ({"role": "assistant", "content": answer}, "stop")
             response = {"status_code": 200, "body": self._completion(message["content"], [choice])}
             lines.append({"custom_id": one["custom_id"], "response": response, "error": None})
@@ -273,7 +294,7 @@ class _Handler(Handler):
         if isinstance(manner, tuple):
             self._send(*manner)
             return
-        text = fake.answers[body["model"]](question)
+        text = coded(question, fake.answers[body["model"]](question))
         message = {"role": "assistant", "content": text}
         reasons = {
             "filter": "content_filter",

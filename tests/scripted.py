@@ -3,8 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
+from fake_openai import coded
+
 from litbench.judges.session import Session
-from litbench.judges.store import Answer
+from litbench.judges.store import Answer, text_of
 
 
 class Scripted:
@@ -17,7 +19,9 @@ class Scripted:
     async def __call__(self, request):
         self.requests.append(request)
         found = self.reply(request)
-        return found if isinstance(found, Answer) else Answer("answered", found)
+        if isinstance(found, Answer):
+            return found
+        return Answer("answered", coded(text_of(request.messages), found))
 
 
 @dataclass
@@ -50,4 +54,6 @@ def results_of(protocol, item, models, judges, writer="w"):
 
     # inspect-ai may replace `asyncio.run` by one that leaves its loop open.
     with asyncio.Runner() as runner:
-        return runner.run(script(Session(writer, item.prompt_id, 0, script, models=models)))
+        return runner.run(
+            script(Session(writer, item.prompt_id, 0, script, models=models, seed="of the tests"))
+        )

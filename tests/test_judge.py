@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import pair_table
-from fake_openai import KEY, LOGIN, FakeOpenAI, longer_story, shown_story
+from fake_openai import KEY, LOGIN, FakeOpenAI, asked_text, coded, longer_story, shown_story
 
 from litbench.errors import ConfigError
 from litbench.judges.prices import Price
-from litbench.judges.store import AnswerStore
+from litbench.judges.store import Answer, AnswerStore, Attempt, Sampling, keys_of
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.templates import load_template
+from litbench.templates.parser import make_code
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -168,13 +169,13 @@ def test_judges_share_the_leaderboard(whole):
     for row in rows:
         pair = pairs[row["pair_id"]]
         other = "rejected" if row["order"] == "chosen" else "chosen"
-        question = template.render(pair["prompt"], pair[row["order"]], pair[other])
+        question = coded_question(whole, template, pair["prompt"], pair[row["order"]], pair[other])
         longer = "chosen" if len(pair["chosen"]) > len(pair["rejected"]) else "rejected"
         assert row["outcome"] == longer
         assert row["explanation"].endswith("there is more of it.")
         assert "Preferred" not in row["explanation"]
         read = len(question.split())
-        written = len(longer_story(question).split())
+        written = len(coded(question, longer_story(question)).split())
         assert (row["input_tokens"], row["output_tokens"]) == (read, written)
         dollars = ((read - 7) * 100 + 7 * 10 + written * 1_000) / 1e6
         assert row["cost_usd"] == pytest.approx(dollars)
@@ -183,6 +184,12 @@ def test_judges_share_the_leaderboard(whole):
     assert board["careful"]["cost_usd"] == pytest.approx(sum(row["cost_usd"] for row in rows))
     assert board["lazy"]["cost_usd"] is None, "no price is known"
     assert board["lazy"]["input_tokens"] > 0
+
+
+def coded_question(whole, template, *texts):
+    """A question with its code, as the run asks it."""
+    seed = (whole.bench.folder / "out/answers/seed.txt").read_text()
+    return template.render(*texts, make_code(seed, template.render(*texts)))
 
 
 SIDES = ("chosen", "rejected")
@@ -225,11 +232,11 @@ def test_exchanging_sides_gives_one_minus_agreement_without_calls(whole, rename_
 
 
 def test_only_prompt_stories_and_template_are_sent(whole):
-    render = load_template("alternative").render
+    template = load_template("alternative")
     questions = set()
     for pair in whole.pairs.to_pylist():
-        questions.add(render(pair["prompt"], pair["chosen"], pair["rejected"]))
-        questions.add(render(pair["prompt"], pair["rejected"], pair["chosen"]))
+        for stories in ((pair["chosen"], pair["rejected"]), (pair["rejected"], pair["chosen"])):
+            questions.add(coded_question(whole, template, pair["prompt"], *stories))
     assert set(whole.server.bodies) == questions
     for body in whole.server.bodies.values():
         assert body.keys() == {"model", "messages", "temperature", "max_tokens"}
@@ -305,11 +312,11 @@ def test_outcome_of_every_kind_of_answer(bench):
     for row in bench.verdicts("judge"):
         outcomes.setdefault(number[row["pair_id"]], []).append(row["outcome"])
         if row["outcome"] == "cut":
-            assert row["explanation"] == letter("A")[: len(letter("A")) // 2]
+            assert row["explanation"].startswith("It is the better")
     assert outcomes == {
         0: ["chosen", "rejected"] if outcomes[0][0] == "chosen" else ["rejected", "chosen"],
         1: ["tie"] * 2,
-        2: ["refused"] * 2,
+        2: ["unparsed"] * 2,
         3: ["unparsed"] * 2,
         4: ["error"] * 2,
         5: ["refused"] * 2,
@@ -320,7 +327,69 @@ def test_outcome_of_every_kind_of_answer(bench):
     assert board["judge"]["coverage"] == pytest.approx(2 / 9)
     assert board["judge"]["agreement"]["mean"] == 0.5
     counted = board["judge"]["outcomes"]
-    assert (counted["error"], counted["refused"], counted["cut"]) == (4, 6, 2)
+    assert (counted["error"], counted["refused"], counted["cut"]) == (4, 4, 2)
+
+
+def test_unread_answer_is_asked_for_once_more(bench):
+    """In the same conversation; then it stays unparsed, and both calls are counted."""
+    pairs, repaired = table_of(4), []
+
+    def question_of(messages):
+        if len(messages) > 1:
+            repaired.append([message["content"] for message in messages])
+        return (
+            messages[-1]["content"] if "Story 1 " in asked_text(messages) else asked_text(messages)
+        )
+
+    def answer(question):
+        if question.startswith("Reply with the last line only: Preferred ["):
+            return "Preferred: A"
+        return letter("A") if "Story 3 " in question else "I like the calmer of the two."
+
+    prices = bench.folder / "prices.yaml"
+    prices.write_text(json.dumps({FakeOpenAI.model: PRICE}))
+    with FakeOpenAI(answer, question_of=question_of) as server:
+        judge = entry(prices=str(prices))
+        board = bench.run(pairs, {"judge": judge})
+        assert server.requests == 8 + 6
+        rows = bench.verdicts("judge")
+        assert sum(row["cost_usd"] for row in rows) == pytest.approx(
+            server.dollars(Price(**PRICE)) - 14 * 7 * (100 - 10) / 1e6
+        )
+        bench.run(pairs, {"again": judge | {"answers": str(bench.folder / "out/answers")}}, "b")
+        assert server.requests == 14, "answers are stored, the second ones too"
+    outcomes = Counter(row["outcome"] for row in rows)
+    assert outcomes == {"unparsed": 4, "chosen": 2, "rejected": 2}
+    assert board["judge"]["coverage"] == 0.5
+    for first, said, request in repaired:
+        assert (said, request[:10]) == ("I like the calmer of the two.", "Reply with")
+        code = re.search(r"\[(\w{5})\]", request)
+        assert code is not None
+        assert code[0] in first
+    kept = [row["explanation"] for row in rows if row["outcome"] == "unparsed"]
+    assert set(kept) == {"I like the calmer of the two."}
+
+
+def test_answers_of_older_runs_are_read(bench):
+    """An older run asked without a code: its answers are found, and read by the plain form."""
+    pairs, template = table_of(3), load_template("alternative")
+    folder = bench.folder / "old"
+    questions = [
+        template.render(pair["prompt"], *stories)
+        for pair in pairs.to_pylist()
+        for stories in ((pair["chosen"], pair["rejected"]), (pair["rejected"], pair["chosen"]))
+    ]
+    with AnswerStore(folder) as store:
+        for question, key in zip(
+            questions, keys_of(FakeOpenAI.model, questions, Sampling()), strict=True
+        ):
+            attempt = Attempt(key, FakeOpenAI.model, (1, 1))
+            store.reserve(attempt)
+            store.put(Answer("answered", longer_story(question), model="old"), attempt)
+    with FakeOpenAI() as server:
+        board = bench.run(pairs, {"judge": entry(answers=str(folder))})
+        assert server.requests == 0
+    assert board["judge"]["coverage"] == 1
 
 
 def test_errors_are_retried_on_request(bench, capsys):

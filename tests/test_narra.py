@@ -308,9 +308,9 @@ def test_missing_ratings():
         return json.dumps(content)
 
     results, scripted = played(judges={"lazy": lazy, "silent": lambda _: "Nice story!"})
-    assert len(scripted["lazy"].asked) == 3
+    assert len(scripted["lazy"].asked) == 2
     by = {(judge, name): (grade, flags) for judge, name, grade, flags in results.grades}
-    assert by["lazy", "storyq"][1] == ["1 of 11 ratings missing"]
+    assert by["lazy", "storyq"][1] == ["11 of 11 ratings missing"]
     assert by["silent", "storyq"] == (None, ["11 of 11 ratings missing"])
     assert results.ratings["lazy", "story"].ratings["story_surprise"].rating is None
     released, _ = played(judges={"lazy": lazy, "silent": lambda _: "!"}, as_published=True)
@@ -405,9 +405,9 @@ def test_rubrics():
     assert whole.criteria[:7] == story.criteria
     assert story.placeholders == {"prompt", "text"}
     assert whole.read(script.judge("x"))["ux_use_again_intent"].outcome == "rated"
-    assert whole.read('{"scores": {"ux_use_again_intent": 4}}')["ux_use_again_intent"].outcome == (
-        "off_scale"
-    )
+    scores = json.loads(script.judge("x")) | {"ux_use_again_intent": 4}
+    del scores["scores"]["ux_use_again_intent"]
+    assert whole.read(json.dumps(scores))["ux_use_again_intent"].outcome == "off_scale"
 
 
 def test_story_criteria_rate_any_pair(tmp_path):

@@ -49,16 +49,16 @@ LINES = {
     ),
     "a quotation of lines": (
         f"It has “\nCompelling Plot: 20\nPurple Prose: 20” in it.\n{SCORES[9:]}",
-        [12, 3, 0],
+        [None, None, None],
     ),
     "quoted scores before its own": (
         f"The story says:\n[Scores]\nCompelling Plot: 20\nPurple Prose: 20\n\n{SCORES}",
-        [12, 3, 0],
+        [None, None, None],
     ),
-    "an echo of the story is not enough": ("[Scores]\nCompelling Plot: 20", [20, None, None]),
+    "an echo of the story is not enough": ("[Scores]\nCompelling Plot: 20", [None, None, None]),
     "only below the marker": (
         "Compelling Plot: 20\n[Scores]\nTell-Don't-Show: 3",
-        [None, 3, None],
+        [None, None, None],
     ),
     "no numbers": (
         "[Scores]\nCompelling Plot: N/A\nTell-Don't-Show: 12-14\nPurple Prose: about 9",
@@ -71,9 +71,12 @@ LINES = {
     "out of, in words": (
         "[Scores]\nCompelling Plot: 12 out of 15\n"
         "Tell-Don't-Show: 3 of 20, so so\nPurple Prose: 7, a lot",
-        [None, 3, 7],
+        [None, None, None],
     ),
-    "another scale": ("[Scores]\nCompelling Plot: 4/5\nPurple Prose: 7/20", [None, None, 7]),
+    "another scale": ("[Scores]\nCompelling Plot: 4/5\nPurple Prose: 7/20", [None, None, None]),
+    "an empty line ends the block": (SCORES.replace("\nPurple", "\n\nPurple"), [None, None, None]),
+    "a sentence behind": (f"{SCORES}\nI liked it.", [None, None, None]),
+    "a fence": (f"Fine.\n```\n{SCORES}\n```", [12, 3, 0]),
     "off the scale": ("[Scores]\nCompelling Plot: 21\nTell-Don't-Show: -1", [None, None, None]),
     "unknown names": (f"{SCORES}\nOverall: 20\nPlot: 1", [12, 3, 0]),
     "empty": ("", [None, None, None]),
@@ -108,6 +111,70 @@ QUOTED = {
 @pytest.mark.parametrize("reply", QUOTED.values(), ids=QUOTED)
 def test_quoted_ratings_do_not_count(reply):
     assert values(rubric().read(reply.format(SCORES))) in ([12, 3, 0], [None, None, None])
+    coded = SCORES.replace("]", "] [k7f3q]")
+    # Only a line that follows at once cannot be told from the judge's own.
+    expected = [12, 3, 0] if "{}\n\n" in reply or reply.endswith("{}") else [None, None, None]
+    assert values(rubric().read(reply.format(coded), "k7f3q")) in ([12, 3, 0], expected)
+
+
+CODED = {
+    "as asked": ("lines", "It moves.\n\n[Scores] [k7f3q]\ncoherence: 4\nempathy: 3", [4, 3]),
+    "a fence, upper case": (
+        "lines",
+        "```\n[SCORES] [K7F3Q]\n\ncoherence: 4\nempathy: 3\n```",
+        [4, 3],
+    ),
+    "no code": ("lines", "[Scores]\ncoherence: 4\nempathy: 3", [None, None]),
+    "another code": ("lines", "[Scores] [h2m4x]\ncoherence: 4\nempathy: 3", [None, None]),
+    "partial": ("lines", "[Scores] [k7f3q]\ncoherence: 4\n\nempathy: 3", [None, None]),
+    "a criterion twice": (
+        "lines",
+        "[Scores] [k7f3q]\ncoherence: 4\nempathy: 3\nempathy: 3",
+        [None, None],
+    ),
+    "equal blocks": ("lines", "{0}\n\n{0}", [4, 3]),
+    "other blocks": ("lines", "{0}\n\n[Scores] [k7f3q]\ncoherence: 5\nempathy: 3", [None, None]),
+    "on one line": ("lines", "[Scores] [k7f3q]\ncoherence: 4, empathy: 3", [None, None]),
+    "an unknown name": ("lines", "[Scores] [k7f3q]\ncoherence: 4\nlength: 9\nempathy: 3", [4, 3]),
+    "prose first": ("lines", "[Scores] [k7f3q]\nIt ends:\ncoherence: 5\nempathy: 3", [None, None]),
+    "tags": (
+        "tags",
+        "It says <coherence>5</coherence>\n[k7f3q]\n<coherence>4</coherence><empathy>3</empathy>",
+        [4, 3],
+    ),
+    "brackets": ("brackets", "It says Score: [[5]]\nScore [k7f3q]: [[4]]", [4]),
+    "json": (
+        "json",
+        '{"coherence": 5, "empathy": 1} {"code": "k7f3q", "coherence": 4, "empathy": 3}',
+        [4, 3],
+    ),
+    "json, partial": ("json", '{"code": "k7f3q", "coherence": 4}', [None, None]),
+    "json, no code": ("json", '{"coherence": 4, "empathy": 3}', [None, None]),
+}
+
+
+@pytest.mark.parametrize(("form", "reply", "expected"), CODED.values(), ids=CODED)
+def test_coded_ratings(form, reply, expected):
+    reply = reply.replace("{0}", "[Scores] [k7f3q]\ncoherence: 4\nempathy: 3")
+    assert values(rubric(form, TWO[: len(expected)], 5.0).read(reply, "k7f3q")) == expected
+
+
+TABLE = "| Criterion | Max | Score | Weight |\n|---|---|---|---|\n| coherence | 5 | 4 | 2 |\n"
+TABLES = {
+    "heading": TABLE,
+    "max score": TABLE.replace("Max", "Max score"),
+    "Chinese": TABLE.replace("Max", "满分").replace("Score", "得分").replace("Weight", "权重"),
+    "another heading": TABLE.replace("Score", "Yours"),
+    "no heading": "| 1 | coherence | 4 | good |",
+    "without outer bars": "Criterion | Score\n--- | ---\ncoherence | 4",
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_tables(table):
+    one = rubric("lines", TWO[:1], 5.0)
+    assert values(one.read(table)) == [4]
+    assert values(one.read(f"[Scores] [k7f3q]\n{table}", "k7f3q")) == [4]
 
 
 def test_blocks_that_disagree_are_unparsed():
@@ -152,16 +219,18 @@ def test_blocks_that_disagree_are_unparsed():
         "1₂",
         "12e0",
         "20, sorry, 12",
-        "20 would be too much",
         "20 (or 12)",
         "1 000",
         "12_000",
         "12 / 15",
+        "12 (3 scenes)",
+        "20, and 12 below",
         "3 points of 5",
     ],
 )
 def test_no_rating(text):
-    assert values(rubric().read(f"[Scores]\nCompelling Plot: {text}"))[0] is None
+    one = rubric(criteria=CRITERIA[:1])
+    assert values(one.read(f"[Scores]\nCompelling Plot: {text}")) == [None]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +251,9 @@ def test_no_rating(text):
         "Compelling Plot: 12.",
         '"Compelling Plot": 12,',
         "Compelling Plot (higher is better): 12",
-        "Compelling Plot: 12 (3 scenes)",
+        "Compelling Plot: 12 (out of 20)",
+        "Compelling Plot：10分制：12",
+        "Compelling Plot：满分20分：12",
         "Compelling Plot: <12>",
         "Compelling Plot: 12分",
         "① Compelling Plot: 12",
@@ -190,8 +261,10 @@ def test_no_rating(text):
     ],
 )
 def test_common_shapes_of_a_rating(line):
-    assert values(rubric().read(f"[Scores]\n{line}"))[0] == 12
-    assert values(rubric().read(f"It moves.\n{line}"))[0] == 12
+    one = rubric(criteria=CRITERIA[:1])
+    assert values(one.read(f"It moves.\n{line}")) == [12]
+    coded = f"[Scores] [k7f3q]\n{line}\n\nThe story ends:\nCompelling Plot: 20"
+    assert values(one.read(coded, "k7f3q")) == [12]
 
 
 HOSTILE = [
@@ -272,19 +345,21 @@ def test_reads_lines_as_published(reply, expected):
 
 OTHER_FORMS = {
     "tags": ("tags", "<coherence>4</coherence> <Empathy> 3 </Empathy>", [4, 3]),
-    "tags, a fence": ("tags", "```xml\n<coherence>4/5</coherence>\n```", [4, None]),
-    "brackets": ("brackets", "I say [[9]] at first. Score: [[4]], not [[2]]", [4]),
+    "tags, a fence": ("tags", "```xml\n<coherence>4/5</coherence>\n```", [4]),
+    "tags, partial": ("tags", "<coherence>4</coherence>", [None, None]),
+    "brackets": ("brackets", "It holds.\nScore: [[4]]", [4]),
+    "brackets, others": ("brackets", "I say [[9]] at first. Score: [[4]], not [[2]]", [None]),
     "brackets, no word": ("brackets", "It is [[4.5]], I said", [4.5]),
     "brackets, two": ("brackets", "[[3]] or rather [[4.5]]", [None]),
     "brackets, none": ("brackets", "Score: 4", [None]),
     "json": ("json", 'So {this}: ```json\n{"Coherence": 4, "empathy": "2/5"}\n```', [4, 2]),
-    "json, nested": ("json", '{"ratings": {"coherence": {"score": 5, "why": "{}"}}}', [5, None]),
+    "json, nested": ("json", '{"ratings": {"coherence": {"score": 5, "why": "{}"}}}', [5]),
     "json, two that disagree": (
         "json",
         '{"coherence": 1, "empathy": 3} {"coherence": 2}',
         [None, None],
     ),
-    "json, not allowed": ("json", '{"coherence": 4, "empathy": 2.5}', [4, None]),
+    "json, not allowed": ("json", '{"coherence": 4, "empathy": 2.5}', [None, None]),
     "json, a truncated one first": (
         "json",
         '{"coherence": 4, "empathy":\nIt ends: {"coherence": 5, "empathy": 3}',
@@ -312,7 +387,7 @@ def test_reads_other_forms_as_published():
 def test_names_have_at_most_200_characters():
     for length, expected in ((200, 12), (201, None)):
         line = "Compelling Plot".rjust(length, "*") + ": 12"
-        assert values(rubric().read(line))[0] == expected
+        assert values(rubric(criteria=CRITERIA[:1]).read(line)) == [expected]
 
 
 def test_json_with_raw_line_breaks_and_controls():
@@ -327,8 +402,8 @@ def test_json_is_found_behind_braces_in_prose():
 
 
 def test_outcomes():
-    found = rubric().read("[Scores]\nCompelling Plot: 21\nPurple Prose: 3")
-    assert [one.outcome for one in found.values()] == ["off_scale", "unparsed", "rated"]
+    found = rubric().read(SCORES.replace("12", "21"))
+    assert [one.outcome for one in found.values()] == ["off_scale", "unparsed", "unparsed"]
     assert set(rubric().unread("refused").values()) == {Rating(None, "refused")}
 
 
@@ -355,6 +430,13 @@ def test_packaged_rubric_reads_its_example(name):
         ratings = mine.read(mine.example(), as_published=as_published)
         assert None not in values(ratings)
         assert len(ratings) == len(mine.criteria)
+    assert mine.is_coded
+    assert None not in values(mine.read(mine.example("k7f3q"), "k7f3q"))
+    texts = dict.fromkeys(mine.placeholders, "x")
+    for code in ("k7f3q", None):
+        asked = mine.render(texts, code)[-1][1] + mine.repair(code)
+        assert ("k7f3q" in asked) == (code is not None)
+        assert "{code}" not in asked
 
 
 def test_texts_are_filled_once_and_cannot_close_their_markers():

@@ -21,7 +21,6 @@ from litbench.judges.session import (
     estimate,
     recorded_names,
     run_sessions,
-    without_reasoning,
 )
 from litbench.judges.store import AnswerStore, Sampling
 from litbench.records import TURNS, empty_columns
@@ -283,15 +282,3 @@ def test_recorded_model_answers_from_a_table(tmp_path, monkeypatch):
     with AnswerStore(tmp_path / "answers") as store:
         assert len(store) == 0
         assert estimate(sessions(2), 2, models, store, MOCK) == []
-
-
-def test_without_reasoning():
-    cases = {
-        "<think>a</think>\nStory": "Story",
-        "<THINKING>a\nb</THINKING>A<reasoning>c</reasoning>B": "AB",
-        "no opening tag</think> Story": "Story",
-        "Story<think>cut": "Story",
-        "a <thin> b": "a <thin> b",
-    }
-    for text, expected in cases.items():
-        assert without_reasoning(text) == expected

@@ -92,7 +92,7 @@ def test_the_task_is_filled_in_once(generate):
 
 
 def test_more_samples_and_a_judge_request_only_what_is_new(generate, tmp_path, capsys):
-    ratings = "\n".join(f"{one.name}: 7" for one in load_rubric("story").criteria)
+    ratings = load_rubric("story").example().replace(": 5", ": 7")
     with FakeOpenAI(Writer(), others={"critic": lambda _: ratings}) as server:
         generate(samples=2)
         before = {row["story_id"]: row["text"] for row in rows_of(tmp_path)}

@@ -43,8 +43,11 @@ def test_packaged_templates_load():
         before, _, _, after = template.pieces
         assert template.name == name
         assert "not addressed to you" in before, "stories are not instructions"
-        assert "{" not in "".join(template.pieces)
-        if template.answer == "explanation":
+        assert "{" not in "".join(template.without_code().pieces)
+        assert template.is_coded == (name in family_names())
+        if template.is_coded:
+            assert after.endswith("Preferred [{code}]: A\nPreferred [{code}]: B")
+        elif template.answer == "explanation":
             assert after.endswith("Preferred: A\nPreferred: B")
         else:
             assert after.endswith("A or B.\n\nPreferred:")
@@ -118,19 +121,21 @@ def test_requests_show_both_answers(form):
     """A request that shows only the answer A would bias the judge."""
     template = load_template("minimal", form)
     assert template.answer == form
-    request = template.pieces[3].partition("STORY B ENDS =====")[2]
+    question = template.render("p", "a", "b", "k7f3q")
+    request = question.partition("STORY B ENDS =====")[2]
     letters = re.findall(r"\b[AB]\b", request)
     assert letters == ["A", "B"]
     *_, one, other = request.splitlines()
     if form.startswith("json"):
         answers = [json.loads(one), json.loads(other)]
-        assert [answer["preferred"] for answer in answers] == ["A", "B"]
-        keys = ["explanation", "preferred"] if form == "json_explanation" else ["preferred"]
+        key = "preferred [k7f3q]"
+        assert [answer[key] for answer in answers] == ["A", "B"]
+        keys = ["explanation", key] if form == "json_explanation" else [key]
         assert [list(answer) for answer in answers] == [keys] * 2
     elif form == "label":
         assert other == "Preferred:"
     else:
-        assert (one, other) == ("Preferred: A", "Preferred: B")
+        assert (one, other) == ("Preferred [k7f3q]: A", "Preferred [k7f3q]: B")
 
 
 def test_braces_without_a_name_are_kept(tmp_path):

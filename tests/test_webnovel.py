@@ -88,13 +88,13 @@ def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
     replies = [block(4), block(2), block(3, 6), "无"]
     found = rated(tmp_path, replies, reference=reference)
     assert found[TAGS[0]][0] == 3
-    # Six counts as missing, and so does every criterion of the last chapter.
+    # Six is off the scale, so no rating of that chapter counts, and none of the last one.
     assert found[TAGS[1]][0] == 3
     assert found["mean"][0] == 3
     assert found["value"][0] == pytest.approx(
         float(ReferenceDistribution.read(reference, TAGS).value(np.full(8, 3.0)))
     )
-    assert "15 of 32 ratings missing" in found["percentile"][1]
+    assert "16 of 32 ratings missing" in found["percentile"][1]
     assert "means of 2 chapters" in found["percentile"][1]
 
 
@@ -135,7 +135,7 @@ def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
 @pytest.mark.parametrize(
     ("reply", "as_published", "requests"),
     # Equal chapters of a book are rated once.
-    [(block(3), False, 1), ("无法评分", False, 3), ("无法评分", True, 1)],
+    [(block(3), False, 1), ("无法评分", False, 2), ("无法评分", True, 1)],
 )
 def test_human_chapters_are_rated_and_need_no_synopsis(
     tmp_path, capsys, reply, as_published, requests

@@ -11,10 +11,10 @@ The model is any name that inspect-ai knows; `litbench.judges.client` sends the 
 the answers. Every shard of pairs writes one log for `inspect view --log-dir FOLDER`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import PositiveInt
 
@@ -24,31 +24,33 @@ from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.session import (
     JUDGE,
+    Asked,
     Mock,
     Models,
+    Readable,
     Role,
     Session,
-    ask,
+    Turn,
+    ask_readable,
     estimate,
     question_sessions,
 )
 from litbench.judges.store import Answer, AnswerStore, local_folder, shown_text
 from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.store import file_name
-from litbench.templates import AnswerForm, load_template, read_answer, template_files
+from litbench.templates import (
+    AnswerForm,
+    Template,
+    load_template,
+    read_answer,
+    template_files,
+)
 from litbench.text import digest
 
-# Typical answer lengths in tokens; explanations as in the paper's Table 3.
-USUAL_TOKENS: dict[AnswerForm, int] = {
-    "label": 1,
-    "verdict": 5,
-    "json_verdict": 10,
-    "explanation": 300,
-    "json_explanation": 320,
-}
 _PREFERS: dict[str, Preference] = {"A": "first", "B": "second", "tie": "tie"}
-_PREFERS |= {"unparsed": "unparsed", "refused": "refused"}
+_PREFERS |= {"unparsed": "unparsed"}
 _SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
+_Number = TypeVar("_Number", int, float)
 # Pairs judged at a time and written to one log, so that memory does not grow with the table.
 SHARD = 1_000
 
@@ -160,6 +162,33 @@ class ModelRater(Rater):
         return self._folder
 
 
+@dataclass(frozen=True)
+class PairQuestion:
+    """A template with a prompt and two stories, see `Session.ask_readable`."""
+
+    template: Template
+    prompt: str
+    story_a: str
+    story_b: str
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the template asks for a code."""
+        return self.template.is_coded
+
+    def render(self, code: str | None) -> str:
+        """The question."""
+        return self.template.render(self.prompt, self.story_a, self.story_b, code)
+
+    def is_read(self, answer: str, code: str | None) -> bool:
+        """Whether an answer states a verdict."""
+        return self.template.is_read(answer, code)
+
+    def repair(self, code: str | None) -> str:
+        """The request for the verdict alone."""
+        return self.template.repair(code)
+
+
 class Judge(ModelRater):
     """A model behind an API as a rater; see the module.
 
@@ -178,8 +207,9 @@ class Judge(ModelRater):
         self.reads_prompt = "prompt" in self.template.slots
         self._answered_by: set[str] = set()
         self._failed: list[str] = []
-        # Both questions and answers of each pair of the last call of `judge`.
-        self._asked: list[list[tuple[str, Answer]]] = []
+        self._repaired = 0
+        # Turns of both orders of each pair of the last call of `judge`.
+        self._asked: list[list[list[Turn]]] = []
 
     def notes(self) -> dict[str, Any]:
         """Model, template and price."""
@@ -188,6 +218,7 @@ class Judge(ModelRater):
             "answered_by": sorted(self._answered_by),
             "template": self.template.name,
             "answer": self.template.answer,
+            "asked_again": self._repaired,
             "calls_of_this_run": self._models.budgets["role", JUDGE].calls,
             "price": None if self._price is None else vars(self._price),
         }
@@ -199,29 +230,30 @@ class Judge(ModelRater):
         """Estimate the cost without sending requests."""
         return self.estimate_questions(self._questions(pairs))
 
-    def estimate_questions(self, questions: Sequence[str]) -> list[Estimate]:
+    def estimate_questions(self, questions: Sequence[str | Readable]) -> list[Estimate]:
         """Estimate the cost of questions."""
-        example = ["word", USUAL_TOKENS[self.template.answer]]
-        mock = Mock({JUDGE: {"answer": example}})
+        mock = Mock(rubrics={"answer": self.template})
         return self.estimate_sessions(question_sessions(questions), mock)
 
-    def ask(self, questions: Sequence[str]) -> list[Answer]:
-        """Answer questions, from the store if they are known; raises the errors of `ask`."""
+    def ask(self, questions: Sequence[str | Readable]) -> list[Asked]:
+        """Answer questions, from the store if they are known; raises errors of `ask_readable`."""
         with self.answer_store() as store:
-            return ask(self._models, questions, store, f"rater {self.name}")
+            return ask_readable(self._models, questions, store, f"rater {self.name}")
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Judge every pair in both orders; raises the errors of `ask`."""
-        questions = self._questions(pairs)
-        answers = self.ask(questions)
-        asked = list(zip(questions, answers, strict=True))
-        self._asked = [asked[start : start + 2] for start in range(0, len(asked), 2)]
+        """Judge every pair in both orders; raises the errors of `ask_readable`."""
+        asked = self.ask(self._questions(pairs))
+        answers = [turn.answer for turns, _ in asked for turn in turns]
+        self._asked = [
+            [turns for turns, _ in asked[start : start + 2]] for start in range(0, len(asked), 2)
+        ]
+        self._repaired += len(answers) - len(asked)
         self._answered_by |= {answer.model for answer in answers if answer.model is not None}
         self._failed += [answer.detail or "" for answer in answers if answer.outcome == "error"]
-        return [
-            [self._judgement(answer, swapped=order == 1) for order, (_, answer) in enumerate(both)]
-            for both in self._asked
+        judgements = [
+            self._judgement(*answer, swapped=index % 2 == 1) for index, answer in enumerate(asked)
         ]
+        return [judgements[start : start + 2] for start in range(0, len(judgements), 2)]
 
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
@@ -239,17 +271,18 @@ class Judge(ModelRater):
             verdicts = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
             messages = [
                 message
-                for question, answer in both
-                for message in (("user", question), ("assistant", shown_text(answer)))
+                for turns in both
+                for turn in turns
+                for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
             ]
             scores = {"preference": (sum(credit) / len(credit), verdicts)}
             samples.append(LogSample(number, messages, scores, target))
-        questions = [question for both in self._asked for question, _ in both]
+        questions = [turns[0].question for both in self._asked for turns in both]
         metadata = {"template": self.template.name, "answer": self.template.answer}
         self.write_samples(samples, questions, metadata, "accuracy")
 
-    def read(self, answer: Answer) -> tuple[Preference, str]:
-        """Return the preference that an answer states, and its explanation.
+    def read(self, answer: Answer, code: str | None = None) -> tuple[Preference, str]:
+        """Return the preference that an answer to a question with this code states, and why.
 
         A truncated answer has no verdict, because its last verdict may be missing. The exception
         is the answer form `label`, where one letter is the whole answer.
@@ -261,28 +294,38 @@ class Judge(ModelRater):
             return "refused", answer.text or answer.detail or ""
         if answer.outcome == "cut" and not (form == "label" and answer.text.strip() in ("A", "B")):
             return "cut", answer.text
-        reading = read_answer(answer.text, form)
+        reading = read_answer(answer.text, form, code)
         return _PREFERS[reading.verdict], reading.explanation
 
-    def _judgement(self, answer: Answer, *, swapped: bool) -> Judgement:
-        prefers, explanation = self.read(answer)
+    def _judgement(self, turns: Sequence[Turn], code: str | None, *, swapped: bool) -> Judgement:
+        answers, price = [turn.answer for turn in turns], self._price
+        prefers, explanation = self.read(answers[-1], code)
+        if len(answers) > 1:
+            # The second answer is the verdict alone.
+            explanation = self.read(answers[0], code)[1]
         if swapped:
             prefers = _SWAPPED.get(prefers, prefers)
-        seconds = None if answer.batched else answer.seconds
+        seconds = [answer.seconds for answer in answers if not answer.batched and answer.seconds]
         return Judgement(
             prefers,
             first_shown="second" if swapped else "first",
             explanation=explanation or None,
-            input_tokens=answer.input_tokens,
-            output_tokens=answer.output_tokens,
-            cost_usd=None if self._price is None else self._price.of_answer(answer),
-            seconds=seconds and seconds / self.options.traffic.connections,
+            input_tokens=_total(answer.input_tokens for answer in answers),
+            output_tokens=_total(answer.output_tokens for answer in answers),
+            cost_usd=_total(price.of_answer(answer) for answer in answers) if price else None,
+            seconds=sum(seconds) / self.options.traffic.connections if seconds else None,
         )
 
-    def _questions(self, pairs: Sequence[BlindPair]) -> list[str]:
+    def _questions(self, pairs: Sequence[BlindPair]) -> list[Readable]:
         """Questions of all pairs; the two orders of a pair are adjacent."""
         return [
-            self.template.render(pair.prompt, *stories)
+            PairQuestion(self.template, pair.prompt, *stories)
             for pair in pairs
             for stories in ((pair.first, pair.second), (pair.second, pair.first))
         ]
+
+
+def _total(values: Iterable[_Number | None]) -> _Number | None:
+    """The sum; None if a value is unknown."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)

@@ -11,9 +11,9 @@ takes the mean of the grades as shares of their scales; with several `samples` i
 as many answers (self-consistency). Every call of `judge` writes one log for `inspect view --log-dir
 FOLDER`.
 
-In a session, `rate` asks the model of a role. A reply without all ratings is asked for again, up
-to twice; of several replies the one with the most ratings counts. Repeated judgements of a text are
-the attempts from 3, from 6, and so on, so that each gets another answer.
+In a session, `rate` asks the model of a role; a reply without all ratings is asked for once more in
+the same conversation. Repeated judgements of a text are the attempts from 3, from 6, and so on, so
+that each gets another answer.
 """
 
 from collections import Counter
@@ -28,21 +28,12 @@ from litbench.errors import ConfigError
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
 from litbench.judges.prices import dollars_of
-from litbench.judges.session import (
-    JUDGE,
-    Mock,
-    Session,
-    Turn,
-    finish_sessions,
-    without_reasoning,
-)
+from litbench.judges.session import ATTEMPTS, JUDGE, Mock, Session, Turn, finish_sessions
 from litbench.judges.store import Sampling
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
 from litbench.sources.ratings import ROUNDING
+from litbench.templates.parser import without_reasoning
 from litbench.templates.rubric import Rating, Rubric, load_rubric, rubric_files
-
-# The first reply, and how often a reply without all ratings is asked for again.
-ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -106,15 +97,46 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def read_reply(rubric: Rubric, reply: Turn, *, as_published: bool = False) -> dict[str, Rating]:
-    """Read the rating of every criterion from a reply.
+@dataclass(frozen=True)
+class RatingQuestion:
+    """A rubric with the texts that fill it, see `Session.ask_readable`.
 
-    A truncated reply has no ratings, because its last number may be incomplete. `as_published`
-    reads it nevertheless, see `Rubric.read`.
+    Attributes:
+        as_published: read replies as the benchmark's own program does, which asks only once.
     """
-    if reply.outcome == "answered" or (as_published and reply.outcome == "cut"):
-        return rubric.read(without_reasoning(reply.text), as_published=as_published)
-    return rubric.unread(reply.outcome)
+
+    rubric: Rubric
+    texts: Mapping[str, str]
+    as_published: bool = False
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the rubric asks for a code."""
+        return self.rubric.is_coded and not self.as_published
+
+    def render(self, code: str | None) -> list[tuple[str, str]]:
+        """The question."""
+        return self.rubric.render(self.texts, code)
+
+    def is_read(self, answer: str, code: str | None) -> bool:
+        """Whether a reply rates every criterion."""
+        ratings = self.rubric.read(without_reasoning(answer), code).values()
+        return all(rating.rating is not None for rating in ratings)
+
+    def repair(self, code: str | None) -> str | None:
+        """The request for the ratings alone."""
+        return None if self.as_published else self.rubric.repair(code)
+
+    def read(self, reply: Turn, code: str | None) -> dict[str, Rating]:
+        """Read the rating of every criterion.
+
+        A truncated reply has no ratings, because its last number may be incomplete. With
+        `as_published` it is read nevertheless.
+        """
+        if reply.outcome == "answered" or (self.as_published and reply.outcome == "cut"):
+            text = without_reasoning(reply.text)
+            return self.rubric.read(text, code, as_published=self.as_published)
+        return self.rubric.unread(reply.outcome)
 
 
 async def rate(
@@ -127,19 +149,11 @@ async def rate(
     as_published: bool = False,
 ) -> Rated:
     """Ask the model of a role to rate a text; `texts` fill the rubric."""
-    question = rubric.render(texts)
+    question = RatingQuestion(rubric, texts, as_published)
     first = session.judge_sample * ATTEMPTS
-    turns: list[Turn] = []
-    read: list[Rated] = []
-    # Published programs ask once, whatever the reply lacks.
-    for attempt in range(first, first + (1 if as_published else ATTEMPTS)):
-        turns.append(await session.ask(role, question, step=step, attempt=attempt))
-        ratings = read_reply(rubric, turns[-1], as_published=as_published)
-        read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))
-        if not read[-1].missing or turns[-1].outcome == "error":
-            break
-    # The first of those with the fewest missing ratings.
-    return min(read, key=lambda rated: len(rated.missing))
+    turns, code = await session.ask_readable(role, question, step=step, attempt=first)
+    ratings = question.read(turns[-1], code)
+    return Rated(ratings, rubric.grade(ratings), turns[-1], turns)
 
 
 @dataclass

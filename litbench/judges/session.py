@@ -11,17 +11,24 @@ A session runs a coroutine that asks models through `Session.ask`:
 Only answers are stored. A restarted run starts every session anew and gets the stored answers at
 once, so it continues where it stopped. A script must therefore not depend on a clock or on unseeded
 chance. The model `recorded/FILE` stands for the turns of a table (`litbench.records.TURNS`).
+
+A question whose answer is read (`Readable`) is asked by `Session.ask_readable`: with a code that no
+story can know (`litbench.templates.parser`), and once more in the same conversation if its answer
+cannot be read. The code is a hash of the question and of a secret seed, which is stored beside the
+answers, so that equal questions stay equal.
 """
 
 import asyncio
 import contextlib
+import os
 import re
+import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from litbench.errors import ConfigError, LitBenchError
 from litbench.judges.client import (
@@ -46,7 +53,7 @@ from litbench.progress import ProgressBar
 from litbench.raters import Estimate
 from litbench.records import TURNS
 from litbench.tables import read_table
-from litbench.templates.rubric import Rubric
+from litbench.templates.parser import make_code
 
 RECORDED = "recorded/"
 WRITER = "writer"
@@ -58,7 +65,10 @@ _Turns = dict[tuple[str, str], Answer]
 _ATTEMPTS = 100
 # Sessions under way at the same time, per connection: enough to keep all connections busy.
 _SESSIONS_PER_CONNECTION = 4
-_REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.I | re.S)
+# Of the folder of answers: the secret seed of the codes.
+_SEED = "seed.txt"
+# Attempts of recorded runs that asked a whole question again.
+ATTEMPTS = 3
 # Replaced in examples by what distinguishes the questions of sessions; see `Mock`.
 _MARK = "SESSION_NAME"
 # For estimates: time to the first token, and generation speed.
@@ -115,15 +125,40 @@ class Turn:
         return self.answer.outcome
 
 
+class Readable(Protocol):
+    """A question whose answer is read; `code` is None where it is asked without a code."""
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether it asks for a code."""
+
+    def render(self, code: str | None) -> Question:
+        """The question."""
+
+    def is_read(self, answer: str, code: str | None) -> bool:
+        """Whether an answer can be read."""
+
+    def repair(self, code: str | None) -> str | None:
+        """The request after an answer that cannot be read; None to ask only once."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """What a session asks a model; `number` distinguishes samples and attempts."""
+    """What a session asks a model.
+
+    Attributes:
+        number: distinguishes samples and attempts.
+        code: the code that the question asks for.
+        repair: the request that follows if the answer cannot be read.
+    """
 
     session: "Session"
     role: str
     step: str
     messages: Question
     number: int
+    code: str | None = None
+    repair: str | None = None
 
 
 Model = Callable[[Request], Awaitable[Answer]]
@@ -144,6 +179,9 @@ class Session:
         result: what the script returned; None if the session is unfinished.
         reason: why it is unfinished.
         judge_sample: number of a repeated judgement of the same texts; see `rubric.rate`.
+        seed: secret seed of the codes; that of the stored answers in a run.
+        is_stored: whether the answer of a role to a question is stored; set when the session
+            starts.
         shown: what a person who plays a role is shown with the next question; set by protocols
             that people can play.
     """
@@ -158,9 +196,20 @@ class Session:
     result: Any = None
     reason: str | None = None
     judge_sample: int = 0
+    seed: str = field(default_factory=secrets.token_hex)
+    is_stored: Callable[[str, Question, int], bool] = lambda *_: False
     shown: Mapping[str, Any] = field(default_factory=dict)
 
-    async def ask(self, role: str, messages: Question, *, step: str, attempt: int = 0) -> Turn:
+    async def ask(
+        self,
+        role: str,
+        messages: Question,
+        *,
+        step: str,
+        attempt: int = 0,
+        code: str | None = None,
+        repair: str | None = None,
+    ) -> Turn:
         """Ask the model of a role, or look up the recorded answer.
 
         Args:
@@ -168,6 +217,8 @@ class Session:
             messages: a text, or (role, text) pairs with the roles system, user and assistant.
             step: name of the step, unique within the session and role.
             attempt: a later attempt gets another answer to the same question.
+            code: the code that the question asks for.
+            repair: the request that may follow, for estimates.
 
         Returns:
             The turn; its outcome is `error` if the request failed, or if no such turn is recorded.
@@ -179,13 +230,42 @@ class Session:
         question = messages if isinstance(messages, str) else messages[-1][1]
         number = self.sample * _ATTEMPTS + attempt
         if role in self.models:
-            answer = await self.models[role](Request(self, role, name, messages, number))
+            request = Request(self, role, name, messages, number, code, repair)
+            answer = await self.models[role](request)
         elif self.is_missing(role, name):
             detail = f"the recorded turns have no {role} {name}"
             return Turn(role, name, question, Answer("error", detail=detail))
         else:
             answer = self.recorded[role, name]
         return self.transcript.setdefault((role, name), Turn(role, name, question, answer))
+
+    async def ask_readable(
+        self, role: str, question: Readable, *, step: str, attempt: int = 0
+    ) -> "Asked":
+        """Ask a question, and once more in the same conversation if the answer cannot be read.
+
+        Recorded answers, and answers that an older run stored, have no code.
+
+        Raises:
+            UnfinishedError: a limit is reached.
+        """
+        plain = question.render(None)
+        is_old = self.is_stored(role, plain, self.sample * _ATTEMPTS + attempt)
+        has_code = question.is_coded and not is_old and not self.is_recorded(role)
+        code = make_code(self.seed, text_of(plain)) if has_code else None
+        messages, repair = question.render(code), question.repair(code)
+        turns = [
+            await self.ask(role, messages, step=step, attempt=attempt, code=code, repair=repair)
+        ]
+        for number in range(attempt + 1, attempt + (ATTEMPTS if self.is_recorded(role) else 2)):
+            turn = turns[-1]
+            is_unread = turn.outcome == "answered" and not question.is_read(turn.text, code)
+            if repair is None or not is_unread or self.is_missing(role, f"{step}/{number + 1}"):
+                break
+            asked = [("user", messages)] if isinstance(messages, str) else list(messages)
+            asked += [("assistant", turn.text), ("user", repair)]
+            turns.append(await self.ask(role, asked, step=step, attempt=number, code=code))
+        return turns, code
 
     def is_missing(self, role: str, step: str) -> bool:
         """Whether a role has recorded answers, but none for this step."""
@@ -217,13 +297,6 @@ async def at_once(*scripts: Awaitable[Any]) -> list[Any]:
         if isinstance(result, BaseException):
             raise result
     return results
-
-
-def without_reasoning(text: str) -> str:
-    """A text without blocks such as <think>...</think>, stripped."""
-    text = _REASONING.sub("", text)
-    # Some servers strip the opening tag.
-    return text.rpartition("</think>")[2].strip()
 
 
 # The models of a run ---------------------------------------------------------------------------
@@ -317,6 +390,13 @@ def recorded_names(model: str) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(writer for writer, *_ in turns)), [r for r in roles if r != WRITER]
 
 
+class Example(Protocol):
+    """What has an answer of usual length: a rubric or a template."""
+
+    def example(self, code: str | None) -> str:
+        """The answer to a question with this code."""
+
+
 @dataclass(frozen=True)
 class Mock:
     """Answers of usual length for a dry run, by kind of step: `chapter` of `chapter_3`.
@@ -326,18 +406,18 @@ class Mock:
 
     Attributes:
         texts: by role and kind: a text, or a text and how often it is repeated.
-        rubrics: by kind, of all roles without texts.
+        rubrics: by kind, of all roles without texts: rubrics or templates.
     """
 
     texts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    rubrics: Mapping[str, Rubric] = field(default_factory=dict)
+    rubrics: Mapping[str, "Example"] = field(default_factory=dict)
 
     def example(self, request: Request) -> str:
         """An answer of usual length to a request."""
         step = request.step.partition("/")[0]
         kind = re.sub(r"_\d+$", "", step)
         if request.role not in self.texts:
-            return (self.rubrics.get(step) or self.rubrics[kind]).example()
+            return (self.rubrics.get(step) or self.rubrics[kind]).example(request.code)
         example: Any = self.texts[request.role][kind]
         return example if isinstance(example, str) else example[0] * example[1]
 
@@ -355,7 +435,8 @@ class Mock:
 
 async def _send(client: Client, request: Request) -> Answer:
     """The stored answer to a request, or a new one; UnfinishedError if a limit is reached."""
-    found = await client.answer(request.messages, _key(client, request))
+    key = _key(client, request.messages, request.number)
+    found = await client.answer(request.messages, key)
     if found is None:
         raise UnfinishedError(client.budget.spent())
     return found
@@ -387,15 +468,21 @@ def run_sessions(
     clients = models.clients(store)
     asked = {key: partial(answer, client) for key, client in clients.items()}
     roles = {name: model for (kind, name), model in asked.items() if kind == "role"}
+    seed = read_seed(store.folder, may_write=answer is _send)
     queue = iter(enumerate(sessions))
     ended: dict[int, Session] = {}
     expected = 0
+
+    def is_stored(writer: str, role: str, messages: Question, number: int) -> bool:
+        client = clients.get(("writer", writer) if role == WRITER else ("role", role))
+        return client is not None and _key(client, messages, number) in store
 
     async def work(bar: Any) -> None:
         nonlocal expected
         for index, session in queue:
             writer = asked.get(("writer", session.writer))
             session.models = roles if writer is None else {WRITER: writer, **roles}
+            session.seed, session.is_stored = seed, partial(is_stored, session.writer)
             session.recorded = models.recorded(session)
             assert session.script is not None
             try:
@@ -454,11 +541,17 @@ def finish_sessions(
     return ended
 
 
-def question_sessions(questions: Iterable[Question]) -> list[Session]:
-    """A session for each question, whose result is the answer of the role `judge`."""
+# The turns of a question, of which the last is to be read, and its code.
+Asked = tuple[list[Turn], str | None]
 
-    async def script(question: Question, session: Session) -> Answer:
-        return (await session.ask(JUDGE, question, step="answer")).answer
+
+def question_sessions(questions: Iterable[Question | Readable]) -> list[Session]:
+    """A session for each question to the role `judge`, whose result is `Asked`."""
+
+    async def script(question: Question | Readable, session: Session) -> Asked:
+        if isinstance(question, str | Sequence):
+            return [await session.ask(JUDGE, question, step="answer")], None
+        return await session.ask_readable(JUDGE, question, step="answer")
 
     return [Session("", "", 0, partial(script, question)) for question in questions]
 
@@ -466,6 +559,13 @@ def question_sessions(questions: Iterable[Question]) -> list[Session]:
 def ask(
     models: Models, questions: Sequence[Question], store: AnswerStore, about: str
 ) -> list[Answer]:
+    """Ask independent questions whose answers are not read, see `ask_readable`."""
+    return [turns[-1].answer for turns, _ in ask_readable(models, questions, store, about)]
+
+
+def ask_readable(
+    models: Models, questions: Sequence[Question | Readable], store: AnswerStore, about: str
+) -> list[Asked]:
     """Ask the model of the role `judge` independent questions.
 
     Questions are sent in sorted order, so that those with a common prefix benefit from the
@@ -473,21 +573,25 @@ def ask(
 
     Args:
         models: with the role `judge`.
-        questions: texts, or conversations as lists of (role, text); shape (n,).
+        questions: texts, conversations, or questions whose answers are read; shape (n,).
         store: supplies known answers and stores new ones.
         about: label of the progress bar.
 
     Returns:
-        The answers, shape (n,).
+        The turns and codes, shape (n,).
 
     Raises:
         ConfigError, ModelError: see `finish_sessions`.
     """
-    ordered = sorted(range(len(questions)), key=lambda place: text_of(questions[place]))
-    sessions = question_sessions(questions[place] for place in ordered)
+    texts = [
+        text_of(asked if isinstance(asked, str | Sequence) else asked.render(None))
+        for asked in questions
+    ]
+    ordered = sorted(range(len(questions)), key=texts.__getitem__)
+    sessions = question_sessions(questions[index] for index in ordered)
     ended = finish_sessions(sessions, models, store, about, "questions are answered")
-    answers = dict(zip(ordered, (one.result for one in ended), strict=True))
-    return [answers[place] for place in range(len(questions))]
+    answers = dict(zip(ordered, (session.result for session in ended), strict=True))
+    return [answers[index] for index in range(len(questions))]
 
 
 def estimate(
@@ -500,14 +604,19 @@ def estimate(
     """
     # By budget and key of the question: the tokens of a new call; None if the answer is stored.
     calls: dict[int, dict[str, tuple[int, int] | None]] = defaultdict(dict)
+    # Likewise the tokens that each repair of a new answer reads besides this answer.
+    repairs: dict[int, list[int]] = defaultdict(list)
 
     async def answer(client: Client, request: Request) -> Answer:
-        known, key = calls[id(client.budget)], _key(client, request)
+        known = calls[id(client.budget)]
+        key = _key(client, request.messages, request.number)
         if (stored := store.get(key)) is not None:
             known[key] = None
             return stored
         read, written = map(estimate_tokens, (text_of(request.messages), mock.example(request)))
         known[key] = read, written
+        if request.repair is not None:
+            repairs[id(client.budget)].append(read + estimate_tokens(request.repair))
         text = mock.answer(request)
         return Answer("answered", text, input_tokens=read, output_tokens=written)
 
@@ -527,9 +636,16 @@ def estimate(
         new = [tokens for tokens in of_model.values() if tokens is not None]
         read, written = (sum(tokens[place] for tokens in new) for place in (0, 1))
         most = client.sampling.max_tokens
+        repaired = repairs[id(client.budget)]
         costs = [
-            None if price is None else price.of(read, output, batched=client.batch is not None)
-            for output in (written, len(new) * (most or 0))
+            None if price is None else price.of(*tokens, batched=client.batch is not None)
+            for tokens in (
+                (read, written),
+                (
+                    read + sum(repaired) + len(repaired) * (most or 0),
+                    (len(new) + len(repaired)) * (most or 0),
+                ),
+            )
         ]
         at_once = max(min(client.budget.traffic.connections, total), 1)
         seconds = (len(new) * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / at_once
@@ -549,5 +665,18 @@ def estimate(
     return found
 
 
-def _key(client: Client, request: Request) -> str:
-    return keys_of(client.name, [request.messages], client.sampling, request.number)[0]
+def _key(client: Client, messages: Question, number: int) -> str:
+    return keys_of(client.name, [messages], client.sampling, number)[0]
+
+
+def read_seed(folder: Path, *, may_write: bool) -> str:
+    """The secret seed of a folder of answers, made at random where there is none."""
+    path, seed = folder / _SEED, secrets.token_hex()
+    if may_write and not path.exists():
+        draft = path.with_name(f"{_SEED}.{seed[:8]}")
+        draft.write_text(seed)
+        # A link is made whole or not at all, and another program may have been first.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    return path.read_text() if path.exists() else seed

@@ -48,7 +48,6 @@ _PREFERENCE_OF: dict[Verdict, Preference] = {
     "B": "second",
     "tie": "tie",
     "unparsed": "unparsed",
-    "refused": "refused",
 }
 _SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 

@@ -79,8 +79,9 @@ class Question:
 
         If the tokenizer has a chat template, the question is the user's message, otherwise plain
         text. `max_length` is lowered to the model's number of positions; `max_answer_tokens`
-        depends on the form of the answer by default.
+        depends on the form of the answer by default. The question asks for no code.
         """
+        template = template.without_code()
         parts, slots, answer = template.pieces, template.slots, template.answer
         max_length = longest_of(model, max_length)
         marks = [f"⟦{slot}⟧" for slot in slots]

@@ -22,9 +22,9 @@ from litbench.judges.session import (
     Turn,
     UnfinishedError,
     at_once,
-    without_reasoning,
 )
 from litbench.judges.store import Sampling
+from litbench.templates.parser import without_reasoning
 from litbench.templates.rubric import Rubric
 
 # So that attempts stay within the numbers of one sample of a session.

@@ -1,83 +1,48 @@
 """Rubrics: a question about one text, the criteria to rate, and how a reply is read.
 
     rubric = load_rubric("story")
-    question = rubric.render({"prompt": prompt, "text": story})
-    ratings = rubric.read(reply)
+    question = rubric.render({"prompt": prompt, "text": story}, code)
+    ratings = rubric.read(reply, code)
     grade = rubric.grade(ratings)
 
 A rubric is a YAML file. Its `text` contains `{text}`, usually `{prompt}`, and `{criteria}`, which
-becomes one line per criterion; `{lower_is_better}` becomes the names of the reversed criteria. Any
-other placeholder must be given to `render`. The reply has one of four forms:
+becomes one line per criterion; `{lower_is_better}` becomes the names of the reversed criteria, and
+`{code}` the code of the question (`litbench.templates.parser`). Any other placeholder must be given
+to `render`. The reply has one of four forms:
 
-- `lines`: lines such as `Pacing: 12`, after a line `[Scores]`;
-- `tags`: `<Pacing>4</Pacing>`;
-- `brackets`: one number such as `[[8]]`, for a rubric with one criterion;
-- `json`: an object that maps criteria to numbers.
+- `lines`: lines such as `Pacing: 12`, after a line `[Scores] [{code}]`, or a table;
+- `tags`: `<Pacing>4</Pacing>`, after a line with the code;
+- `brackets`: one number such as `Score [{code}]: [[8]]`, for a rubric with one criterion;
+- `json`: an object that maps criteria to numbers, with the key `code`.
+
+`litbench.templates.ratings` reads it.
 """
 
-import itertools
 import json
 import math
 import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
-from litbench.templates.json_replies import find_json
-from litbench.templates.parser import LONGEST_REPLY
-from litbench.templates.template import PLACEHOLDER, fill
-
-Form = Literal["lines", "tags", "brackets", "json"]
+from litbench.templates.ratings import Form, canonical, published_ratings, read_ratings
+from litbench.templates.template import PLACEHOLDER, fill, with_code
 
 _FOLDER = Path(__file__).parent / "rubrics"
-# A number, optionally with what it is out of.
-_OUT_OF = r"\s*(?:points?\s+|stars?\s+)?(?:/|(?:out\s+)?of\b)\s*"
-# What makes it no number: a range such as 12-14 or "12 to 14", further digits, another fraction,
-# a unit, a sentence such as "20 is too high".
-_GOES_ON = (
-    rf"\W{{0,3}}(?:[-–—~→]|->|to\b|or\b|and\b|&)\s*\d|[eE,:_]?[\d.]*\d|\s*/|{_OUT_OF}\d|\s+\d"
-    r"|[a-z]|\s*[%‰^±×+?→]|\s*[-=]>|\s+(?!because\b|since\b|for\b|as\b|with\b|points?\b)[a-z]"
-)
-_NUMBER = re.compile(
-    rf"([-+]?\d{{1,9}}(?:\.\d{{1,9}})?)(?:{_OUT_OF}(\d{{1,9}}))?(?!{_GOES_ON})", re.I
-)
-# A second number that corrects the first.
-_CORRECTED = re.compile(
-    r"\b(?:no|so|wait|rather|actually|sorry|mean|make|correct\w*|revis\w*|chang\w*|now|then|instead"
-    r"|reduced|raised|lowered|should|minus|plus)\b\D{0,20}\d|(?:→|[-=]>)\s*\d",
-    re.I,
-)
-# Characters that NFKC would turn into digits of another value, such as the exponent of 1².
-_NO_DIGITS = re.compile("[²³¹\u2070-\u209f¼-¾⅐-⅟↉]")
-_MARKS = "*_`[]()<>\"' \t\n"
-_ROW = re.compile(r"\s*\|(.*)")
-_SEPARATOR = re.compile(r"[:→]|\s[-–—=]+>?\s|=")
-_RANGE = re.compile(r"\s*\([^()]{0,80}\)\W*\Z")
-# Introduces what a story says: "The story ends with these lines:".
-_QUOTES = re.compile(
-    r"\b(?:says?|said|writes?|wrote|reads?|states?|prints?|ends?|closes?|claims?|contains?|includes?"
-    r"|demands?|asks?|tells?|wants?|inserts?|quotes?|opens?|adds?|begs?)\b[^.!?]*\Z",
-    re.I,
-)
-_OWN = re.compile(r"\b(?:my|overall|final)\b", re.I)
-_SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
-_BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
-_LONGEST_NAME = 200
-_Stated = tuple[str, float | None]
-# Reasons in words instead of a number.
-_PROSE = re.compile(r"\W*(?:[^\W\d]+\W+){3,}[^\W\d]+\D*\Z")
-_FIRST_KEY = re.compile(r'\{\s*"([^"]{1,200})"\s*:')
-# A quotation of several lines.
-_PASSAGE = re.compile(r"“[^“”\n]*+\n[^“”]*+”")
 _ANCHORS = re.compile(r"[;,] (?:only )?(?=\d+ = )")
 # Typical length of the reasoning before the ratings, for estimates.
 _EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
+_REPAIRS = {
+    "lines": "Reply with the line [Scores] [{code}] and the lines of ratings below it only",
+    "tags": "Reply with [{code}] and the ratings in their tags only",
+    "brackets": "Reply with the last line only: Score [{code}]: [[number]]",
+    "json": 'Reply with the JSON object only: {"code": "{code}", "...": 0}',
+}
 
 
 @dataclass(frozen=True)
@@ -159,14 +124,19 @@ class Rubric:
     @cached_property
     def placeholders(self) -> frozenset[str]:
         """Names of the texts that `render` needs."""
-        own = {"criteria", "lower_is_better"}
+        own = {"criteria", "lower_is_better", "code"}
         return frozenset(PLACEHOLDER.findall(self.text)) - own
 
     @cached_property
     def _by_name(self) -> dict[str, Criterion]:
         return {canonical(criterion.name): criterion for criterion in self.criteria}
 
-    def render(self, texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    @property
+    def is_coded(self) -> bool:
+        """Whether the question asks for a code."""
+        return "{code}" in self.text
+
+    def render(self, texts: Mapping[str, str], code: str | None = None) -> list[tuple[str, str]]:
         """Return the question as (role, text) messages; placeholders inside texts stay."""
         if missing := self.placeholders - set(texts):
             raise ConfigError(f"rubric {self.name} needs {', '.join(sorted(missing))}")
@@ -180,31 +150,45 @@ class Rubric:
         lower = [criterion.name for criterion in self.criteria if criterion.reversed]
         filled["lower_is_better"] = ", ".join(lower)
         system = [("system", self.system)] if self.system else []
-        return [*system, ("user", fill(self.text, filled))]
+        return [*system, ("user", fill(with_code(self.text, code), filled))]
 
-    def read(self, reply: str, *, as_published: bool = False) -> dict[str, Rating]:
-        """Return the rating of every criterion that a reply states; the others are unparsed.
+    def repair(self, code: str | None) -> str:
+        """The request for the ratings alone, after a reply without all of them."""
+        return f"{with_code(_REPAIRS[self.form], code)}. Rate each criterion exactly once."
 
-        Names match without case, Markdown, numbers, spaces and hyphens. If a criterion is rated
-        twice and differently, one of the two may be quoted from the text, and nothing is read.
-        Block quotations, and quotations of several lines, never count.
-        `as_published` reads as the benchmarks' own programs do: `lines` keeps names as
-        they are written, unknown ones too, and clamps numbers to the scale; `tags` takes the first
-        integer of each tag and nothing if one is missing; `brackets` takes the first number.
+    def read(
+        self, reply: str, code: str | None = None, *, as_published: bool = False
+    ) -> dict[str, Rating]:
+        """Return the rating of every criterion of a reply.
+
+        A reply without a block that counts (`read_ratings`) is unparsed as a whole; where a rating
+        is off the scale, the others are unparsed. Names match without case, Markdown, numbers,
+        spaces and hyphens.
+
+        Args:
+            reply: the reply, without reasoning.
+            code: the code that the question asked for; None if it asked for none.
+            as_published: read as the benchmarks' own programs do: `lines` keeps names as they are
+                written, unknown ones too, and clamps numbers to the scale; `tags` takes the first
+                integer of each tag and nothing if one is missing; `brackets` takes the first
+                number.
         """
+        missing = {criterion.name: Rating(None, "unparsed") for criterion in self.criteria}
         if as_published and self.form != "json":
-            found = getattr(self, f"_published_{self.form}")(reply)
-            stated = {name: Rating(number) for name, number in found.items()}
-        else:
-            reply = _own_text(reply) if len(reply) <= LONGEST_REPLY else ""
-            numbers = self._agreed(getattr(self, f"_{self.form}")(reply))
-            stated = {
-                criterion.name: self._rated(criterion, numbers[key])
-                for key, criterion in self._by_name.items()
-                if key in numbers
-            }
-        missing = {one.name: Rating(None, "unparsed") for one in self.criteria}
-        return missing | stated
+            names = [criterion.name for criterion in self.criteria]
+            published = published_ratings(reply, self.form, names, self.lowest, self.highest)
+            return missing | {name: Rating(number) for name, number in published.items()}
+        numbers = read_ratings(reply, self.form, list(self._by_name), self.highest, code)
+        if not numbers:
+            return missing
+        read = {criterion.name: numbers[key] for key, criterion in self._by_name.items()}
+        off_scale = {
+            criterion.name: Rating(None, "off_scale")
+            for criterion in self.criteria
+            if not self.lowest <= read[criterion.name] <= self.highest
+            or (criterion.allowed and read[criterion.name] not in criterion.allowed)
+        }
+        return missing | (off_scale or {name: Rating(number) for name, number in read.items()})
 
     def options(self, criterion: Criterion) -> list[float]:
         """The ratings that a person can give: those allowed, else whole numbers of the scale."""
@@ -233,142 +217,19 @@ class Rubric:
             weights += criterion.weight
         return self.lowest + total / weights if weights else None
 
-    def example(self) -> str:
+    def example(self, code: str | None = None) -> str:
         """A reply of usual length that rates every criterion in the middle of the scale."""
         middle = {
-            one.name: (one.allowed or [(self.lowest + self.highest) // 2])[0]
-            for one in self.criteria
+            criterion.name: (criterion.allowed or [(self.lowest + self.highest) // 2])[0]
+            for criterion in self.criteria
         }
         lines = {
-            "lines": "[Scores]\n" + "\n".join(f"{name}: {n:g}" for name, n in middle.items()),
-            "tags": "\n".join(f"<{name}>{n:g}</{name}>" for name, n in middle.items()),
-            "brackets": "".join(f"Score: [[{n:g}]]" for n in middle.values()),
-            "json": json.dumps(middle),
+            "lines": "[Scores] [{code}]\n" + "\n".join(f"{k}: {n:g}" for k, n in middle.items()),
+            "tags": "\n".join(["Code [{code}]", *(f"<{k}>{n:g}</{k}>" for k, n in middle.items())]),
+            "brackets": "".join(f"Score [{{code}}]: [[{n:g}]]" for n in middle.values()),
+            "json": json.dumps({"code": "{code}", **middle}),
         }
-        return f"{_EXAMPLE_REASONS}\n{lines[self.form]}"
-
-    def _rated(self, criterion: Criterion, number: float | None) -> Rating:
-        if number is None:
-            return Rating(None, "unparsed")
-        is_allowed = criterion.allowed is None or number in criterion.allowed
-        if not (self.lowest <= number <= self.highest and is_allowed):
-            return Rating(None, "off_scale")
-        return Rating(number)
-
-    def _agreed(self, stated: Iterable[_Stated]) -> dict[str, float | None]:
-        """The number of every criterion; none at all if one is stated in two ways."""
-        agreed: dict[str, float | None] = {}
-        for name, number in stated:
-            if name in self._by_name and agreed.setdefault(name, number) != number:
-                return {}
-        return agreed
-
-    # Readers: canonical names with numbers, or None where no number can be read.
-
-    def _lines(self, reply: str) -> Iterator[_Stated]:
-        lines = [line for line in reply.splitlines() if line.strip()]
-        first = next((k for k, line in enumerate(lines) if _SCORES.match(line)), 0)
-        is_inside = is_quoted = False
-        for before, line in itertools.islice(itertools.pairwise(["", *lines]), first, None):
-            rating = self._line(line)
-            # A marker or the first rating after other lines may follow an introduction.
-            if _SCORES.match(line) or (rating and not is_inside):
-                is_quoted = bool(_QUOTES.search(before)) and not _OWN.search(before)
-            is_inside = rating is not None or _SCORES.match(line) is not None
-            if rating and not is_quoted:
-                yield rating
-
-    def _line(self, line: str) -> _Stated | None:
-        """The criterion that a line rates, and its number; None for other lines and for prose."""
-        row = _ROW.match(line)
-        if row:
-            cells = [cell for cell in row[1].split("|") if cell.strip(_MARKS)]
-            pairs = list(itertools.pairwise(cells))[:2]
-        else:
-            pairs = [
-                (line[: match.start()], line[match.end() :])
-                for match in itertools.islice(_SEPARATOR.finditer(line), 3)
-            ]
-        for name, rest in pairs:
-            key = canonical(_RANGE.sub("", name[:_LONGEST_NAME]))
-            is_open = name.count('"') % 2 or name.count("“") > name.count("”")
-            if key in self._by_name and len(name) <= _LONGEST_NAME and not is_open:
-                return None if _PROSE.match(rest) else (key, _number(rest, self.highest))
-        return None
-
-    def _tags(self, reply: str) -> Iterator[_Stated]:
-        for tag, value in re.findall(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>", reply):
-            yield canonical(tag), _number(value, self.highest)
-
-    def _brackets(self, reply: str) -> Iterator[_Stated]:
-        # The first number after each word "score", else every number.
-        after = re.split(r"\bscores?\b", reply, flags=re.I)[1:]
-        numbers = [number for part in after for number in _BRACKETS.findall(part)[:1]]
-        for number in numbers or _BRACKETS.findall(reply):
-            yield canonical(self.criteria[0].name), float(number)
-
-    def _json(self, reply: str) -> Iterator[_Stated]:
-        for found in find_json(reply):
-            # A truncated object, before one that may be the text's.
-            if found.is_broken and (key := _FIRST_KEY.match(reply, found.start)):
-                yield canonical(key[1]), None
-            for name, value in _leaves(found.content):
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                number = float(value) if is_number else _number(str(value), self.highest)
-                yield canonical(name), number
-
-    def _published_lines(self, reply: str) -> dict[str, float]:
-        # As longform-writing-bench, core/scoring.py: lines after a marker, until a rule or an end
-        # marker; the name is the text before the first colon followed by a number.
-        ignored = ("overall assessment", "summary", "reasoning", "critique", "feedback", "notes")
-        markers = ("[Scores]", "--- Scores ---")
-        has_marker = any(marker in reply for marker in markers)
-        is_reading = not has_marker
-        found: dict[str, float] = {}
-        for line in map(str.strip, reply.splitlines()):
-            if any(marker in line for marker in markers):
-                is_reading = True
-                continue
-            if has_marker and ("---" in line or "[End Scores]" in line):
-                is_reading = False
-            parts = line.split(":") if is_reading else []
-            for name, rest in itertools.pairwise(parts):
-                number = re.match(r"\s*\[?(-?\d+(?:\.\d+)?)", rest)
-                if name and number:
-                    if name.strip().lower() not in ignored:
-                        value = float(number[1])
-                        found[name.strip()] = min(max(value, self.lowest), self.highest)
-                    break
-        return found
-
-    def _published_tags(self, reply: str) -> dict[str, float]:
-        found = {}
-        for criterion in self.criteria:
-            # The first line with both tags; a regular expression would take quadratic time.
-            start, end = f"<{criterion.name}>", f"</{criterion.name}>"
-            rests = (line.partition(start)[2] for line in reply.split("\n"))
-            texts = (rest.partition(end)[0] for rest in rests if end in rest)
-            try:
-                found[criterion.name] = float(int(next(texts, "")))
-            except ValueError:
-                found[criterion.name] = math.nan
-        return {} if any(map(math.isnan, found.values())) else found
-
-    def _published_brackets(self, reply: str) -> dict[str, float]:
-        match = re.search(r"\[\[(\d+)\]\]", reply)
-        return {self.criteria[0].name: float(match[1])} if match else {}
-
-
-def canonical(name: str) -> str:
-    """A criterion's name without case, Markdown, leading numbers, spaces and punctuation."""
-    folded = unicodedata.normalize("NFKC", name).casefold()
-    return re.sub(r"[\W_]+", "", folded).lstrip("0123456789")
-
-
-def _own_text(reply: str) -> str:
-    """The reply without quotations, in compatibility form."""
-    text = unicodedata.normalize("NFKC", _PASSAGE.sub("", _NO_DIGITS.sub("^", reply)))
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(?:>|&gt;)", line))
+        return f"{_EXAMPLE_REASONS}\n{with_code(lines[self.form], code)}"
 
 
 @cache
@@ -427,25 +288,3 @@ def load_rubric(name: str | Path) -> Rubric:
         )
     rubric = build(Rubric, content, where)
     return replace(rubric, text=rubric.text.strip())
-
-
-def _number(text: str, highest: float) -> float | None:
-    """The number at the start of a text; "4/5" is 4 if the scale ends at 5."""
-    match = _NUMBER.match(text.strip(_MARKS))
-    if match is None or (match[2] is not None and float(match[2]) != highest):
-        return None
-    is_bound = re.match(r"\W*[<>]\s*\d", text) and not re.match(r"\W*<[^<>]{0,20}>", text)
-    if is_bound or _CORRECTED.search(text, match.end()):
-        return None
-    return float(match[1])
-
-
-def _leaves(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of nested objects; an object with a "score" is its value."""
-    if isinstance(content, dict):
-        for name, value in content.items():
-            if isinstance(value, dict):
-                inner = next((value[key] for key in ("score", "rating") if key in value), None)
-                yield from _leaves(value) if inner is None else [(name, inner)]
-            else:
-                yield name, value

@@ -2,20 +2,27 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
-from litbench.templates.parser import AnswerForm
+from litbench.templates.parser import AnswerForm, read_answer
 from litbench.text import digest
 
 Slot = Literal["prompt", "story_a", "story_b"]
 SLOTS: tuple[Slot, ...] = ("prompt", "story_a", "story_b")
 # A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# What a question without a code leaves out: the placeholder of the code in brackets or as the value
+# of a JSON key, and other lines with it.
+_CODE_PLACE = re.compile(r' \[\{code\}\]|"code": "\{code\}", ')
+_CODE_LINE = re.compile(r"^.*\{code\}.*\n?", re.M)
+# Typical length of an explanation in words, as in the paper's Table 3.
+_REASONS: dict[AnswerForm, int] = {"explanation": 295, "json_explanation": 310}
 _FOLDER = Path(__file__).parent
 _FRAME = _FOLDER / "frame.yaml"
 
@@ -24,7 +31,8 @@ _FRAME = _FOLDER / "frame.yaml"
 class FixedFile:
     """The keys of a fixed template.
 
-    `text` contains `{story_a}` and `{story_b}`, and `{prompt}` unless the prompt is not shown.
+    `text` contains `{story_a}` and `{story_b}`, and `{prompt}` unless the prompt is not shown. With
+    `{code}`, as in `Preferred [{code}]: A`, only lines with this code are read.
     """
 
     answer: AnswerForm
@@ -45,7 +53,7 @@ class Template:
     Attributes:
         answer: the answer form that the text requests.
         slots: names of the slots, in the order of the text.
-        pieces: the fixed text before each slot, and after the last.
+        pieces: the fixed text before each slot, and after the last; may contain `{code}`.
     """
 
     name: str
@@ -54,12 +62,46 @@ class Template:
     slots: tuple[Slot, ...]
     pieces: tuple[str, ...]
 
-    def render(self, prompt: str, story_a: str, story_b: str) -> str:
+    @property
+    def is_coded(self) -> bool:
+        """Whether the question asks for a code."""
+        return any("{code}" in piece for piece in self.pieces)
+
+    def without_code(self) -> "Template":
+        """The template that asks for no code, for models that are trained on it."""
+        return replace(self, pieces=tuple(with_code(piece, None) for piece in self.pieces))
+
+    def render(self, prompt: str, story_a: str, story_b: str, code: str | None = None) -> str:
         """Return the complete question; placeholders inside a prompt or story are not filled."""
         texts = dict(zip(SLOTS, map(without_delimiters, (prompt, story_a, story_b)), strict=True))
-        *before, after = self.pieces
+        *before, after = (with_code(piece, code) for piece in self.pieces)
         filled = (part + texts[slot] for part, slot in zip(before, self.slots, strict=True))
         return "".join(filled) + after
+
+    def repair(self, code: str | None) -> str:
+        """The request for the verdict alone, after an answer that states none."""
+        return with_code(_frame()["repairs"][self.answer], code)
+
+    def example(self, code: str | None) -> str:
+        """An answer of usual length."""
+        verdict = _frame()["examples"][self.answer].strip()
+        return "word " * _REASONS.get(self.answer, 0) + with_code(f"\n{verdict}", code)
+
+    def is_read(self, answer: str, code: str | None) -> bool:
+        """Whether an answer to the question with this code states a verdict."""
+        return read_answer(answer, self.answer, code).verdict != "unparsed"
+
+
+@cache
+def _frame() -> dict[str, Any]:
+    return read_yaml(_FRAME)
+
+
+def with_code(text: str, code: str | None) -> str:
+    """A question's fixed text with its code, or without the request for one."""
+    if code is not None:
+        return text.replace("{code}", code)
+    return _CODE_LINE.sub("", _CODE_PLACE.sub("", text))
 
 
 def fill(template: str, texts: Mapping[str, str]) -> str:
@@ -112,7 +154,7 @@ def load_template(
             f"template {name} has the answer form {file.answer}, not {answer}: omit answer, or use "
             f"a family, which supports every form: {', '.join(family_names())}"
         )
-    found = PLACEHOLDER.findall(file.text)
+    found = [name for name in PLACEHOLDER.findall(file.text) if name != "code"]
     if "prompt" in found and not shows_prompt:
         raise ConfigError(
             f"template {name} shows the prompt, and form is story: use a family "
@@ -123,7 +165,8 @@ def load_template(
         listed = ", ".join(f"{{{name}}}" for name in found) or "none"
         raise ConfigError(
             f"template {path}: the placeholders of its text are {listed}: it needs {{story_a}} and "
-            "{story_b} once each, may have {prompt} once, and ends with the request for an answer"
+            "{story_b} once each, may have {prompt} once and {code}, and ends with the request for "
+            "an answer"
         )
     slots = tuple(slot for name in found for slot in SLOTS if slot == name)
     pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
@@ -138,7 +181,7 @@ def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bo
             f"template {path}: criteria is empty or contains a placeholder: describe the criteria "
             "only; prompt, stories and the request for an answer are added automatically"
         )
-    frame: dict[str, Any] = read_yaml(_FRAME)
+    frame = _frame()
     if answer not in frame["requests"]:
         raise ConfigError(
             f"template {path}: unknown answer form '{answer}' "

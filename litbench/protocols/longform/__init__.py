@@ -16,7 +16,7 @@ from pydantic import PositiveInt
 
 from litbench.config import read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.session import WRITER, Session, UnfinishedError, without_reasoning
+from litbench.judges.session import WRITER, Session, UnfinishedError
 from litbench.judges.store import Sampling
 from litbench.protocols.protocol import (
     Grade,
@@ -29,6 +29,7 @@ from litbench.protocols.protocol import (
 )
 from litbench.protocols.texts import check_placeholders, read_texts, texts_record
 from litbench.templates import fill
+from litbench.templates.parser import without_reasoning
 from litbench.templates.rubric import Criterion, Rubric, load_rubric
 
 _FOLDER = Path(__file__).parent

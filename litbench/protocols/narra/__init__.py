@@ -180,8 +180,10 @@ class Narra(Protocol):
             "notes": notes if self._options.show_notes and notes else "(not shown)",
             "text": render_transcript(lines, cut=self._options.as_published),
         }
-        rated = (await rate_texts(session, judge, {_STEP: (self.rubrics[_STEP], texts)}))[_STEP]
-        if self._options.as_published:
+        as_published = self._options.as_published
+        questions = {_STEP: (self.rubrics[_STEP], texts)}
+        rated = (await rate_texts(session, judge, questions, as_published=as_published))[_STEP]
+        if as_published:
             rated = _as_published(rated)
         is_truncated = written.facts["end"] == "truncated"
         values = {name: rated.ratings[name].rating for name in CRITERIA}

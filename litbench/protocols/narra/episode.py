@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from litbench.config import read_yaml
 from litbench.errors import LitBenchError
-from litbench.judges.session import WRITER, Session, UnfinishedError, at_once, without_reasoning
+from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
 from litbench.protocols.narra import artifacts, memory
 from litbench.protocols.narra.history import (
     Message,
@@ -43,6 +43,7 @@ from litbench.protocols.narra.reading import (
     wants_end,
 )
 from litbench.templates import fill, without_delimiters
+from litbench.templates.parser import without_reasoning
 
 READER = "reader"
 PROMPTS: dict[str, Any] = read_yaml(Path(__file__).with_name("prompts.yaml"))

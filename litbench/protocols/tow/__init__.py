@@ -20,14 +20,14 @@ from pydantic import NonNegativeFloat
 from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.ingest import read_foreign
-from litbench.judges.rubric import ATTEMPTS, Rated
+from litbench.judges.rubric import Rated
 from litbench.judges.session import (
+    ATTEMPTS,
     WRITER,
     Session,
     Turn,
     UnfinishedError,
     at_once,
-    without_reasoning,
 )
 from litbench.judges.store import Question, Sampling
 from litbench.metrics.overlap import bleu1, ngram_precision, rouge_l, rouge_n, tokenize
@@ -67,6 +67,7 @@ from litbench.protocols.tow.tree import (
 from litbench.records import TURNS, Column, Schema
 from litbench.tables import read_table
 from litbench.templates import fill, without_delimiters
+from litbench.templates.parser import without_reasoning
 from litbench.templates.rubric import Criterion, Rubric, load_rubric, rubric_files
 
 PLANNER = "planner"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from litbench.templates.json_replies import json_objects
-from litbench.templates.rubric import canonical
+from litbench.templates.ratings import canonical
 
 # Weights with two decimals each miss a sum of 1 by rounding.
 _ROUNDING = 0.02 + 1e-9
