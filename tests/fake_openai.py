@@ -381,3 +381,8 @@ class _Handler(Handler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+
+def messages_of(messages):
+    """The text of all messages, under which the server counts questions."""
+    return "\n".join(message["content"] for message in messages)

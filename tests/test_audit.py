@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from test_push_to_hub import list_outputs
-from test_report import ATTACK, Page
+from manifests import list_outputs
+from pages import ATTACK, Page
 
 from litbench.curation.funnel import Examples
 from litbench.curation.pairing import breaks_symmetry

@@ -135,10 +135,14 @@ def test_launch_config(path):
 
 
 def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
-    ignored = shutil.ignore_patterns(".*", "runs", "build", "dist", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT, tmp_path / "source", ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__")
+    source = tmp_path / "source"
+    for folder in ("litbench", *TOP_FOLDERS):
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
+    for name in ("LICENSE", "README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", tmp_path, tmp_path / "source"], check=True)
+    subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.startswith(f"litbench-{litbench.__version__}-")
     with zipfile.ZipFile(wheel) as archive:

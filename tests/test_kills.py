@@ -26,9 +26,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
+from dumps import three_months
 from fake_openai import FakeOpenAI, longer_story
 from fake_reddit import FakeReddit, make_published, make_world
-from test_import_archive import three_months
 
 from litbench.store import write_atomically
 from litbench.tables import write_table

@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from fake_hub import TOKEN, FakeHub
+from manifests import list_outputs
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
 from litbench.experiments.audit import Audit, audit
 from litbench.markdown import escape
-from litbench.store import file_digest, read_manifest, write_sealed
+from litbench.store import read_manifest, write_sealed
 from litbench.tables import write_table
 
 COUNTS = {
@@ -32,13 +33,6 @@ COUNTS = {
     "stories": {"stories": 987, "rejected_rows": {"text: null": 13}},
     "lengths": {"after": {}},
 }
-
-
-def list_outputs(folder):
-    """Update the digests in the manifest of a folder."""
-    files = [path for path in folder.iterdir() if path.name != "manifest.json"]
-    outputs = {path.name: {"sha256": file_digest(path)} for path in files}
-    write_sealed({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
 
 
 def rewrite(artifact, column, values):

@@ -1,11 +1,11 @@
 """The page is self-contained, escapes what it shows, and shows what was measured."""
 
-import html.parser
 import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pages import ATTACK, Page
 
 from litbench.evaluation import report
 from litbench.evaluation.report import reader_notes, render_report
@@ -18,8 +18,6 @@ from litbench.raters import ScoreRater, judge_pairs
 from litbench.report.document import page_links
 from litbench.sources.evaluation_pairs import EvaluationPairs
 
-ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
-
 
 class CommaRater(ScoreRater):
     """Gives probabilities, so that calibration and examples are drawn."""
@@ -31,34 +29,6 @@ class CommaRater(ScoreRater):
     def score(self, prompts, stories):
         del prompts
         return np.array([story.count(",") - len(story) / 1_000 for story in stories])
-
-
-class Page(html.parser.HTMLParser):
-    """Collects tags, attributes and visible text."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags = []
-        self.attributes = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_data(self, data):
-        self.text += data
-
-    def check_inert(self):
-        """The page runs nothing and requests nothing."""
-        forbidden = {"script", "link", "iframe", "img", "image", "object", "embed", "base", "form"}
-        assert not forbidden & set(self.tags)
-        addresses = ("src", "href", "xlink:href", "action", "srcset")
-        for name, value in self.attributes:
-            assert not name.startswith("on")
-            assert name not in addresses or value.startswith("#")
-        assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in self.attributes
 
 
 MORE = {}

@@ -18,9 +18,8 @@ from statistics import fmean
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_openai import FakeOpenAI
+from fake_openai import FakeOpenAI, messages_of
 from test_longform import write_texts
-from test_session import messages_of
 
 from litbench.cli import main
 from litbench.judges.recorded import RecordedOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from fake_openai import FakeOpenAI
+from fake_openai import FakeOpenAI, messages_of
 
 from litbench.errors import ModelError
 from litbench.judges.client import Traffic
@@ -33,11 +33,6 @@ pytest.importorskip("openai")
 QUICK = Traffic(first_wait_seconds=0.01, timeout_seconds=60, connections=4)
 JUDGE = FakeOpenAI.model
 WRITER = FakeOpenAI.model_called("writer")
-
-
-def messages_of(messages):
-    """The text of all messages, under which the server counts questions."""
-    return "\n".join(message["content"] for message in messages)
 
 
 def serve(**behaviour):

@@ -14,9 +14,8 @@ import chinese_writers as chinese
 import narra_script
 import pyarrow.parquet as pq
 import pytest
-from fake_openai import FakeOpenAI, longer_story
+from fake_openai import FakeOpenAI, longer_story, messages_of
 from test_run_command import rate_text, write_text
-from test_session import messages_of
 
 from litbench.protocols.run import Run, run
 from litbench.tables import write_table

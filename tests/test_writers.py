@@ -8,9 +8,8 @@ import narra_script
 import numpy as np
 import pyarrow as pa
 import pytest
-from fake_openai import FakeOpenAI
+from fake_openai import FakeOpenAI, messages_of
 from test_run_command import write_text
-from test_session import messages_of
 from test_tasks import SPEAKERS, options_of
 
 from litbench.config import build
