@@ -5,9 +5,9 @@
     found = litbench.benchmark(pairs.pairs, {"mine": {"kind": "features", "path": fitted.model}})
     found.leaderboard.to_pandas()
 
-A table is a pyarrow Table, a pandas DataFrame or a datasets Dataset. A path may also be the name of
-a data set on the Hub. Without `out`, the files are in a temporary folder that is deleted with the
-result.
+A table is a pyarrow Table, a pandas DataFrame, or a Dataset or IterableDataset of `datasets`. A
+path may also be the name of a data set on the Hub. Without `out`, the files are in a temporary
+folder that is deleted with the result.
 """
 
 import shutil
@@ -32,6 +32,8 @@ from litbench.metrics.leaderboard import leaderboard_csv
 from litbench.report.csv_table import flat_rows
 from litbench.report.data_sections import PairsFolder
 from litbench.store import write_atomically
+
+_BATCH_ROWS = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +183,18 @@ def _as_path(source: Any, folder: Path) -> str:
     """A path or name as it is; a table is written into the output folder."""
     if isinstance(source, str | Path):
         return str(source)
+    if hasattr(source, "with_format") and hasattr(source, "keys"):
+        raise DataError(
+            f"{type(source).__name__} has the splits {', '.join(source)}: give one, such as "
+            f"data[{next(iter(source), '')!r}]"
+        )
     if hasattr(source, "with_format"):
-        table = source.with_format("arrow")[:]
+        # Of an IterableDataset, features may be unknown, and batches differ in type.
+        batches = source.with_format("arrow").iter(_BATCH_ROWS)
+        table = pa.concat_tables(batches, promote_options="permissive")
     elif hasattr(source, "iloc"):
-        table = pa.Table.from_pandas(source, preserve_index=False)
+        columns = [_frame_column(source.iloc[:, k]) for k in range(source.shape[1])]
+        table = pa.table(columns, list(map(str, source.columns)))
     elif hasattr(source, "__arrow_c_stream__"):
         table = pa.table(source)
     else:
@@ -197,6 +207,15 @@ def _as_path(source: Any, folder: Path) -> str:
     # Without the metadata of pandas and datasets, equal tables are equal files.
     write_atomically(path, lambda part: pq.write_table(table.replace_schema_metadata(), part))
     return str(path)
+
+
+def _frame_column(series: Any) -> pa.Array:
+    """A column of a pandas DataFrame; one of several types becomes text."""
+    try:
+        return pa.array(series, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        texts = series.astype("object").map(str, na_action="ignore")
+        return pa.array(texts, pa.large_string(), from_pandas=True)
 
 
 def _tables(evaluation: Evaluation) -> dict[str, Any]:

@@ -42,7 +42,13 @@ from litbench.scoring import (
     score_files,
     scorer_spec,
 )
-from litbench.sources.columns import GUESS, PairColumns, find_columns, first_rows
+from litbench.sources.columns import (
+    GUESS,
+    PairColumns,
+    find_columns,
+    first_rows,
+    given_columns,
+)
 from litbench.store import write_atomically
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
@@ -153,6 +159,7 @@ def judge(config: Judge) -> None:
         prompt=config.prompt,
         chosen=config.chosen,
         rejected=config.rejected,
+        encoding=config.encoding,
         most_pairs=config.most_pairs,
         dry_run=config.dry_run,
     )
@@ -223,6 +230,7 @@ class Score(RaterKeys):
         chosen: column of the preferred story of a pair.
         rejected: column of the other story of a pair.
         where: SQL condition on the rows of --input; only matching rows are scored.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
         story: print the reward of this text; - reads standard input.
     """
 
@@ -233,6 +241,7 @@ class Score(RaterKeys):
     chosen: str = GUESS
     rejected: str = GUESS
     where: str | None = None
+    encoding: str | None = None
     story: str | None = None
 
 
@@ -252,15 +261,15 @@ def score(config: Score) -> None:
 
 def _columns(config: Score, source: str) -> dict[str, Any]:
     """The columns of a job: those of stories, or of pairs if there is no story column."""
-    names = first_rows(source, config.where).column_names
+    names = first_rows(source, config.where, config.encoding).column_names
     remembered = {} if config.model is None else trained_columns(config.model)
     given = {name: getattr(config, name) for name in ("prompt", "text", "chosen", "rejected")}
     found = find_columns(source, names, given, (), remembered)
     if found["text"] is None and found["chosen"] and found["rejected"]:
-        own = ("prompt", "chosen", "rejected")
-        return {"pairs": {name: found[name] for name in own if found[name] is not None}}
+        return {"pairs": given_columns({**found, "encoding": config.encoding})}
     find_columns(source, names, found, ("prompt", "text"))
-    return {"prompt_column": found["prompt"], "text_column": found["text"]}
+    columns = {"prompt_column": found["prompt"], "text_column": found["text"]}
+    return {**columns, "encoding": config.encoding}
 
 
 def score_story(spec: RaterSpec, prompt: str, story: str) -> None:

@@ -75,6 +75,8 @@ class Passed:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; ConfigError if the file is not one or repeats a key."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is a folder, a pipe or a device, not a file")
         content = _parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, ConfigError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read config {path} as YAML: {error}: fix the file") from error
@@ -434,7 +436,7 @@ def is_full_disk(error: Exception) -> bool:
 def report_errors() -> Iterator[None]:
     """Turn errors that the user can act on into one line and an exit code.
 
-    The code is 2 for a LitBenchError, a library of an extra that is not installed or a full disk,
+    The code is 2 for a LitBenchError, a missing library of an extra, a full disk or a long name,
     130 for Ctrl+C, 141 for a closed pipe (`| head`).
     """
     try:
@@ -452,7 +454,9 @@ def report_errors() -> Iterator[None]:
         raise SystemExit(141) from None
     except Exception as error:
         told = _missing_extra(error) or error
-        if not isinstance(told, LitBenchError | UnicodeError) and not is_full_disk(told):
+        is_long_name = isinstance(told, OSError) and told.errno == errno.ENAMETOOLONG
+        is_usual = isinstance(told, LitBenchError | UnicodeError) or is_long_name
+        if not is_usual and not is_full_disk(told):
             raise
         print(f"error: {' '.join(str(told).split())}", file=sys.stderr)
         raise SystemExit(2) from None

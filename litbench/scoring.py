@@ -74,6 +74,7 @@ class ScoringJob:
             rejected, as those of `litbench.sources.pairs.read_any_pairs`. Pairs from elsewhere are
             written in the order of their pair_id.
         where: SQL condition (DuckDB) on the rows of the input; only matching rows are scored.
+        encoding: encoding of a text file of stories; see `litbench.formats.sniff`.
         chunk_stories: stories per chunk.
     """
 
@@ -84,6 +85,7 @@ class ScoringJob:
     text_column: str = "text"
     pairs: Mapping[str, str] | None = None
     where: str | None = None
+    encoding: str | None = None
     chunk_stories: int = 1_024
 
     def __post_init__(self) -> None:
@@ -254,7 +256,12 @@ def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
         return
     with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
         table = StreamingTable(
-            [job.input], job.schema, Path(scratch), where=job.where, rejected_rows=rejected
+            [job.input],
+            job.schema,
+            Path(scratch),
+            where=job.where,
+            encoding=job.encoding,
+            rejected_rows=rejected,
         )
         batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
         reader = pa.RecordBatchReader.from_batches(table.schema, batches)
@@ -422,7 +429,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     with contextlib.ExitStack() as stack:
         index, count, wait_for_all = stack.enter_context(_processes())
         depends_on = rewards_depend_on(job.rater)
-        sha256, columns = source_digest(job.input), (job.columns, job.pairs)
+        sha256, columns = source_digest(job.input), (job.columns, job.pairs, job.encoding)
         job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
         with contextlib.suppress(DataError, KeyError, TypeError):
             manifest = read_sealed(job.manifest, DataError, "score again")

@@ -4,6 +4,8 @@ import csv
 import json
 import sys
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,9 +13,10 @@ import pytest
 from litbench.cli import main
 from litbench.errors import DataError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.ingest import RejectedRows, read_foreign
 from litbench.models.baselines import LengthRater
 from litbench.raters import judge_pairs
-from litbench.records import connected_prompts
+from litbench.records import Column, Schema, connected_prompts
 from litbench.sources.pairs import read_any_pairs
 
 PROMPTS = ["A lamp.", "A tide.", "A gate."]
@@ -45,6 +48,65 @@ def forms(prompt):
     }
 
 
+def from_gpt(text):
+    return {"from": "gpt", "value": text}
+
+
+def parts(message):
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def more_forms(prompt):
+    """The same pair in forms of other tools; each has its own columns and messages."""
+    chosen, rejected = 'It\'s "open",\n} {said', "No light."
+    human = {"from": "human", "value": prompt}
+    return {
+        "ShareGPT": {"chosen": [human, from_gpt(chosen)], "rejected": [human, from_gpt(rejected)]},
+        "one message": {
+            "conversations": [human],
+            "chosen": from_gpt(chosen),
+            "rejected": from_gpt(rejected),
+        },
+        "parts": {
+            "prompt": [parts(user(prompt))],
+            "chosen": [parts(assistant(chosen))],
+            "rejected": [parts(assistant(rejected))],
+        },
+        "messages beside texts": {
+            "context": [user(prompt)],
+            "chosen": chosen,
+            "rejected": rejected,
+        },
+        "around messages": {
+            "input": {"messages": [user(prompt)]},
+            "preferred_output": [assistant(chosen)],
+            "non_preferred_output": [assistant(rejected)],
+        },
+        "no prompt in the column": {
+            "prompt": None,
+            "chosen": [user(prompt), assistant(chosen)],
+            "rejected": [user(prompt), assistant(rejected)],
+        },
+        "sides first": {
+            "question": prompt,
+            "response_chosen": chosen,
+            "response_rejected": rejected,
+        },
+        "camel case": {"prompt": prompt, "chosenText": chosen, "rejectedText": rejected},
+    }
+
+
+def from_frame(path, rows):
+    """Write rows as pandas does: a list becomes what Python prints, or numpy with arrays."""
+    if path.stem == "numpy":
+        rows = [{name: as_array(value) for name, value in row.items()} for row in rows]
+    pd.DataFrame(rows).to_csv(path, index=False)
+
+
+def as_array(value):
+    return np.array(value, dtype=object) if isinstance(value, list) else value
+
+
 def write(path, rows):
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -74,6 +136,87 @@ def test_a_file_of_any_form_becomes_pairs(tmp_path, form, ending):
     assert pairs.equals(read_any_pairs(path)), "ids do not change"
     write(path, [forms(prompt)[form] for prompt in reversed(PROMPTS)])
     assert pairs.equals(read_any_pairs(path)), "nor do they depend on the order of rows"
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.parquet", "python.csv", "numpy.csv"])
+@pytest.mark.parametrize("form", more_forms(""))
+def test_forms_of_other_tools_become_pairs(tmp_path, monkeypatch, form, file):
+    rows = [more_forms(prompt)[form] for prompt in PROMPTS]
+    path = tmp_path / file
+    (from_frame if path.suffix == ".csv" else write)(path, rows)
+    texts = {(prompt, 'It\'s "open",\n} {said', "No light.") for prompt in PROMPTS}
+    columns = ["prompt", "chosen", "rejected"]
+    pairs = read_any_pairs(path).select(columns).to_pylist()
+    assert {tuple(pair.values()) for pair in pairs} == texts
+    command = ["litbench", "data", "import_pairs", "--pairs", str(path), "--out"]
+    monkeypatch.setattr(sys, "argv", [*command, str(tmp_path / "out")])
+    main()
+    imported = pq.read_table(tmp_path / "out" / "pairs.parquet", columns=columns).to_pylist()
+    assert {tuple(pair.values()) for pair in imported} == texts
+
+
+def test_the_form_is_that_of_the_table(tmp_path, capsys):
+    """Neither the first row nor a row of another form decides how the others are read."""
+    rows = [forms(prompt)["whole conversations"] for prompt in PROMPTS]
+    first = {**rows[0], "chosen": None}
+    last = {"chosen": "It shone.", "rejected": "No light."}
+    user_last = {side: [user("A lamp.")] for side in ("chosen", "rejected")}
+    path = write(tmp_path / "pairs.jsonl", [first, last, *rows, user_last])
+    assert sorted(read_any_pairs(path)["prompt"].to_pylist()) == sorted(PROMPTS)
+    assert "chosen: not messages that end with a story" in capsys.readouterr().err
+    texts = [{"chosen": f"The lamp {k}.", "rejected": f"The gate {k}."} for k in range(3)]
+    path = write(path, [*texts, rows[0]])
+    assert sorted(read_any_pairs(path)["chosen"].to_pylist()) == [row["chosen"] for row in texts]
+    error = capsys.readouterr().err
+    assert f"{path}: the pairs have no prompts" in error
+    assert "1 rows rejected, chosen: not text" in error
+
+
+def test_labelled_pairs_have_messages_as_prompts(tmp_path, monkeypatch):
+    rows = [
+        {"context": [user(prompt)], "response1": "It shone.", "response2": "No light.", "degree": n}
+        for prompt, n in zip(PROMPTS, (-3, 1, 0), strict=True)
+    ]
+    columns = "{first: response1, second: response2, label: degree}"
+    labels = ["--label_first", "[-3, -2, -1]", "--label_second", "[1, 2, 3]"]
+    path = write(tmp_path / "pairs.jsonl", rows)
+    command = ["data", "import_pairs", "--pairs", str(path), "--out", str(tmp_path / "out")]
+    line = ["litbench", *command, "--pair_columns", columns, *labels]
+    monkeypatch.setattr(sys, "argv", line)
+    main()
+    pairs = pq.read_table(tmp_path / "out" / "pairs.parquet").to_pylist()
+    texts = {(pair["prompt"], pair["chosen"]) for pair in pairs}
+    assert texts == {("A lamp.", "It shone."), ("A tide.", "No light.")}
+
+
+@pytest.mark.parametrize("chosen", ["same", None, [user("p")]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["audit", "pairs.jsonl"],
+        ["score", "--rater", "{kind: longer}", "--input", "pairs.jsonl"],
+        ["data", "import_pairs", "--pairs", "pairs.jsonl"],
+    ],
+)
+def test_a_file_without_a_usable_pair_is_an_error(tmp_path, monkeypatch, capsys, command, chosen):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "pairs.jsonl", [{"prompt": "p", "chosen": chosen, "rejected": "same"}])
+    monkeypatch.setattr(sys, "argv", ["litbench", *command, "--out", "out.jsonl"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: pairs.jsonl: no ")
+
+
+def test_a_list_of_messages_is_no_story(tmp_path):
+    rows = [{"prompt": "A lamp.", "text": [user("A lamp."), assistant("It shone.")]}]
+    rows.append({"prompt": "A lamp.", "text": "[{'lamp'}] it said."})
+    from_frame(tmp_path / "python.csv", rows)
+    rejected = RejectedRows()
+    schema = Schema("rows", (Column("text", "text", "the text", required=True),), ())
+    table = read_foreign(tmp_path / "python.csv", schema, rejected_rows=rejected)
+    assert table["text"].to_pylist() == ["[{'lamp'}] it said."]
+    assert rejected.counts() == {"text: a list of messages, not a text": 1}
 
 
 def test_what_a_file_has_is_kept(tmp_path):

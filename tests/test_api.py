@@ -45,7 +45,23 @@ def test_functions_go_from_a_frame_to_a_model_and_a_page(stories, tmp_path):
     assert found["agreement"] == pytest.approx(agreement, abs=1e-6)
 
 
-@pytest.mark.parametrize("as_table", [pa.table, pd.DataFrame, datasets.Dataset.from_dict])
+def mixed_frame(rows):
+    """A frame with scores of several types, and such a column that nobody reads."""
+    frame = pd.DataFrame(rows)
+    frame["hearts"] = [str(n) if k % 2 else n for k, n in enumerate(frame["hearts"])]
+    return frame.assign(flags=["none" if k % 2 else 3 for k in range(len(frame))])
+
+
+AS_TABLE = [
+    pa.table,
+    pd.DataFrame,
+    mixed_frame,
+    datasets.Dataset.from_dict,
+    lambda rows: datasets.Dataset.from_dict(rows).to_iterable_dataset(),
+]
+
+
+@pytest.mark.parametrize("as_table", AS_TABLE)
 def test_every_kind_of_table_gives_the_same_pairs(stories, as_table):
     found = litbench.make_pairs(as_table(stories))
     expected = litbench.make_pairs(pa.table(stories))
@@ -61,3 +77,6 @@ def test_wrong_calls_are_named(stories, tmp_path):
         litbench.fit(pa.table(stories), tmp_path, repeat=1)
     with pytest.raises(DataError, match="list is no table"):
         litbench.make_pairs([stories])
+    splits = datasets.DatasetDict(train=datasets.Dataset.from_dict(stories))
+    with pytest.raises(DataError, match=r"DatasetDict has the splits train: .*data\['train'\]"):
+        litbench.make_pairs(splits)

@@ -50,7 +50,7 @@ from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read
 from litbench.store import Artifact, Cache, write_json
 
 # Keys that are those of the set if there is one, and otherwise given for each set.
-_OF_ONE_SET = ("split", "before_symmetry", "ratings", "prompt", "chosen", "rejected")
+_OF_ONE_SET = ("split", "before_symmetry", "ratings", "prompt", "chosen", "rejected", "encoding")
 
 
 @dataclass

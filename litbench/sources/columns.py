@@ -52,21 +52,23 @@ class PairColumns:
         prompt: column of the prompt.
         chosen: column of the preferred story.
         rejected: column of the other story.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
     """
 
     prompt: str = GUESS
     chosen: str = GUESS
     rejected: str = GUESS
+    encoding: str | None = None
 
     def columns(self) -> dict[str, str]:
-        """Return the columns that are given, for `litbench.sources.pairs.read_any_pairs`."""
+        """Return the keys that are given, for `litbench.sources.pairs.read_any_pairs`."""
         return given_columns(vars(self))
 
 
 def given_columns(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys of `PairColumns` in a config that name a column."""
-    names = ("prompt", "chosen", "rejected")
-    return {name: config[name] for name in names if config.get(name, GUESS) != GUESS}
+    """Return the keys of `PairColumns` that are given in a config."""
+    names = ("prompt", "chosen", "rejected", "encoding")
+    return {name: config[name] for name in names if config.get(name) not in (None, GUESS)}
 
 
 def first_rows(

@@ -4,6 +4,7 @@
 `import_pairs` turns published pairs into a pairs table.
 """
 
+import itertools
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -95,7 +96,7 @@ def read_texts(
         Table of the schema `two_texts`, with the column `ROW` and extra columns.
 
     Raises:
-        DataError: no row can be used, or as `read_foreign`.
+        DataError: as `read_foreign`.
     """
     first = first_rows(source, where, encoding)
     names = [name for name in ("prompt", *sides) if columns.get(name, name) in first.column_names]
@@ -124,8 +125,6 @@ def read_texts(
         print(f"{source}: the pairs have no prompts", file=sys.stderr)
     else:
         texts = rejected_rows.reject(texts, no_prompt, str(source), "prompt", "no text")
-    if not texts.num_rows:
-        raise DataError(f"{source}: no pair is left ({rejected_rows.counts()}): check the columns")
     return texts.select([name for name in texts.column_names if not name.startswith("(before ")])
 
 
@@ -179,7 +178,7 @@ def name_pairs(texts: pa.Table) -> pa.Table:
     columns: dict[str, Any] = {name: texts[name] for name in texts.column_names}
     keys = pc.coalesce(texts["prompt_id"], pa.array(prompt_keys(texts), pa.large_string()))
     sides = zip(*(texts[side].to_pylist() for side in SIDES), strict=True)
-    of_pair = pa.array(map(pair_id, *zip(*sides, strict=True)), pa.large_string())
+    of_pair = pa.array(itertools.starmap(pair_id, sides), pa.large_string())
     own = pc.if_else(pc.equal(texts["prompt"], ""), of_pair, keys)
     columns["prompt_id"] = pc.coalesce(texts["prompt_id"], own)
     for side in SIDES:
@@ -238,7 +237,8 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
 
     Args:
         source: any source of `litbench.ingest.read_foreign`.
-        columns: columns of `source` that are the prompt, chosen and rejected; others are guessed.
+        columns: columns of `source` that are the prompt, chosen and rejected, the others are
+            guessed; and its `encoding`.
 
     Returns:
         Table with the schema PAIRS, and the source's extra columns.
@@ -248,9 +248,10 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     """
     if not columns and is_pairs_table(source):
         return read_table(Path(source), PAIRS)
-    rejected_rows = RejectedRows()
-    origins = _find_texts(source, first_rows(source).column_names, columns or {}, SIDES)
-    texts = read_texts(source, SIDES, origins, rejected_rows)
+    rejected_rows, encoding = RejectedRows(), (columns or {}).get("encoding")
+    names = first_rows(source, encoding=encoding).column_names
+    origins = _find_texts(source, names, columns or {}, SIDES)
+    texts = read_texts(source, SIDES, origins, rejected_rows, encoding=encoding)
     texts = _with_two_texts(texts, str(source), rejected_rows)
     pairs = name_pairs(texts)
     check_prompt_ids(pairs, str(source))
@@ -271,7 +272,9 @@ def find_pair_columns(
     """
     if not columns and is_pairs_table(source):
         return {}
-    return _find_texts(source, first_rows(source).column_names, columns or {}, SIDES)
+    columns = columns or {}
+    names = first_rows(source, encoding=columns.get("encoding")).column_names
+    return _find_texts(source, names, columns, SIDES)
 
 
 def _find_texts(
