@@ -14,6 +14,9 @@ status 2. Neither stops the other sets.
 With `select`, the template of each judge is first selected on validation pairs (paper, A.3); the
 results are in `out/selection`.
 
+If a rater judged no pair, the exit status is 1. If a limit of `traffic` was reached, the results
+are those of the pairs that were judged, and marked as partial.
+
 Each rater's verdicts on a set are stored when complete: a killed run resumes with the next rater,
 and a rater or set added later is the only one to run. Judges store each answer in `out/answers` and
 logs for `inspect view` in `out/logs`. `--dry_run true` estimates the cost of the judges without
@@ -22,13 +25,14 @@ sending requests.
 
 from litbench.config import run_program
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.loop import check_judged
 
 Config = Benchmark
 
 
 def main(config: Benchmark) -> None:
     """Read the sets, select templates, judge, and write the results."""
-    run_benchmark(config, __file__)
+    check_judged(run_benchmark(config, __file__).values())
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ from litbench.config import Positional, nearest, report_errors, run_program
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.loop import check_judged
 from litbench.evaluation.report import render_report
+from litbench.judges.client import TrafficKeys
 from litbench.judges.store import Sampling
 from litbench.models import model_entry, trained_columns
 from litbench.scoring import (
@@ -107,7 +109,7 @@ _GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]] | str]] = {
 
 
 @dataclass
-class Judge(PairColumns):
+class Judge(PairColumns, TrafficKeys):
     """Measure how far language models agree with people, beside the longer story.
 
         litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
@@ -121,7 +123,6 @@ class Judge(PairColumns):
         out: output folder.
         template: question: a family such as writerly, or a file.
         max_tokens: maximum length of an answer, with hidden reasoning.
-        max_cost_usd: maximum dollars for each model, over all runs.
         prices: file of prices that override the packaged ones.
         split: only pairs of this split.
         most_pairs: maximum number of pairs, drawn over prompts.
@@ -133,7 +134,6 @@ class Judge(PairColumns):
     out: Path = Path("runs/judge")
     template: str = "alternative"
     max_tokens: int | None = Sampling.max_tokens
-    max_cost_usd: float | None = None
     prices: Path | None = None
     split: str | None = None
     most_pairs: int | None = None
@@ -147,7 +147,7 @@ def judge(config: Judge) -> None:
         "template": config.template,
         "prices": config.prices,
         "sampling": {"max_tokens": config.max_tokens},
-        "traffic": {"max_cost_usd": config.max_cost_usd},
+        "traffic": config.traffic_entry(),
     }
     # A bag of words would have to be trained on other prompts than those of these pairs.
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
@@ -163,7 +163,8 @@ def judge(config: Judge) -> None:
         most_pairs=config.most_pairs,
         dry_run=config.dry_run,
     )
-    for evaluation in run_benchmark(benchmark, "litbench judge").values():
+    evaluations = run_benchmark(benchmark, "litbench judge").values()
+    for evaluation in evaluations:
         page = (config.out / "report.html").resolve()
         try:
             text = render_report(evaluation, f"LitBench: {config.pairs.name}", page)
@@ -172,6 +173,7 @@ def judge(config: Judge) -> None:
         else:
             write_atomically(page, partial(Path.write_text, data=text, encoding="utf-8"))
             print(f"report: {page}")
+    check_judged(evaluations)
 
 
 @dataclass(kw_only=True)

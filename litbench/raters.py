@@ -24,6 +24,8 @@ from litbench.show import show, write_dollars
 from litbench.text import digest, prompt_key
 
 _SIDES = ("chosen", "rejected")
+# The explanation of an error where a limit did not allow the question.
+UNASKED = "not asked: "
 # Scoring more training stories takes longer and places a reward hardly better.
 _STORIES_FOR_QUANTILES = 200
 
@@ -102,6 +104,8 @@ class Rater:
         needs_texts: whether pairs without texts are an error. If false, `judge` gets the
             `story_id` in place of a missing text.
         reads_prompt: whether verdicts need the prompt, so that a pair without one is an error.
+        may_stop: whether `judge` may leave pairs out when a limit is reached: their judgements are
+            errors whose explanation starts with `UNASKED`.
         columns: columns of the prompt and the story (`text`) in the data that it was trained on.
     """
 
@@ -110,6 +114,7 @@ class Rater:
     shard: int | None = None
     needs_texts = True
     reads_prompt = False
+    may_stop = False
     columns: Mapping[str, str] = MappingProxyType({})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
@@ -337,12 +342,8 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
     schema = pa.schema({name: column.type for name, column in empty_columns(VERDICTS, 0).items()})
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]
-    for start in ProgressBar(
-        range(0, pairs.num_rows, shard),
-        desc=rater.name,
-        unit=f" x {shard} pairs",
-        leave=False,
-    ):
+    bar = ProgressBar(total=pairs.num_rows, desc=rater.name, unit="pair", leave=False)
+    for start in range(0, pairs.num_rows, shard):
         blinded, chosen_first = blind(pairs.slice(start, shard))
         judged = ask(rater, blinded) if rater.needs_texts else rater.judge(blinded)
         rater.write_log(judged, chosen_first.tolist())
@@ -354,6 +355,8 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
             for judgement in judgements
         ]
         tables.append(pa.Table.from_pylist(rows, schema))
+        bar.update(len(ids))
+    bar.close()
     return pa.concat_tables(tables)
 
 

@@ -21,8 +21,9 @@ import yaml
 from litbench.config import Positional, Runtime, build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
-from litbench.evaluation.loop import compare_annotators
+from litbench.evaluation.loop import check_judged, compare_annotators
 from litbench.evaluation.results import Evaluation, find_input
+from litbench.judges.client import TrafficKeys
 from litbench.judges.recorded import recorded_specs
 from litbench.judges.store import Sampling
 from litbench.metrics.annotators import AnnotatorAgreement
@@ -60,7 +61,7 @@ _Names = list[str]
 
 
 @dataclass(kw_only=True)
-class Suite:
+class Suite(TrafficKeys):
     """Measure raters on every published set of human judgements that is there.
 
         litbench suite --list
@@ -85,7 +86,6 @@ class Suite:
         most_pairs: maximum number of pairs of each set, drawn over prompts by a hash.
         template: question to language models: a family such as writerly, or a file.
         max_tokens: maximum length of an answer, with hidden reasoning.
-        max_cost_usd: maximum dollars for each language model, over all runs.
         prices: file of prices that override the packaged ones.
         recorded: instead of raters, the published answers of judges that come with some sets.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
@@ -101,7 +101,6 @@ class Suite:
     most_pairs: int | None = None
     template: str = "alternative"
     max_tokens: int | None = Sampling.max_tokens
-    max_cost_usd: float | None = None
     prices: Path | None = None
     recorded: bool = False
     dry_run: Annotated[bool, Runtime] = False
@@ -114,7 +113,7 @@ def raters_of(config: Suite) -> dict[str, Any]:
         "template": config.template,
         "prices": config.prices,
         "sampling": {"max_tokens": config.max_tokens},
-        "traffic": {"max_cost_usd": config.max_cost_usd},
+        "traffic": config.traffic_entry(),
     }
     raters = dict(config.raters)
     for model in config.model:
@@ -151,11 +150,12 @@ def suite(config: Suite) -> None:
     if config.list:
         print(list_sets(datasets))
         return
+    evaluations: Mapping[str, Evaluation] = {}
     if config.recorded:
         _evaluate_recorded(config, datasets)
     else:
         # Without a rater, the baselines alone.
-        run_benchmark(benchmark_of(config, raters_of(config)), "litbench suite")
+        evaluations = run_benchmark(benchmark_of(config, raters_of(config)), "litbench suite")
     if not config.dry_run:
         for passport in make_passports(config.out, datasets):
             path = config.out / "passports" / f"{file_name(passport.rater)}.json"
@@ -167,6 +167,7 @@ def suite(config: Suite) -> None:
                 card = model_card(run, figures_text(passport.sets), passport.date)
                 write = partial(Path.write_text, data=card, encoding="utf-8")
                 write_atomically(path.with_suffix(".md"), write)
+    check_judged(evaluations.values())
 
 
 def _set_entry(config: Suite, name: str, dataset: Dataset) -> dict[str, Any]:
@@ -231,7 +232,8 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
 
     Args:
         folder: output folder of `litbench suite`, with a folder for each set.
-        datasets: entries of the registry by set; sets without a folder are left out.
+        datasets: entries of the registry by set; sets without a folder, and those of which a limit
+            stopped a rater, are left out.
 
     Raises:
         DataError: verdicts or pairs are missing or have changed.
@@ -241,8 +243,11 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
         for name, dataset in datasets.items()
         if (folder / name / "manifest.json").is_file()
     }
+    judged = {name: one for name, one in judged.items() if not one.evaluation.partial}
     groups = linked_sets({name: set(prompt_keys(one.pairs.all)) for name, one in judged.items()})
-    raters = dict.fromkeys(row.rater for one in judged.values() for row in one.evaluation.rows)
+    raters = dict.fromkeys(
+        row.rater for one in judged.values() for row in one.evaluation.rows if row.is_judged
+    )
     passports = {rater: _passport(rater, judged, groups) for rater in raters}
     for rater, passport in passports.items():
         if len(passport.sets) > 1 and passport.reference in passports:
@@ -262,7 +267,7 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         name: (one, row)
         for name, one in judged.items()
         for row in one.evaluation.rows
-        if row.rater == rater
+        if row.rater == rater and row.is_judged
     }
     one, row = next(iter(own.values()))
     config, inputs = one.evaluation.manifest["config"], one.evaluation.manifest["inputs"]

@@ -256,8 +256,8 @@ def test_table_of_judges_only_with_judges(rows, pair_table, verdict_table):
 
 def test_the_text_moves_no_cursor(pair_table, verdict_table):
     rows = [
-        {**row, "rater": "a\x1b[2J", "seconds": None, "cost_usd": 0.5, "outcome": "unparsed"}
-        for row in _longer()
+        {**row, "rater": "a\x1b[2J", "seconds": None, "cost_usd": 0.5, "outcome": outcome}
+        for row, outcome in zip(_longer(), ["tie", *["unparsed"] * 100], strict=False)
     ]
     verdicts = verdict_table(
         rows + [{**row, "rater": "\u202eb", "seconds": None} for row in _longer()]

@@ -147,7 +147,7 @@ def test_a_limit_of_one_writer_leaves_equal_questions_to_another(tmp_path):
         models.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
         none, one = run_in(tmp_path, sessions(1, ("w", "v"), script=same), models)
         assert server.requests == 1
-    assert none.reason == "max_calls of 0 is reached"
+    assert none.reason == "max_calls of 0 is reached: run the same command again to go on"
     assert one.result == f"wrote {digest('Write.')}"
 
 

@@ -277,7 +277,7 @@ def judge_sets(
     jobs.sort(key=lambda job: order.index(job.spec.name))
     policy = "flag" if opened[0].name else config.on_training_prompts
     results: dict[str, list[Result]] = defaultdict(list)
-    for result in evaluate(jobs, parts, on_training_prompts=policy):
+    for result in evaluate(jobs, parts, on_training_prompts=policy, may_stop=True):
         results[set_of[result.job.label]].append(result)
     evaluations = {}
     for one in opened:

@@ -12,6 +12,7 @@ rater judges only that rater.
 
 import json
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,13 +26,14 @@ import pyarrow.parquet as pq
 
 from litbench.config import as_plain
 from litbench.entries import RaterSpec
-from litbench.errors import DataError
-from litbench.evaluation.results import Evaluation
+from litbench.errors import ConfigError, DataError
+from litbench.evaluation.results import Evaluation, error_notes
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
 from litbench.progress import ProgressBar
 from litbench.raters import (
+    UNASKED,
     Estimate,
     Rater,
     blind,
@@ -42,6 +44,7 @@ from litbench.raters import (
 from litbench.records import RATINGS, connected_prompts, prompt_keys
 from litbench.report.csv_table import write_csv
 from litbench.report.leaderboard import annotators_section, leaderboard_text
+from litbench.show import clean_name
 from litbench.sources.evaluation_pairs import EvaluationPairs
 from litbench.sources.ratings import overall_ratings
 from litbench.store import (
@@ -106,6 +109,7 @@ def evaluate(
     parts: Cache,
     *,
     on_training_prompts: Literal["refuse", "flag"] = "refuse",
+    may_stop: bool = False,
 ) -> Iterator[Result]:
     """Judge pairs blind, job by job; intact verdicts of an earlier run are reused.
 
@@ -120,6 +124,7 @@ def evaluate(
             store answers and logs in the parent folder.
         on_training_prompts: refuse raters that were trained on prompts of the pairs, or flag them
             in their record. A rater trained by the job itself is always refused.
+        may_stop: see `Rater.may_stop`.
 
     Yields:
         Each job, its verdicts and its record: `notes` of the rater, `trained_on` (number of
@@ -139,6 +144,7 @@ def evaluate(
                 loaded.clear()
                 loaded.append((job.spec, job.spec.load()))
                 loaded[0][1].work_in(parts.folder.parent)
+                loaded[0][1].may_stop = may_stop
             rater = loaded[0][1]
         else:
             train, policy = job.train(), "refuse"
@@ -176,7 +182,7 @@ def evaluate(
                 write_table,
                 label=job.label,
                 suffix=".parquet",
-                again=partial(errors_in, job),
+                again=count_errors,
             )
             shutil.rmtree(scratch, ignore_errors=True)
             record = json.loads(table.schema.metadata[_RECORD])
@@ -184,25 +190,44 @@ def evaluate(
             yield Result(job, table.replace_schema_metadata(), record)
 
 
-def errors_in(job: Job, verdicts: pa.Table) -> int:
-    """Count the verdicts of a job whose requests failed."""
-    if job.spec.kind == "recorded":
-        # Repeating does not help: the ratings are missing in the recording.
-        return 0
-    return int(pc.sum(pc.equal(verdicts["outcome"], "error")).as_py() or 0)
+def count_errors(verdicts: pa.Table) -> int:
+    """Count the verdicts whose requests failed."""
+    # An error of a recorded judge is a rating that the recording lacks.
+    is_asked = pc.not_equal(verdicts["kind"], "recorded")
+    is_error = pc.and_(pc.equal(verdicts["outcome"], "error"), is_asked)
+    return int(pc.sum(is_error).as_py() or 0)
 
 
-def count_errors(results: Iterable[Result]) -> int:
-    """Count the verdicts whose requests failed, and print whose they are."""
-    total = 0
-    for job, table, _ in results:
-        if errors := errors_in(job, table):
-            total += errors
-            print(
-                f"{job.spec.name}: {errors:,} of {table.num_rows:,} verdicts are errors: run the "
-                "same command again to repeat only these"
-            )
-    return total
+def asked_pairs(verdicts: pa.Table) -> tuple[pa.Array, str]:
+    """The pairs that no limit left unasked, and the first limit; empty if none was reached.
+
+    Raises:
+        ConfigError: every pair was left unasked.
+    """
+    ids = verdicts["pair_id"].unique()
+    is_unasked = pc.and_(
+        pc.equal(verdicts["outcome"], "error"),
+        pc.fill_null(pc.starts_with(verdicts["explanation"], UNASKED), False),
+    )
+    unasked = verdicts.filter(is_unasked)
+    if not unasked.num_rows:
+        return ids, ""
+    limit = f"{unasked['rater'][0]}: {unasked['explanation'][0].as_py().removeprefix(UNASKED)}"
+    asked = ids.filter(pc.invert(pc.is_in(ids, unasked["pair_id"].unique())))
+    if not len(asked):
+        raise ConfigError(f"{limit}; no pair is judged in both orders by every rater")
+    return asked, f"Partial: {len(asked):,} of {len(ids):,} pairs. {limit}."
+
+
+def check_judged(evaluations: Iterable[Evaluation]) -> None:
+    """Exit with status 1 if a rater judged nothing; ConfigError if a limit was reached."""
+    for evaluation in evaluations:
+        if evaluation.unjudged:
+            names = ", ".join(map(clean_name, evaluation.unjudged))
+            print(f"error: {evaluation.folder}: no pair was judged by {names}", file=sys.stderr)
+            raise SystemExit(1)
+        if evaluation.partial:
+            raise ConfigError(f"{evaluation.folder}: {evaluation.partial}")
 
 
 def is_finished(artifact: Artifact) -> bool:
@@ -211,7 +236,8 @@ def is_finished(artifact: Artifact) -> bool:
         counts = read_manifest(artifact.folder)["counts"]
     except DataError:
         return False
-    return not counts.get("errors") and artifact.is_current()
+    is_whole = not counts.get("errors") and not counts.get("partial")
+    return is_whole and artifact.is_current()
 
 
 def print_estimates(
@@ -270,10 +296,15 @@ def finish_evaluation(
 ) -> Evaluation:
     """Write the verdicts, the leaderboard and the manifest, and print the leaderboard.
 
+    If a limit was reached, the results are those of the pairs that every rater was asked.
     With `ratings`, also write the result of `compare_annotators` as `annotators.json`.
     """
     # Parts of earlier versions may lack a column.
     table = pa.concat_tables((result.verdicts for result in results), promote_options="default")
+    asked, partial_note = asked_pairs(table)
+    if partial_note:
+        table = table.filter(pc.is_in(table["pair_id"], asked))
+        pairs = pairs.select(asked)
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
         records[result.job.spec.name].append(result.record)
@@ -285,7 +316,7 @@ def finish_evaluation(
         before_symmetry=pairs.before_symmetry,
         trained_on=trained_on,
     )
-    text = leaderboard_text(rows) + "\n"
+    text = "".join(f"{line}\n\n" for line in [partial_note] if line) + leaderboard_text(rows) + "\n"
     annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
     if annotators is not None:
         found = annotators_json(annotators)
@@ -296,11 +327,14 @@ def finish_evaluation(
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))
     artifact.write_text(_TEXT, text)
     print(text, end="")
+    for note in error_notes(table):
+        print(note)
     artifact.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
         "verdicts": table.num_rows,
-        "errors": count_errors(results),
+        "errors": count_errors(table),
+        "partial": partial_note,
         "trained_on": trained_on,
         "raters": records,
     }

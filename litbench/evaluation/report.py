@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.evaluation.results import Evaluation
+from litbench.evaluation.results import Evaluation, error_notes
 from litbench.metrics.agreement import PairScores, has_texts, pair_scores
 from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.comparisons import Change, Trainings, compare_all
@@ -94,13 +94,14 @@ def render_report(
     reference, credits = reference_credits(scores, pairs, evaluation.reference)
     trainings = {one.rater: one.training for one in scores}
     judges = [row for row in rows if row.is_judge]
+    raters = [row for row in rows if row.is_judged and row.kind not in _BASELINES]
     plots, missing = _agreement_figures(rows)
     # A tall picture comes second, so that the others are stacked beside it.
     plots[1:1] = _coefficients(records)
     plots += _learning_curve(learning)
     sections = [
         _leaderboard_section(evaluation, reference, credits, trainings),
-        _against_section([of_rater[row.rater] for row in rows], pairs, reference),
+        _against_section([of_rater[row.rater] for row in rows if row.is_judged], pairs, reference),
         _changes_section(changes),
         judges_section(judges) if judges else None,
         annotators_section(annotators) if annotators else None,
@@ -108,7 +109,7 @@ def render_report(
             "Where raters agree with the labels", figures=plots, remarks=[missing], name="agreement"
         ),
         _hits_section(rows, of_rater, pairs),
-        _misses_section(pairs, [of_rater[row.rater] for row in rows if row.kind not in _BASELINES]),
+        _misses_section(pairs, [of_rater[row.rater] for row in raters]),
     ]
     if next_command:
         code = [Card([("command", next_command)])]
@@ -126,8 +127,10 @@ def render_report(
 
 def _lead(rows: Sequence[LeaderboardRow]) -> str:
     # Not a baseline: symmetry can fix the longer story at 1/2.
-    valid = [row for row in rows if not row.trained_on]
+    valid = [row for row in rows if row.is_judged and not row.trained_on]
     best = next((row for row in valid if row.kind not in _BASELINES), None)
+    if best is None and any(not row.is_judged for row in rows):
+        return "No rater judged these pairs; only baselines that do not read the stories did."
     if best is None and valid:
         return "Only baselines that do not read the stories were judged."
     if best is None:
@@ -184,7 +187,9 @@ def _leaderboard_section(
         text = "–" if not rate < 1e12 else f"{rate:.2g}" if rate < 10 else f"{rate:,.0f}"
         return Cell(text, [f"{write_seconds(row.seconds)} s"] if math.isfinite(row.seconds) else [])
 
-    first, warnings = rows[0].agreement, few_prompts(rows[0].agreement)
+    first = rows[0].agreement
+    warnings = [evaluation.partial] if evaluation.partial else []
+    warnings += [*error_notes(evaluation.verdicts), *few_prompts(first)]
     remarks = [coin_note(rows), strata_note(rows[0]), significance_note(rows)]
     columns = agreement_columns(reference) | {"detectable": smallest}
     if wider is not None:

@@ -1,6 +1,7 @@
 """Finished evaluations: pairs, verdicts and leaderboard."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from litbench.errors import DataError
+from litbench.judges.client import REPEATING
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
 from litbench.records import VERDICTS
+from litbench.show import clean_name
 from litbench.sources.columns import given_columns
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.store import Artifact, is_output, read_manifest, source_digest
@@ -45,6 +49,30 @@ def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
         f"{path} is not found, nor is a file {name} with the same content in or beside {folder}, "
         f"which judged it: copy it into {folder}"
     )
+
+
+def error_notes(verdicts: pa.Table) -> list[str]:
+    """By rater, how many verdicts are errors, the first message and how often it came.
+
+    Errors of recorded judges are ratings that the recording lacks, and are left out.
+    """
+    notes = []
+    for rater in verdicts["rater"].unique().to_pylist():
+        rows = verdicts.filter(pc.equal(verdicts["rater"], rater))
+        errors = rows.filter(pc.equal(rows["outcome"], "error"))
+        messages = Counter(clean_name(text or "") for text in errors["explanation"].to_pylist())
+        if not messages or rows["kind"][0].as_py() == "recorded":
+            continue
+        message, count = next(iter(messages.items()))
+        note = f"{rater}: {messages.total():,} of {rows.num_rows:,} verdicts are errors"
+        if message:
+            note += f": {count:,} times “{message}”"
+        if len(messages) > 1:
+            note += f", and {len(messages) - 1:,} other messages"
+        if any(REPEATING not in text for text in messages):
+            note += ": run the same command again to repeat only these"
+        notes.append(note)
+    return notes
 
 
 @dataclass
@@ -134,6 +162,16 @@ class Evaluation:
             before_symmetry=self.pairs.before_symmetry,
             trained_on=self.manifest["counts"]["trained_on"],
         )
+
+    @property
+    def partial(self) -> str:
+        """How many pairs are missing because a limit was reached, and how to go on; else empty."""
+        return str(self.manifest["counts"].get("partial", ""))
+
+    @property
+    def unjudged(self) -> list[str]:
+        """The raters that judged no pair."""
+        return [row.rater for row in self.rows if not row.is_judged]
 
     def annotators(self) -> dict[str, Any] | None:
         """Return the content of `annotators.json`; None if the evaluation has none."""

@@ -35,6 +35,7 @@ from litbench.experiments.audit_rater import (
     rater_section,
 )
 from litbench.experiments.probes import ProbesConfig
+from litbench.judges.client import TrafficKeys
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
@@ -66,7 +67,7 @@ _ON_TOP, _PERIODS, _LEAST_PER_PERIOD = 5, 4, 20
 
 
 @dataclass(kw_only=True)
-class Audit(PairColumns):
+class Audit(PairColumns, TrafficKeys):
     """Find out what a set of preferences, and a rater on it, really measures.
 
         litbench audit pairs.parquet --out runs/audit
@@ -87,7 +88,6 @@ class Audit(PairColumns):
             name of a model that judges.
         rater: the same by a config entry, such as '{kind: reward, path: OWNER/MODEL}'.
         most_pairs: maximum number of pairs that the rater judges, drawn over prompts.
-        max_cost_usd: maximum dollars for a model that is asked, over all runs.
         probe_prompts: number of prompts whose stories are changed to fool the rater; 0: no probes.
         seed: seed of folds and probes.
         dry_run: only estimate calls, tokens, dollars and minutes of the rater.
@@ -101,7 +101,6 @@ class Audit(PairColumns):
     model: str | None = None
     rater: Any = None
     most_pairs: int | None = None
-    max_cost_usd: float | None = None
     probe_prompts: int = 20
     seed: int = 0
     dry_run: Annotated[bool, Runtime] = False
@@ -119,7 +118,7 @@ class Audit(PairColumns):
             )
         if self.model is None:
             return None
-        judge = {"template": "alternative", "traffic": {"max_cost_usd": self.max_cost_usd}}
+        judge = {"template": "alternative", "traffic": self.traffic_entry()}
         entry = rater_entry(self.model, judge)
         name = Path(self.model).name if "path" in entry else self.model
         return RaterSpec(name, entry.pop("kind"), entry, False)

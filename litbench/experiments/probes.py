@@ -25,6 +25,7 @@ from litbench.evaluation.loop import (
     is_finished,
     print_estimates,
 )
+from litbench.evaluation.results import error_notes
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
@@ -243,6 +244,8 @@ def run_probes(config: ProbesConfig) -> None:
     verdicts = pa.concat_tables(result.verdicts for result in judged)
     results = probe_results(verdicts, pairs, not_applicable)
     text = probes_text(results)
+    for note in error_notes(verdicts):
+        print(note)
     rows = [vars(one) for one in itertools.chain(*results.values())]
     records = {result.job.spec.name: result.record for result in judged}
     trained_on = {name: record["trained_on"] for name, record in records.items()}
@@ -250,7 +253,7 @@ def run_probes(config: ProbesConfig) -> None:
         "stories": len(stories),
         "pairs": pairs.num_rows,
         "not_applicable": not_applicable,
-        "errors": count_errors(judged),
+        "errors": count_errors(verdicts),
         "trained_on": trained_on,
         "raters": records,
     }

@@ -98,6 +98,27 @@ class Traffic:
     give_up_after: PositiveInt = 10
 
 
+@dataclass(kw_only=True)
+class TrafficKeys:
+    """Keys of a command that asks models.
+
+    Attributes:
+        max_cost_usd: maximum dollars for each model that is asked, over all runs.
+        traffic: connections, time-outs, retries and further limits.
+    """
+
+    max_cost_usd: float | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def traffic_entry(self) -> dict[str, Any]:
+        """The key `traffic` of a judge's config entry; only what differs from the defaults."""
+        usual = vars(Traffic())
+        changed = {key: value for key, value in vars(self.traffic).items() if value != usual[key]}
+        return (
+            changed if self.max_cost_usd is None else changed | {"max_cost_usd": self.max_cost_usd}
+        )
+
+
 def check_limit(traffic: Traffic, price: Price | None, sampling: Sampling) -> None:
     """Raise a ConfigError if there is a limit of dollars, but no highest cost of an answer."""
     limit = f"max_cost_usd is {traffic.max_cost_usd}, but"
@@ -167,13 +188,13 @@ class Budget:
         return round(self.dollars + more, 9) > limit
 
     def spent(self) -> str:
-        """The limit that stopped the run, for error messages."""
+        """The limit that stopped the run, and how to go on; for error messages."""
         limit = self.traffic.max_cost_usd
         if self.calls == self.traffic.max_calls:
-            return f"max_calls of {self.calls} is reached"
+            return f"max_calls of {self.calls} is reached: run the same command again to go on"
         return (
             f"max_cost_usd of ${limit} would be exceeded (${self.dollars:.4f} are billed or "
-            "reserved)"
+            "reserved): raise it to go on"
         )
 
 
@@ -412,7 +433,9 @@ class Client:
         reserved = (most_read, _USUAL_MOST_TOKENS if most_written is None else most_written)
         answer: Answer | None = None
         replies = 0
-        for number in range(1 if batched else traffic.max_retries + 1):
+        # Where a question has failed for good and none was answered, there is no use in waiting.
+        is_down = self._consecutive_errors > 0 and not self._has_answered
+        for number in range(1 if batched or is_down else traffic.max_retries + 1):
             if number:
                 pause = min(traffic.first_wait_seconds * 2.0 ** (number - 1), _LONGEST_WAIT)
                 # Jitter, so that connections do not all retry at the same moment.

@@ -238,7 +238,8 @@ class Judge(ModelRater):
     def ask(self, questions: Sequence[str | Readable]) -> list[Asked]:
         """Answer questions, from the store if they are known; raises errors of `ask_readable`."""
         with self.answer_store() as store:
-            return ask_readable(self._models, questions, store, f"rater {self.name}")
+            about = f"rater {self.name}"
+            return ask_readable(self._models, questions, store, about, may_stop=self.may_stop)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair in both orders; raises the errors of `ask_readable`."""
@@ -289,7 +290,7 @@ class Judge(ModelRater):
         """
         form = self.template.answer
         if answer.outcome == "error":
-            return "error", ""
+            return "error", answer.detail or ""
         if answer.outcome == "refused":
             return "refused", answer.text or answer.detail or ""
         if answer.outcome == "cut" and not (form == "label" and answer.text.strip() in ("A", "B")):
@@ -300,12 +301,17 @@ class Judge(ModelRater):
     def _judgement(self, turns: Sequence[Turn], code: str | None, *, swapped: bool) -> Judgement:
         answers, price = [turn.answer for turn in turns], self._price
         prefers, explanation = self.read(answers[-1], code)
-        if len(answers) > 1:
+        if len(answers) > 1 and prefers != "error":
             # The second answer is the verdict alone.
             explanation = self.read(answers[0], code)[1]
         if swapped:
             prefers = _SWAPPED.get(prefers, prefers)
-        seconds = [answer.seconds for answer in answers if not answer.batched and answer.seconds]
+        usual = self.options.traffic.connections
+        seconds = [
+            answer.seconds / (answer.connections or usual)
+            for answer in answers
+            if not answer.batched and answer.seconds
+        ]
         return Judgement(
             prefers,
             first_shown="second" if swapped else "first",
@@ -313,7 +319,7 @@ class Judge(ModelRater):
             input_tokens=_total(answer.input_tokens for answer in answers),
             output_tokens=_total(answer.output_tokens for answer in answers),
             cost_usd=_total(price.of_answer(answer) for answer in answers) if price else None,
-            seconds=sum(seconds) / self.options.traffic.connections if seconds else None,
+            seconds=sum(seconds) if seconds else None,
         )
 
     def _questions(self, pairs: Sequence[BlindPair]) -> list[Readable]:

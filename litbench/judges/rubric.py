@@ -29,7 +29,7 @@ from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
 from litbench.judges.prices import dollars_of
 from litbench.judges.session import ATTEMPTS, JUDGE, Mock, Session, Turn, finish_sessions
-from litbench.judges.store import Sampling
+from litbench.judges.store import Sampling, shown_text
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
 from litbench.sources.ratings import ROUNDING
 from litbench.templates.parser import without_reasoning
@@ -296,14 +296,15 @@ class RubricRater(ModelRater):
             prefers = "first" if grades[0] > grades[1] else "second"
         turns = [turn for one in (*first, *second) for turn in one.transcript.values()]
         answers = [turn.answer for turn in turns]
-        seconds = sum(answer.seconds or 0 for answer in answers)
+        usual = self.options.traffic.connections
+        seconds = sum((one.seconds or 0) / (one.connections or usual) for one in answers)
         return Judgement(
             prefers,
             reward_first=grades[0],
             reward_second=grades[1],
-            explanation="\n\n".join(one.reply.answer.text for one in rated),
+            explanation="\n\n".join(shown_text(one.reply.answer) for one in rated),
             input_tokens=sum(answer.input_tokens or 0 for answer in answers),
             output_tokens=sum(answer.output_tokens or 0 for answer in answers),
             cost_usd=dollars_of(answers, self._price),
-            seconds=seconds / self.options.traffic.connections,
+            seconds=seconds,
         )

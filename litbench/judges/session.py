@@ -50,7 +50,7 @@ from litbench.judges.store import (
     text_of,
 )
 from litbench.progress import ProgressBar
-from litbench.raters import Estimate
+from litbench.raters import UNASKED, Estimate
 from litbench.records import TURNS
 from litbench.tables import read_table
 from litbench.templates.parser import make_code
@@ -450,6 +450,7 @@ def run_sessions(
     add: Callable[[Session], None],
     about: str,
     answer: Callable[[Client, Request], Awaitable[Answer]] = _send,
+    unit: str = "session",
 ) -> None:
     """Run all sessions and pass each to `add`, in their order.
 
@@ -461,6 +462,7 @@ def run_sessions(
         add: takes a session that has ended.
         about: label of the progress bar.
         answer: answers a request by the client of its model.
+        unit: what the progress bar counts.
 
     Raises:
         ModelError: a model failed `give_up_after` times in a row.
@@ -506,7 +508,12 @@ def run_sessions(
         async with contextlib.AsyncExitStack() as stack:
             for client in clients.values():
                 await stack.enter_async_context(client)
-            with ProgressBar(total=total, desc=about, unit="session", leave=False) as bar:
+            form = (
+                "{desc}: {n_fmt} of {total_fmt} "
+                + unit
+                + "s |{bar}| {elapsed}<{remaining}{postfix}"
+            )
+            with ProgressBar(total=total, desc=about, bar_format=form, leave=False) as bar:
                 workers = [asyncio.create_task(work(bar)) for _ in range(size)]
                 try:
                     await asyncio.gather(*workers)
@@ -531,12 +538,11 @@ def finish_sessions(
         ModelError: see `run_sessions`.
     """
     ended: list[Session] = []
-    run_sessions(sessions, len(sessions), models, store, ended.append, about)
+    run_sessions(sessions, len(sessions), models, store, ended.append, about, unit="answer")
     if reasons := [one.reason for one in ended if one.reason is not None]:
         raise ConfigError(
-            f"{about}: {reasons[0]}: {len(ended) - len(reasons)} of {len(ended)} {done}, and "
-            f"{len(store):,} answers are stored in {store.folder}: raise the limit, or run the "
-            "same command again"
+            f"{about}: {reasons[0]}; {len(ended) - len(reasons)} of {len(ended)} {done}, and "
+            f"{len(store):,} answers are stored in {store.folder}"
         )
     return ended
 
@@ -564,7 +570,12 @@ def ask(
 
 
 def ask_readable(
-    models: Models, questions: Sequence[Question | Readable], store: AnswerStore, about: str
+    models: Models,
+    questions: Sequence[Question | Readable],
+    store: AnswerStore,
+    about: str,
+    *,
+    may_stop: bool = False,
 ) -> list[Asked]:
     """Ask the model of the role `judge` independent questions.
 
@@ -576,12 +587,15 @@ def ask_readable(
         questions: texts, conversations, or questions whose answers are read; shape (n,).
         store: supplies known answers and stores new ones.
         about: label of the progress bar.
+        may_stop: whether questions that a limit does not allow get an error that starts with
+            `UNASKED`.
 
     Returns:
         The turns and codes, shape (n,).
 
     Raises:
-        ConfigError, ModelError: see `finish_sessions`.
+        ConfigError: a limit is reached, unless `may_stop`.
+        ModelError: see `run_sessions`.
     """
     texts = [
         text_of(asked if isinstance(asked, str | Sequence) else asked.render(None))
@@ -589,8 +603,16 @@ def ask_readable(
     ]
     ordered = sorted(range(len(questions)), key=texts.__getitem__)
     sessions = question_sessions(questions[index] for index in ordered)
-    ended = finish_sessions(sessions, models, store, about, "questions are answered")
-    answers = dict(zip(ordered, (session.result for session in ended), strict=True))
+    if may_stop:
+        ended: list[Session] = []
+        run_sessions(sessions, len(sessions), models, store, ended.append, about, unit="answer")
+    else:
+        ended = finish_sessions(sessions, models, store, about, "questions are answered")
+    answers: dict[int, Asked] = {}
+    for index, session in zip(ordered, ended, strict=True):
+        unasked = Answer("error", detail=f"{UNASKED}{session.reason}")
+        turn = Turn(JUDGE, "answer", texts[index], unasked)
+        answers[index] = session.result or ([turn], None)
     return [answers[index] for index in range(len(questions))]
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,11 @@ class LeaderboardRow:
     trained_on: int
 
     @property
+    def is_judged(self) -> bool:
+        """Whether the rater judged any pair; if not, its agreement is NaN."""
+        return self.coverage > 0
+
+    @property
     def is_judge(self) -> bool:
         """Whether the rater has orders, explanations, tokens, a cost, or pairs it did not judge."""
         values = (self.position_lean, self.explanation_words, self.input_tokens, self.cost_usd)
@@ -108,6 +113,8 @@ def reference_credits(
     After length symmetry, the longer story is right in exactly half of the pairs by construction,
     so its own result on each pair is a coin's: `CHANCE` takes its place.
 
+    Raters that judged no pair are compared with nothing.
+
     Args:
         scores: of all raters.
         pairs: the pairs that they judged.
@@ -117,7 +124,9 @@ def reference_credits(
         The name of the reference, and by rater the credit of each pair, shape (n,), with the
         reference among them.
     """
-    credits = {one.rater: one.credit for one in scores}
+    credits = {
+        one.rater: one.credit for one in scores if one.judged.any() or one.rater == reference
+    }
     is_longer = {one.rater for one in scores if one.kind == "longer"}
     if reference not in is_longer or not longer_is_coin(pairs):
         return reference, credits
@@ -151,7 +160,7 @@ def leaderboard(
         trained_on: by rater, the number of prompts that it was trained on.
 
     Returns:
-        One row per rater, highest agreement first.
+        One row per rater, highest agreement first; last, raters that judged no pair.
     """
     all_scores = pair_scores(verdicts, pairs)
     check_reference(reference, [scores.rater for scores in all_scores])
@@ -176,25 +185,32 @@ def leaderboard(
             rows = np.flatnonzero(np.isfinite(values))
             return scores.interval(values, clusters, rows) if len(rows) else None
 
+        def agreement(*inside: np.ndarray, scores: PairScores = scores) -> Interval:
+            found = scores.interval(scores.credit, clusters, *inside)
+            if scores.judged.any():
+                return found
+            return replace(found, mean=math.nan, low=math.nan, high=math.nan)
+
         ordered = bool(np.isfinite(scores.first_wins).any())
         complete = bool(np.isfinite(scores.both_orders).all())
         seconds = (
             float(np.nansum(scores.seconds)) if np.isfinite(scores.seconds).any() else math.nan
         )
         cost = float(np.nansum(scores.cost_usd)) if np.isfinite(scores.cost_usd).any() else None
+        is_judged = bool(scores.judged.any())
         repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
         times = max(len(repeats), 1)
         by_gap = [
             (float(low), float(high), scores.interval(scores.credit, clusters, inside))
             for low, high in _GAPS
-            if (inside := (gaps >= low) & (gaps < high)).sum() >= 10
+            if is_judged and (inside := (gaps >= low) & (gaps < high)).sum() >= 10
         ]
         judged = len(scores.credit) * times
         rows.append(
             LeaderboardRow(
                 rater=scores.rater,
                 kind=scores.kind,
-                agreement=scores.interval(scores.credit, clusters),
+                agreement=agreement(),
                 pooled_agreement=interval(scores.pooled_credit) if ordered else None,
                 both_orders=None if complete else interval(scores.both_orders),
                 coverage=float(scores.judged.mean()),
@@ -203,22 +219,22 @@ def leaderboard(
                 consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
                 **effort_of[scores.rater],
-                chosen_longer=scores.interval(scores.credit, clusters, longer),
-                chosen_shorter=scores.interval(scores.credit, clusters, shorter),
+                chosen_longer=agreement(longer),
+                chosen_shorter=agreement(shorter),
                 by_gap=by_gap,
                 calibration=calibration(scores.p_chosen, clusters, scores.training),
                 comparison=comparisons.get(scores.rater),
-                repeats=repeats,
+                repeats=repeats if is_judged else [],
                 seconds=seconds,
                 pairs_per_second=judged / seconds if seconds else math.inf,
                 stories_per_second=stories * times / seconds if seconds else math.inf,
                 cost_usd=cost,
                 cost_per_1000_pairs=None if cost is None else 1_000 * cost / judged,
-                before_symmetry=wider.get(scores.rater),
+                before_symmetry=wider.get(scores.rater) if is_judged else None,
                 trained_on=(trained_on or {}).get(scores.rater, 0),
             )
         )
-    return sorted(rows, key=lambda row: (-row.agreement.mean, row.rater))
+    return sorted(rows, key=lambda row: (not row.is_judged, -row.agreement.mean, row.rater))
 
 
 def plain(value: Any) -> Any:

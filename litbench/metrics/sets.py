@@ -69,7 +69,7 @@ def over_sets(
     Args:
         rows: `set`, `rater`, `agreement` and `trained_on` of all sets; every rater has a row in
             every set.
-        raters: the raters to compare.
+        raters: the raters to compare; without those that judged no pair of a set.
         reference: the rater that the others are compared with, set by set.
         groups: `linked_sets`; sets that share prompts are one cluster.
 
@@ -89,7 +89,7 @@ def over_sets(
     values = {
         rater: np.array([value[rater, name] for name in used])
         for rater in raters
-        if used and (rater, used[0]) in value
+        if used and all(value.get((rater, name)) is not None for name in used)
     }
     clusters = [groups.get(name, name) for name in used]
     compared = compare_all(values, reference, clusters) if reference in values else []

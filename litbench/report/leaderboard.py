@@ -46,9 +46,11 @@ def agreement_columns(reference: str) -> dict[str, Column]:
     """Columns of a leaderboard: names, agreement, and the comparison with the reference."""
     return {
         "rater": _named,
-        ENDS: lambda row: Cell(scale=row.agreement),
+        ENDS: lambda row: Cell(scale=row.agreement if row.is_judged else None),
         "agreement [95 %]": lambda row: row.agreement,
-        f"against\n{reference}": lambda row: compared(row.comparison),
+        f"against\n{reference}": lambda row: compared(
+            row.comparison, "reference" if row.is_judged else "–"
+        ),
         "chosen is longer\n/ shorter": lambda row: " / ".join(
             as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
         ),

@@ -29,7 +29,9 @@ def sets_markdown(
 
     def cell(row: Mapping[str, Any] | None) -> str:
         seen = 0 if row is None else row["trained_on"]
-        return _interval(row, "agreement") + (f" TRAINED ON {seen} OF ITS PROMPTS" if seen else "")
+        return (_interval(row, "agreement") or "–") + (
+            f" TRAINED ON {seen} OF ITS PROMPTS" if seen else ""
+        )
 
     by_set: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
