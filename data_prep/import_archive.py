@@ -148,16 +148,21 @@ def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         yield from pq.ParquetFile(folder / "rows.parquet").iter_batches(batch_size=2_048)
 
 
-def no_prompts(config: Config, found: Counter[str], parts: Sequence[Part]) -> DataError:
-    """Return the error of submissions without a prompt, with what most of their lines are."""
+def rejected_reasons(parts: Sequence[Part]) -> Counter[str]:
+    """Count the rejected lines of some files by reason."""
     reasons = Counter[str]()
     for _, counts in parts:
         reasons.update(counts["rejected_rows"])
+    return reasons
+
+
+def no_prompts(config: Config, found: Counter[str], parts: Sequence[Part]) -> DataError:
+    """Return the error of submissions without a prompt, with what most of their lines are."""
     advice = {
         "elsewhere": "spell subreddits letter for letter",
         "not_prompts": "set prompt_tags to null for every post",
-        "rejected": f"these are no submissions ({', '.join(reasons)}): check that submissions and "
-        "comments are not swapped",
+        "rejected": f"these are no submissions ({', '.join(rejected_reasons(parts))}): check that "
+        "submissions and comments are not swapped",
     }
     most = max(advice, key=found.__getitem__)
     return DataError(
@@ -221,8 +226,9 @@ def main(config: Config) -> None:
     print(funnel)
     if not stories:
         raise DataError(
-            f"no comment in {', '.join(config.comments)} answers one of the prompts: give "
-            "submissions and comments of the same months (the steps above say where the lines went)"
+            f"no comment in {', '.join(config.comments)} answers one of the prompts (rejected: "
+            f"{', '.join(rejected_reasons(parts)) or 'none'}): give comments, of the same months "
+            "as the submissions (the steps above say where the lines went)"
         )
     reader = pa.RecordBatchReader.from_batches(STORY_ROWS, batches_of(parts))
     artifact.write("stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path))
@@ -245,10 +251,7 @@ def main(config: Config) -> None:
     shutil.rmtree(cache.folder)
     print(f"{config.out / 'stories.parquet'}: {stories:,} stories")
     print("  scores left null: " + ", ".join(f"{n:,} {why}" for why, n in scores.items()))
-    rejected_rows = Counter[str]()
-    for _, counts in every:
-        rejected_rows.update(counts["rejected_rows"])
-    for reason, number in rejected_rows.most_common():
+    for reason, number in rejected_reasons(every).most_common():
         print(f"  rejected: {number:,} lines, {reason} (see rejected.jsonl)")
 
 

@@ -1,5 +1,6 @@
 """Dumps become a stories table: every line is counted, and a killed run resumes."""
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -265,11 +266,39 @@ def test_mistakes_are_named_before_anything_is_read(importing, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("form", ["array", "indented", "data", "gzip"])
+def test_dumps_may_be_arrays_or_gzip(importing, tmp_path, form):
+    files = []
+    for name, row in (
+        ("RS", pushshift_post("p1", "[WP] A door")),
+        ("RC", pushshift_comment("c1", "p1")),
+    ):
+        content = {
+            "array": json.dumps([row]),
+            "indented": json.dumps([row], indent=1),
+            "data": json.dumps({"data": [row]}),
+            "gzip": json.dumps(row),
+        }[form].encode()
+        files.append(tmp_path / name)
+        files[-1].write_bytes(gzip.compress(content) if form == "gzip" else content)
+    rows, _ = run(importing, tmp_path, files[:1], files[1:])
+    assert list(rows) == ["t1_c1"]
+
+
 def test_mismatched_dumps_are_an_error(importing, tmp_path):
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
-    with pytest.raises(DataError, match=r"answers one of the prompts: .* same months"):
+    with pytest.raises(DataError, match=r"answers one of the prompts .* same months"):
         run(importing, tmp_path, [posts], [comments])
+    with pytest.raises(DataError, match=r"title: missing.* submissions and comments .* swapped"):
+        run(importing, tmp_path, [comments], [posts])
+    with pytest.raises(DataError, match=r"rejected: link_id: .*: give comments"):
+        run(
+            importing,
+            tmp_path,
+            [posts],
+            [write_dump(tmp_path / "RS_3", [pushshift_post("p9", "x")])],
+        )
     # In dumps without tags every post is a prompt.
     untagged = write_dump(tmp_path / "RS_2", [pushshift_post("p7", "A door")])
     with pytest.raises(DataError, match=r"1 posts without a tag.*prompt_tags to null"):
