@@ -90,7 +90,7 @@ class Config:
             with the columns of `NOVELS`.
         out: output folder.
         columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
-        encoding: encoding of the text files or the table.
+        encoding: encoding of the text files or the table; null: UTF-8.
         min_works: fewest works of an author; novels without author are kept.
         seed: seed of the chapters' places and of the subset.
         grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
@@ -104,7 +104,7 @@ class Config:
     input: Annotated[Path, Input]
     out: Path
     columns: dict[str, str] | None = None
-    encoding: str = "utf-8"
+    encoding: str | None = None
     min_works: PositiveInt = 2
     seed: int = 0
     grades: Annotated[Path | None, Input] = None
@@ -133,11 +133,13 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
             name = path.relative_to(config.input)
             author = name.parent.name or None
             try:
-                text = path.read_text(encoding=config.encoding)
+                text = path.read_text(encoding=config.encoding or "utf-8")
             except LookupError as error:
                 raise ConfigError(f"encoding: {error}: give one such as gb18030") from error
             except (OSError, ValueError):
-                rejected.add(str(path), 0, "text", f"cannot be read as {config.encoding}")
+                rejected.add(
+                    str(path), 0, "text", f"cannot be read as {config.encoding or 'utf-8'}"
+                )
                 continue
             yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
         return

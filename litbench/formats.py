@@ -156,8 +156,8 @@ def sniff(path: Path, encoding: str | None = None) -> Form:
     Args:
         path: the file.
         encoding: encoding of text; null for UTF-8, or what the content shows: UTF-16 or UTF-32 by
-            its first bytes, else Windows-1252 if no character beyond ASCII is UTF-8. The last is a
-            guess, which is printed on stderr.
+            its first bytes, else Windows-1252 if no character beyond ASCII is UTF-8 and most are
+            ASCII. The last is a guess, which is printed on stderr.
 
     Raises:
         ValueError: LitBench does not read what the file is.
@@ -225,19 +225,22 @@ def _encoding(path: Path, head: bytes) -> str:
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    n_valid, invalid = 0, set[int]()
+    n_bytes, n_valid, n_invalid, invalid = 0, 0, 0, set[int]()
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with open_bytes(path) as (stream, _):
         while block := stream.read(_BLOCK):
+            n_bytes += len(block)
             text = decoder.decode(block)
             if not text.isascii():
                 escaped = re.sub("[^\udc80-\udcff]", "", text)
                 invalid.update(map(ord, escaped))
+                n_invalid += len(escaped)
                 n_valid += len(re.sub("[\0-\x7f]", "", text)) - len(escaped)
                 # UTF-8 of a lone surrogate, which Python does not decode.
                 n_valid += len(re.findall("\udced[\udca0-\udcbf][\udc80-\udcbf]", text))
-    beyond = bytes(code - 0xDC00 for code in invalid)
-    if n_valid or not beyond or set(beyond) & {0x81, 0x8D, 0x8F, 0x90, 0x9D, 0xFE, 0xFF}:
+    # Bytes that Windows-1252 lacks or hardly uses. Texts in other alphabets are mostly not ASCII.
+    is_other = not invalid.isdisjoint(map(ord, "\udc81\udc8d\udc8f\udc90\udc9d\udcfe\udcff"))
+    if n_valid or not n_invalid or is_other or n_invalid > n_bytes / 4:
         return "utf-8"
     print(
         f"{path} is not UTF-8 and is read as cp1252: if letters come out wrong, give encoding",

@@ -107,6 +107,8 @@ UNUSUAL = {
     "unclosed.csv": (CSV + '"A door,x\n', {"(row): not CSV": 1}),
     "one byte.csv": (CSV.encode() + b"A \xe9,x\n", {"(row): bytes that are not UTF-8": 1}),
     "no text.csv": (CSV.encode("cp1252") + b"A \xff,x\n", None),
+    # Windows-1252 has all these bytes, but few are ASCII.
+    "Greek.csv": (("prompt,text\n" + "θυρα,ανοιξε\n" * 9).encode("iso8859-7"), None),
 }
 
 
