@@ -29,9 +29,10 @@ from litbench.judges.prices import dollars_of
 from litbench.judges.store import Answer, Sampling, local_folder
 from litbench.raters import estimates_text
 from litbench.records import PAIRS
+from litbench.sources.verdict_lines import has_verdict_line, split_verdict
 from litbench.store import Artifact
 from litbench.tables import write_table
-from litbench.templates import assign_positions, has_verdict_line, split_verdict
+from litbench.templates import assign_positions
 
 COLUMNS = ("rationale", "rationale_first")
 

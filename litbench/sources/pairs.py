@@ -35,9 +35,9 @@ from litbench.records import (
 )
 from litbench.sources.columns import GUESS, find_columns, first_rows
 from litbench.sources.messages import Message, read_messages
+from litbench.sources.verdict_lines import has_verdict_line, split_verdict
 from litbench.store import Artifact
 from litbench.tables import read_table, write_table
-from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
 SIDES = ("chosen", "rejected")

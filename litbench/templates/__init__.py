@@ -20,9 +20,7 @@ from litbench.templates.parser import (
     Label,
     Reading,
     Verdict,
-    has_verdict_line,
     read_answer,
-    split_verdict,
 )
 from litbench.templates.template import (
     SLOTS,
@@ -47,11 +45,9 @@ __all__ = [
     "assign_positions",
     "family_names",
     "fill",
-    "has_verdict_line",
     "load_template",
     "packaged_names",
     "read_answer",
-    "split_verdict",
     "template_files",
     "without_delimiters",
 ]
