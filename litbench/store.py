@@ -381,9 +381,18 @@ def read_manifest_of(path: Path) -> dict[str, Any]:
     if not is_output(manifest, path):
         raise DataError(
             f"{path} does not match manifest.json beside it: the file was changed, or the program "
-            "that wrote it did not finish; run that program again"
+            "that wrote it did not finish; run that program again, or copy the file to another "
+            "folder to use it as it is"
         )
     return manifest
+
+
+def own_manifest(path: Path) -> dict[str, Any] | None:
+    """As `read_manifest_of`; None if no manifest is there, or it does not list the file."""
+    if not (path.parent / "manifest.json").is_file():
+        return None
+    is_listed = path.name in read_manifest(path.parent).get("outputs", {})
+    return read_manifest_of(path) if is_listed else None
 
 
 def is_output(manifest: Mapping[str, Any], path: Path) -> bool:

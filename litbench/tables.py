@@ -1,5 +1,7 @@
 """LitBench's own tables: Parquet with a schema of `litbench.records`, checked on reading.
 
+A file that a manifest beside it lists must have the digest in the manifest.
+
 Files from elsewhere are read by `litbench.ingest`.
 """
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 
 from litbench.errors import DataError
 from litbench.records import ARROW_TYPES, Column, Schema, is_text, stored_type
+from litbench.store import own_manifest
 
 _ADVICE = "write it again with the program that made it, or import it"
 _ROW_GROUP = 16_384
@@ -24,13 +27,13 @@ def read_table(path: str | Path, schema: Schema) -> pa.Table:
         columns; large_string, int64 and float64.
 
     Raises:
-        DataError: the file is missing, not Parquet or empty; a column is missing or has another
+        DataError: the file is missing, not Parquet or empty, or not the one that the manifest
+            beside it lists; a column is missing or has another
             type; a value is null although it is required, is not one of the column's choices, not
             finite or not UTF-8; or a key is repeated. The message names file, row and column.
     """
     path = Path(path)
-    if not path.is_file():
-        raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
+    _check_file(path)
     try:
         # Not pq.read_table, which reads columns from folder names such as a=1.
         with pq.ParquetFile(path) as file:
@@ -48,6 +51,13 @@ def read_table(path: str | Path, schema: Schema) -> pa.Table:
     except ValueError as error:
         raise DataError(f"{path}: {error}: {_ADVICE}") from error
     return table
+
+
+def _check_file(path: Path) -> None:
+    """Raise a DataError if a file is missing, or was changed since the manifest was written."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
+    own_manifest(path)
 
 
 def _fitted(table: pa.Table, column: Column) -> pa.ChunkedArray:
@@ -95,11 +105,11 @@ def check_parquet(path: Path, schema: Schema) -> None:
     """Check a Parquet file's columns and nulls against a schema, without reading its texts.
 
     Raises:
-        DataError: the file is missing, not Parquet or empty, or a column is missing, has the wrong
-            type, or has nulls although it is required.
+        DataError: the file is missing, not Parquet or empty, or not the one that the manifest
+            beside it lists; or a column is missing, has the wrong type, or has nulls although it is
+            required.
     """
-    if not path.is_file():
-        raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
+    _check_file(path)
     # Imports pandas, which takes longer than the rest of this module.
     import pyarrow.dataset as pa_dataset  # noqa: PLC0415
 

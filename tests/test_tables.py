@@ -1,5 +1,8 @@
 """LitBench's own tables: read strictly, with the file, row and column of the first fault."""
 
+import shutil
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -7,7 +10,8 @@ import pytest
 from litbench.errors import DataError
 from litbench.ingest import read_foreign
 from litbench.records import PAIRS, VERDICTS
-from litbench.tables import read_table, write_table
+from litbench.store import Artifact
+from litbench.tables import check_parquet, read_table, write_table
 
 
 def test_a_table_is_read_as_by_the_reader_of_foreign_files(tmp_path, pair_table):
@@ -85,3 +89,20 @@ def test_keys_may_have_nulls(tmp_path):
     pq.write_table(pa.Table.from_pylist([*rows, rows[2]]), tmp_path / "verdicts.parquet")
     with pytest.raises(DataError, match="row 4, column pair_id: repeats the key"):
         read_table(tmp_path / "verdicts.parquet", VERDICTS)
+
+
+def test_a_file_that_its_manifest_lists_must_be_unchanged(tmp_path, pair_table):
+    first, second = (pair_table([{"pair_id": name}]) for name in ("a", "b"))
+    artifact = Artifact(tmp_path, program=__file__, config={})
+    path = artifact.write("pairs.parquet", partial(write_table, first))
+    artifact.finish()
+    write_table(second, tmp_path / "other.parquet")
+    checks = (partial(check_parquet, schema=PAIRS), partial(read_table, schema=PAIRS))
+    for check in checks:
+        check(path)
+        check(tmp_path / "other.parquet")
+    # The same schema and number of rows, as of another run.
+    shutil.copy(tmp_path / "other.parquet", path)
+    for check in checks:
+        with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program"):
+            check(path)

@@ -31,7 +31,7 @@ from litbench.curation.rules import PairRules, buckets_for
 from litbench.errors import DataError
 from litbench.progress import ProgressBar
 from litbench.records import PAIRS, STORIES
-from litbench.store import Artifact, is_output, only_writer, read_manifest
+from litbench.store import Artifact, only_writer, own_manifest
 from litbench.tables import check_parquet, write_sorted_batches
 from litbench.text import prompt_key
 
@@ -404,10 +404,7 @@ def _make_pairs(config: PairMaking, program: str) -> None:
     if artifact.is_current():
         return
     # The report also shows the counts of the program that wrote the stories.
-    story_counts = None
-    if (config.stories.parent / "manifest.json").is_file():
-        manifest = read_manifest(config.stories.parent)
-        story_counts = manifest.get("counts") if is_output(manifest, config.stories) else None
+    story_counts = (own_manifest(config.stories) or {}).get("counts")
     limit, spark = config.memory_limit, config.spark
     with open_engine(config.engine, config.out, memory_limit=limit, spark=spark) as engine:
         stories, examples = read_stories(engine, config.stories), Examples()

@@ -18,7 +18,7 @@ from litbench.records import VERDICTS
 from litbench.show import clean_name
 from litbench.sources.columns import given_columns
 from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
-from litbench.store import Artifact, is_output, read_manifest, source_digest
+from litbench.store import Artifact, own_manifest, read_manifest, source_digest
 from litbench.tables import read_table
 
 
@@ -176,14 +176,11 @@ class Evaluation:
     def annotators(self) -> dict[str, Any] | None:
         """Return the content of `annotators.json`; None if the evaluation has none."""
         path = self.folder / "annotators.json"
-        if not is_output(self.manifest, path):
+        if own_manifest(path) is None:
             return None
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return content
 
     def manifest_of_pairs(self) -> dict[str, Any] | None:
         """Return the manifest of the program that wrote the pairs; None if there is none."""
-        if not (self.pairs_path.parent / "manifest.json").is_file():
-            return None
-        manifest = read_manifest(self.pairs_path.parent)
-        return manifest if is_output(manifest, self.pairs_path) else None
+        return own_manifest(self.pairs_path)
