@@ -335,7 +335,7 @@ def fit_once(
         is_headline = np.isin(everything, balance_lengths(pairs, {0: everything}, 0)[0])
         trainings = balance_lengths(pairs, trainings, 0)
     args = (prompt, is_headline, trainings, folds)
-    other = "features" if cell.rater == "bag of words" else "bag of words"
+    other = "stand-in of a reward model" if cell.rater.startswith("features") else "features"
     (credit, training), (reference, of_reference) = (
         crossvalidate(name, columns[RATERS[name][0]], *args) for name in (cell.rater, other)
     )
@@ -355,7 +355,7 @@ def fit_once(
             paired_difference(credit, half, clusters)[1],
         ),
         "minus longer": paired_difference(credit, longer, clusters, training),
-        "minus another rater": paired_difference(credit, reference, clusters, both),
+        f"minus {other}": paired_difference(credit, reference, clusters, both),
     }
 
 

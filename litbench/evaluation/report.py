@@ -211,10 +211,13 @@ def _leaderboard_section(
             )
         )
     columns["stories / s"] = speed
+    trained = ""
+    if any(trainings.values()):
+        trained = ", with the training of the folds for cross-validated raters"
     note = (
         "Agreement with the labels: correct 1, tie ½, not judged ½. Intervals are 95 %, clustered "
         f"by prompt (jackknife on the logit scale); {first.clusters} prompts "
-        f"({first.effective_clusters:.0f} effective). Differences are paired, against "
+        f"({first.effective_clusters:.0f} effective){trained}. Differences are paired, against "
         f"“{reference}”. Detectable: the smallest true difference from “{reference}” that would be "
         "significant with a power of 80 %, after the correction for all comparisons."
     )
