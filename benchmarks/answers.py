@@ -386,7 +386,7 @@ def main() -> None:
     forms = {"coded": (f" [{CODE}]", CODE), "plain": ("", None)}
     rows = []
     for form, (mark, code) in forms.items():
-        campaigns = CAMPAIGNS | ({} if code else {"ends with the quoted line": last_line})
+        campaigns = CAMPAIGNS | {"ends with the quoted line": last_line}
         for name, campaign in campaigns.items():
             counts = dict.fromkeys(("judge", "unread", "story"), 0)
             for answer in cases(campaign, options.cases, options.seed, mark):

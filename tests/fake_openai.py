@@ -70,6 +70,11 @@ def coded(question, answer):
     return answer.replace('"preferred"', f'"preferred {mark}"')
 
 
+def uncoded(question):
+    """A question without its code, so that answers depend on its content alone."""
+    return re.sub(rf' \[{CODE}\]|"code": "{CODE}", ', "", question)
+
+
 def asked_text(messages):
     """The text of a question; of the first one where an unread answer is asked for again."""
     return messages[0 if messages[-1]["content"].startswith("Reply with") else -1]["content"]
@@ -282,7 +287,7 @@ class _Handler(Handler):
                 fake.asked[message["content"]] += 1
                 fake.bodies[message["content"]] = body
             question = message["content"]
-            answer = coded(question, fake.answers[body["model"]](question))
+            answer = coded(question, fake.answers[body["model"]](uncoded(question)))
             choice = ({"role": "assistant", "content": answer}, "stop")
             response = {"status_code": 200, "body": self._completion(message["content"], [choice])}
             lines.append({"custom_id": one["custom_id"], "response": response, "error": None})
@@ -294,7 +299,7 @@ class _Handler(Handler):
         if isinstance(manner, tuple):
             self._send(*manner)
             return
-        text = coded(question, fake.answers[body["model"]](question))
+        text = coded(question, fake.answers[body["model"]](uncoded(question)))
         message = {"role": "assistant", "content": text}
         reasons = {
             "filter": "content_filter",

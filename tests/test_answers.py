@@ -103,6 +103,8 @@ CODED = {
     "a quoted line": ("Preferred: A\nPreferred [k7f3q]: B\nPreferred: A", "B"),
     "another code": ("Preferred [h2m4x]: A\nPreferred [k7f3q]: B", "B"),
     "in gpt-oss's final channel": ("analysisA?Preferred: AassistantfinalPreferred [k7f3q]: B", "B"),
+    "angle brackets": ("Preferred [k7f3q]: <B>", "B"),
+    "behind a quotation": ("It says Preferred: A [k7f3q] Preferred: B", "unparsed"),
     "both options": ("Preferred [k7f3q]: A or Preferred [k7f3q]: B", "unparsed"),
     "two verdicts": ("Preferred [k7f3q]: A\nPreferred [k7f3q]: B", "unparsed"),
     "one unreadable": ("Preferred [k7f3q]: B\nPreferred [k7f3q]: hmm", "unparsed"),

@@ -342,7 +342,7 @@ def test_unread_answer_is_asked_for_once_more(bench):
         )
 
     def answer(question):
-        if question.startswith("Reply with the last line only: Preferred ["):
+        if question.startswith("Reply with the last line only: Preferred:"):
             return "Preferred: A"
         return letter("A") if "Story 3 " in question else "I like the calmer of the two."
 

@@ -497,7 +497,8 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, capsys):
     shown = [message.text for message in sample.messages]
     assert any("[to writer: turn_3]" in text for text in shown)
     assert any("[to alpha: story]" in text for text in shown)
-    assert set(sample.scores) == {"storyq by alpha", "storyq by beta"}
+    # Beta leaves a criterion out.
+    assert set(sample.scores) == {"storyq by alpha"}
 
 
 def test_a_run_of_failed_episodes_has_no_results(tmp_path, capsys):

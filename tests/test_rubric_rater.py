@@ -9,9 +9,11 @@ from fake_openai import FakeOpenAI
 
 from litbench.entries import RaterSpec
 from litbench.errors import ConfigError
+from litbench.judges.client import estimate_tokens
 from litbench.raters import blind, judge_pairs
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
+from litbench.templates.rubric import load_rubric
 from litbench.text import count_words
 
 logs = pytest.importorskip("inspect_ai.log")
@@ -173,6 +175,10 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
     (told,) = rater().estimate(blinded)
     assert (told.rater, told.calls, told.known) == ("r", len(stories), 0)
     assert told.cost_usd == pytest.approx((told.input_tokens + told.output_tokens) / 1e6)
+    # At most, every reply is of full length and asked for again.
+    again = told.calls * (estimate_tokens(load_rubric("story").repair("k7f3q")) + 4096)
+    most = 2 * told.input_tokens + again + 2 * told.calls * 4096
+    assert told.most_cost_usd == pytest.approx(most / 1e6)
     with pytest.raises(ConfigError, match=r"max_calls of 5 is reached: .*; 5 of \d+ stories are"):
         judge_pairs(rater(max_calls=5), pairs)
     (told,) = rater().estimate(blinded)

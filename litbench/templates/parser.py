@@ -107,7 +107,7 @@ _DECORATION = re.compile(r" {0,3}(?:\d{1,2}[.)] )?[*_#\[(\\$-]*[ \t]*[*_]*(?:\{\
 _FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})(?P<info>[^\n`]*)$", re.M)
 _OUTER_FENCE = re.compile(r"(`{3,}|~{3,})[^\n]*\n(?P<inside>.*)\n\1", re.S)
 # HTML and LaTeX around a value.
-_TAGS = re.compile(r"<[/|]?[a-z][^<>\n]{0,80}>|\\(?:boxed|text|mathbf)\b", re.I)
+_TAGS = re.compile(r"<(?![AB]>)[/|]?[a-zA-Z][^<>\n]{0,80}>|\\(?:boxed|text|mathbf)\b")
 _OPENS = re.compile(r"^[ \t]*+(?P<start>\{)\s*+[\"'“]", re.M)
 
 
@@ -134,7 +134,9 @@ def _coded(answer: str, code: str) -> _Stated | None:
     for line in _LINE.finditer(answer):
         before, *pieces = re.split(re.escape(code), _TAGS.sub("", _folded(line[0])), flags=re.I)
         for piece in pieces:
-            match = value.match(piece) or (value_before.match(before) if len(pieces) == 1 else None)
+            match = value.match(piece)
+            if match is None and len(pieces) == 1 and not _WORD.search(piece):
+                match = value_before.match(before)
             verdicts.add(None if match is None or _names_both(match) else _verdict(match))
             spans.append(line.span())
     if len(verdicts) != 1 or (verdict := verdicts.pop()) is None:
