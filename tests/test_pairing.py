@@ -41,7 +41,8 @@ def loop_over_stories(rows, *, min_gap, chosen_later):
         if a["score"] is None or b["score"] is None or a["score"] <= b["score"]:
             continue
         gap = Fraction(str(min_gap)) if min_gap is not None else None
-        if gap is not None and a["score"] - b["score"] < gap * a["score"]:
+        larger = max(abs(a["score"]), abs(b["score"]))
+        if gap is not None and a["score"] - b["score"] < gap * larger:
             continue
         if chosen_later:
             times = (a["created_utc"], b["created_utc"])

@@ -44,18 +44,20 @@ def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list
 
     Args:
         pairs: Ibis table of `within_prompt`.
-        min_gap: least difference of scores as a share of the chosen score (paper: 0.25; with
-            at least 10 votes on either side the smallest chosen score is then 14). If the chosen
-            score is zero or less, any difference passes.
+        min_gap: least difference of scores as a share of the score further from zero, which is the
+            chosen one unless scores are negative (paper: 0.25; with at least 10 votes on either
+            side the smallest chosen score is then 14).
         chosen_later: the higher-scored story must also be the later one, so that longer exposure
             cannot explain its lead (after Ethayarajh et al., 2022). Unknown times fail.
     """
     rules = []
     if min_gap is not None:
         # As integers, scores near 2^63 would overflow.
-        score = pairs.chosen_score.cast("float64")
-        gap = score - pairs.rejected_score.cast("float64")
-        too_small = gap < min_gap * score - _ROUNDING
+        chosen, rejected = (
+            pairs[f"{side}_score"].cast("float64") for side in ("chosen", "rejected")
+        )
+        larger = ibis.greatest(chosen.abs(), rejected.abs())
+        too_small = chosen - rejected < min_gap * larger - _ROUNDING
         rules.append(Rule("min_gap", f"scores differ by {min_gap:.0%} of the higher", too_small))
     if chosen_later:
         later = (pairs.chosen_created_utc > pairs.rejected_created_utc).fill_null(False)

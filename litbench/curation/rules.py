@@ -34,7 +34,7 @@ class PairRules:
             others train; the paper uses "2023-01-01". Prompts answered before the day are train.
         max_candidate_pairs: fail if the stories form more pairs within prompts than this, counted
             before the rules for pairs.
-        min_gap: least score gap, as a share of the chosen score.
+        min_gap: least score gap, as a share of the score further from zero, usually the chosen one.
         chosen_later: require that the chosen story was posted later.
         max_pairs_per_prompt: most pairs of a prompt; larger prompts are subsampled.
         symmetry_buckets: number of buckets of the length-difference histogram; must be even. `auto`
