@@ -128,6 +128,8 @@ def only_writer(folder: Path, output: Path | None = None) -> Iterator[None]:
     output = output or folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"no permission to write into {folder}")
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise DataError(f"cannot write {output}: {error}; choose another folder") from error

@@ -15,7 +15,7 @@ from litbench.models.features import FeatureOptions, fit_features
 from litbench.sources.columns import PairColumns
 from litbench.sources.evaluation_pairs import read_pairs
 from litbench.sources.pairs import find_pair_columns
-from litbench.store import Artifact
+from litbench.store import Artifact, only_writer
 
 
 @dataclass(kw_only=True)
@@ -37,6 +37,11 @@ class Config(PairColumns, FeatureOptions):
 
 def main(config: Config) -> None:
     """Fit and write the model."""
+    with only_writer(config.out):
+        _fit_and_write(config)
+
+
+def _fit_and_write(config: Config) -> None:
     artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
         return

@@ -5,6 +5,7 @@ texts of the pairs (only hashes of their prompts) or local paths. Only safetenso
 are pushed, to a private repository by default.
 """
 
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from litbench.models.training import REJECTED, checkpoint_folder, is_main_proces
 from litbench.raters import Rater, ScoreRater, judge_pairs
 from litbench.sources.evaluation_pairs import read_held_out, read_pairs
 from litbench.sources.pairs import find_pair_columns
-from litbench.store import Artifact, write_json
+from litbench.store import Artifact, only_writer, write_json
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
@@ -43,6 +44,14 @@ def train_and_write(
     """
     check_push(config)
     out = Path(config.output_dir)
+    # The processes of one training share the lock of the main process.
+    with only_writer(out) if is_main_process() else contextlib.nullcontext():
+        _train_and_write(train_model, config, program, out)
+
+
+def _train_and_write(
+    train_model: Callable[[pa.Table, Any, Path], Any], config: Any, program: str, out: Path
+) -> None:
     artifact = Artifact(
         out, program=program, config=config.record(), inputs=config.inputs(), models=config.files()
     )

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from litbench.errors import ModelError
-from litbench.models.input_format import EncodedStories, longest_of
+from litbench.models.input_format import EncodedStories, limit_template, longest_of
 from litbench.templates import SLOTS, AnswerForm, Slot, Template, without_delimiters
 
 LABELS = ("A", "B")
@@ -200,9 +200,10 @@ def _chat_pieces(
     asks: bool = False,
 ) -> list[tuple[int, ...]]:
     """Token ids that a chat template puts before, between and after the placeholders."""
-    rest = tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=asks, enable_thinking=False
-    )
+    with limit_template(1):
+        rest = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=asks, enable_thinking=False
+        )
     pieces: list[str] = []
     for slot in slots:
         before, found, rest = rest.partition(slot)
