@@ -31,6 +31,7 @@ from litbench.experiments.audit import audit_files
 from litbench.metrics.leaderboard import leaderboard_csv
 from litbench.report.csv_table import flat_rows
 from litbench.report.data_sections import PairsFolder
+from litbench.sources.posts import hash_accounts
 from litbench.store import write_atomically
 
 _BATCH_ROWS = 4_096
@@ -202,6 +203,7 @@ def _as_path(source: Any, folder: Path) -> str:
             f"{type(source).__name__} is no table: give a path, a pyarrow Table, a pandas "
             "DataFrame or a datasets Dataset"
         )
+    table = hash_accounts(table)
     path = folder / "input.parquet"
     folder.mkdir(parents=True, exist_ok=True)
     # Without the metadata of pandas and datasets, equal tables are equal files.

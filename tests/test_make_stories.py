@@ -339,3 +339,35 @@ def test_a_million_rows_need_bounded_memory_and_each_is_counted(tmp_path, progra
     assert noted == expected
     kept = [row["story_id"] for row in artifact.rows]
     assert kept == [f"s{row}" for row in range(1, count + 1) if row not in expected]
+
+
+def test_reddits_escapes_are_undone_and_account_names_hashed(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("LITBENCH_SALT", "a salt of enough characters")
+    plain = "It opened at dawn, & the keeper <left>."
+    title = "[WP] A door &amp; a keeper who waited for the last boat of the year"
+    rows = [
+        story(
+            number,
+            title=title,
+            body=f"&gt; {title}\n\n{body}",
+            author=author,
+            author_fullname=f"t2_{author}",
+        )
+        for number, (author, body) in enumerate(
+            [
+                ("invented_writer", "It opened at dawn, &amp; the keeper &lt;left&gt;."),
+                ("Invented_Writer", plain),
+                ("ClockBot", f"&amp;#x200B;\n\n{plain}\n\n&#x200B;"),
+            ]
+        )
+    ]
+    product = made(input=str(write_lines(tmp_path / "raw.jsonl", rows)), columns=MAP)
+    assert product.counts["unescaped"] == 3
+    assert product.counts["cleaning"]["cut_quoted_prompt"] == 3
+    assert [row["text"].strip("\u200b\n") for row in product.rows] == [plain] * 3
+    assert {row["n_words"] for row in product.rows} == {7}
+    first, second, bot = product.rows
+    assert first["author"] == second["author"] != bot["author"] == "bot"
+    assert len(first["author"]) == len(first["author_fullname"]) == 16
+    for file in tmp_path.glob("out0/*"):
+        assert b"nvented" not in file.read_bytes()

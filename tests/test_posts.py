@@ -2,6 +2,7 @@
 
 import stat
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 from litbench.errors import ConfigError, DataError
 from litbench.sources import posts
 from litbench.sources.posts import (
+    hash_accounts,
     hash_author,
     is_bot,
+    is_reddit_shaped,
     load_salt,
     prompt_tag,
     story_row,
+    unescape,
 )
 
 SALT = "a salt of enough characters"
@@ -99,7 +103,7 @@ def test_error_of_a_field_hides_its_value():
 def test_only_archives_are_unescaped_and_only_once(row_of):
     written = "a &amp;lt; b &gt; c &amp;nbsp;"
     assert row_of(body=written)["text"] == written
-    assert row_of(body=written, escaped=True)["text"] == "a &lt; b > c &nbsp;"
+    assert row_of(body=written, escaped=True)["text"] == "a &lt; b > c \xa0"
 
 
 def test_a_score_read_too_soon_is_no_score(row_of):
@@ -129,3 +133,67 @@ def test_a_score_read_too_soon_is_no_score(row_of):
 def test_a_broken_field_is_named(row_of, field, value):
     with pytest.raises(DataError, match=field):
         row_of(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("[WP] A &amp; B", "[WP] A & B"),
+        ("&gt; quoted", "> quoted"),
+        ("&lt;3", "<3"),
+        ("&amp;lt;", "&lt;"),
+        ("&amp;amp;", "&amp;"),
+        ("&amp;#x200B;", "\u200b"),
+        ("&#x200B;", "\u200b"),
+        ("&amp;amp;#x200B;", "\u200b"),
+        ("a &amp;nbsp; b", "a \xa0 b"),
+        ("AT&T &copy; &eacute;", "AT&T &copy; &eacute;"),
+        ("<b> & > plain", "<b> & > plain"),
+    ],
+)
+def test_reddits_escapes_are_undone_once(written, text):
+    assert unescape(written) == text
+
+
+@pytest.mark.parametrize(
+    ("origins", "is_shaped"),
+    [
+        ({"text": "body", "prompt": "title"}, True),
+        ({"text": "selftext", "x": "subreddit"}, True),
+        ({"text": "body", "prompt_id": "md5(link_id)"}, True),
+        ({"text": "comment.body", "created_utc": "comment.created_utc"}, True),
+        ({"text": "trim(body)", "link_flair_text": "link_flair_text"}, True),
+        ({"text": "body", "prompt": "heading", "score": "hearts"}, False),
+        ({"text": "text", "prompt": "title", "subreddit": "subreddit"}, False),
+        ({"prompt": "title"}, False),
+        ({"text": "somebody", "prompt": "title"}, False),
+    ],
+)
+def test_reddits_columns_are_recognised(origins, is_shaped):
+    assert is_reddit_shaped(origins) == is_shaped
+
+
+def test_account_names_are_hashed_once(monkeypatch):
+    monkeypatch.setenv(posts.SALT_VARIABLE, SALT)
+    names = ["author", "chosen_author", "author_fullname", "User Name", "userId", "chosenAuthor"]
+    names += ["link_author", "username", "AUTHOR_NAME"]
+    others = {"author_flair_text": "poet", "title": "Ann", "authority": "Ann", "score": 1}
+    rows = [
+        {**dict.fromkeys(names, name), **others}
+        for name in ("Ann", "ANN", "[deleted]", None, "StoryBot", "Bob")
+    ]
+    hashed = hash_accounts(pa.Table.from_pylist(rows))
+    ann, bob = hash_author("Ann", SALT), hash_author("Bob", SALT)
+    for name in names:
+        assert hashed[name].to_pylist() == [ann, ann, None, None, "bot", bob]
+    assert {name: hashed[name][0].as_py() for name in others} == others
+    assert hash_accounts(hashed).equals(hashed)
+    numbers = hash_accounts(pa.table({"user_id": [7, None]}))["user_id"].to_pylist()
+    assert numbers == [hash_author("7", SALT), None]
+
+
+def test_no_salt_is_created_without_names(monkeypatch, tmp_path):
+    monkeypatch.delenv(posts.SALT_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    hash_accounts(pa.table({"author": ["0123456789abcdef", None], "text": ["a", "b"]}))
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows, StreamingTable
 from litbench.progress import ProgressBar
 from litbench.records import STORIES
+from litbench.sources.posts import hash_accounts, is_reddit_shaped, unescape
 from litbench.sources.sample import read_sample, sample_path
 from litbench.store import Artifact, only_writer
 from litbench.tables import write_sorted_batches
@@ -33,6 +34,8 @@ from litbench.text import count_words
 _PIECE_ROWS = 1_000
 # Longer stories are not tokenised; their number of words is used as their number of tokens.
 _MOST_WORDS_TOKENIZED = 20_000
+# Key of the number of stories with Reddit's escapes.
+_UNESCAPED = "unescape"
 
 
 @dataclass
@@ -80,9 +83,17 @@ def _find_inputs(pattern: str) -> list[str]:
 
 
 def _prepare(
-    chunks: Iterable[pa.Table], config: StoryMaking, cut: Counter[str], examples: Examples
+    chunks: Iterable[pa.Table],
+    config: StoryMaking,
+    names: Sequence[str],
+    cut: Counter[str],
+    examples: Examples,
 ) -> Iterator[pa.Table]:
-    """Clean the texts and count words and tokens; adds the changed texts per step to `cut`."""
+    """Clean the texts and count words and tokens; adds the changed texts per step to `cut`.
+
+    Texts of Reddit's JSON are unescaped first.
+    """
+    is_escaped = is_reddit_shaped({**{name: name for name in names}, **config.columns})
     tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
     pieces = (
         chunk.slice(start, _PIECE_ROWS)
@@ -90,7 +101,8 @@ def _prepare(
         for start in range(0, chunk.num_rows, _PIECE_ROWS)
     )
     for piece in pieces:
-        table, changed = clean_table(piece, config.cleaning, {"text": "story_id"}, examples)
+        table = _unescaped(piece, cut) if is_escaped else piece
+        table, changed = clean_table(table, config.cleaning, {"text": "story_id"}, examples)
         cut.update(changed)
         n_words = table["n_words"].to_numpy().copy()
         edited = np.flatnonzero(pc.not_equal(table["text"], piece["text"]).to_numpy())
@@ -102,6 +114,17 @@ def _prepare(
         for name, values in counts.items():
             table = table.set_column(table.column_names.index(name), name, pa.array(values))
         yield table
+
+
+def _unescaped(table: pa.Table, changed: Counter[str]) -> pa.Table:
+    """Undo Reddit's escapes in prompts and stories; adds the changed stories to `changed`."""
+    for name in ("prompt", "text"):
+        index = table.column_names.index(name)
+        before = table[name]
+        after = pa.array(map(unescape, before.to_pylist()), before.type)
+        table = table.set_column(index, name, after)
+    changed[_UNESCAPED] += pc.sum(pc.not_equal(before.combine_chunks(), after)).as_py()
+    return table
 
 
 def make_stories(config: StoryMaking, program: str) -> None:
@@ -153,11 +176,14 @@ def _make_stories(config: StoryMaking, program: str, files: Sequence[str]) -> No
                 where=config.where,
                 encoding=config.encoding,
             )
-            chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
+            chunks, total = map(hash_accounts, rows.chunks()), rows.num_rows
+            schema = hash_accounts(rows.schema.empty_table()).schema
         bar = ProgressBar(total=total, desc="stories", unit=" stories", leave=False)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for table in _prepare(chunks, config, cut, examples):
+            # Declared columns may be missing in the input.
+            names = set(schema.names) - {column.name for column in STORIES.columns}
+            for table in _prepare(chunks, config, sorted(names), cut, examples):
                 yield from table.cast(schema).to_batches()
                 bar.update(table.num_rows)
 
@@ -166,6 +192,7 @@ def _make_stories(config: StoryMaking, program: str, files: Sequence[str]) -> No
             artifact.write(
                 "stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path)
             )
+    unescaped = cut.pop(_UNESCAPED, 0)
     artifact.write("rejected.jsonl", rejected_rows.write)
     artifact.write("examples.jsonl", examples.write)
     written = pq.read_table(config.out / "stories.parquet", columns=["prompt_id"])
@@ -174,11 +201,14 @@ def _make_stories(config: StoryMaking, program: str, files: Sequence[str]) -> No
         "prompts": pc.count_distinct(written["prompt_id"]).as_py(),
         "not_selected": rejected_rows.not_selected,
         "rejected_rows": rejected_rows.counts(),
+        "unescaped": unescaped,
         "cleaning": dict(cut),
     }
     artifact.finish()
     print(f"{config.out / 'stories.parquet'}: {total:,} stories")
     print(rejected_rows.summary(), end="")
+    if unescaped:
+        print(f"  Reddit's escapes such as &gt; undone: {unescaped:,} texts")
     for step, count in cut.items():
         if count:
             print(f"  {step}: {count:,} texts (see examples.jsonl)")

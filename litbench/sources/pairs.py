@@ -35,10 +35,11 @@ from litbench.records import (
 )
 from litbench.sources.columns import GUESS, find_columns, first_rows
 from litbench.sources.messages import Message, read_messages
+from litbench.sources.posts import hash_accounts
 from litbench.sources.verdict_lines import has_verdict_line, split_verdict
 from litbench.store import Artifact
 from litbench.tables import read_table, write_table
-from litbench.text import count_words, digest
+from litbench.text import NO_TEXT, are_empty, count_words, digest
 
 SIDES = ("chosen", "rejected")
 # First values of a column that tell whether it has conversations.
@@ -303,6 +304,8 @@ def is_pairs_table(source: str | Path) -> bool:
 
 
 def _with_two_texts(texts: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.Table:
+    for side in SIDES:
+        texts = rejected_rows.reject(texts, are_empty(texts[side]), file, side, NO_TEXT)
     same = pc.equal(texts["chosen"], texts["rejected"])
     return rejected_rows.reject(texts, same, file, "rejected", "the same text on both sides")
 
@@ -315,7 +318,7 @@ def _completed(pairs: pa.Table, label_source: str, split: str) -> pa.Table:
     source = columns.get("label_source", pa.nulls(pairs.num_rows, pa.large_string()))
     columns["label_source"] = pc.fill_null(source, label_source)
     columns["split"] = pc.fill_null(pairs["split"], split)
-    return as_pairs(columns)
+    return hash_accounts(as_pairs(columns))
 
 
 def as_pairs(columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:

@@ -7,10 +7,13 @@ anything is stored, so stories by the same author can be linked without revealin
 
 import contextlib
 import hashlib
+import html
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,8 @@ import pyarrow as pa
 
 from litbench.curation.moderation import BOT_NAMES
 from litbench.errors import ConfigError, DataError
-from litbench.records import STORIES
-from litbench.text import valid_unicode
+from litbench.records import STORIES, is_account
+from litbench.text import INVISIBLE_REFERENCE, valid_unicode
 
 # Tags of prompts on r/WritingPrompts: writing, simple, established universe, constrained, theme,
 # image, media, reality, prompt me. Not [PI] and [CC], where the post is the story, nor [OT] and
@@ -43,7 +46,18 @@ STORY_ROWS = pa.schema(
 
 _TAG = re.compile(r"^[\s*_#>]*\[\s*([A-Za-z]{2,12})\s*\]")
 _BOT_NAME = re.compile(BOT_NAMES)
+_REFERENCE = re.compile(INVISIBLE_REFERENCE)
 _NOBODY = ("[deleted]", "[removed]", "")
+# What `hash_author` returns, which is not hashed again.
+_HASH = re.compile(r"[0-9a-f]{16}")
+# Stands for the name of a bot in tables that have no column `is_bot`.
+_BOT = "bot"
+
+_REDDIT_TEXT = re.compile(r"\b(?:body|selftext)\b")
+_REDDIT_FIELD = re.compile(
+    r"\b(?:title|ups|created_utc|subreddit\w*|link_\w+|parent_id|author_fullname|score_hidden|over_18"
+    r"|permalink|num_comments|retrieved_\w+)\b"
+)
 
 
 def prompt_tag(title: str) -> str | None:
@@ -68,10 +82,14 @@ def load_salt() -> str:
     try:
         if salt is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+            if not path.exists():
+                # Two first programs must not read a half-written salt.
+                handle, written = tempfile.mkstemp(dir=path.parent)
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
                     file.write(secrets.token_hex(16))
+                with contextlib.suppress(FileExistsError):
+                    os.link(written, path)
+                Path(written).unlink()
             salt = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
@@ -155,8 +173,8 @@ def story_row(
     return {
         "story_id": fullname("t1", text_of(comment, "id")),
         "prompt_id": fullname("t3", text_of(post, "id")),
-        "prompt": _unescape(prompt) if escaped else prompt,
-        "text": _unescape(text) if escaped else text,
+        "prompt": unescape(prompt) if escaped else prompt,
+        "text": unescape(text) if escaped else text,
         "source": source,
         "score": score,
         "score_utc": score_utc,
@@ -170,9 +188,42 @@ def story_row(
     }
 
 
-def _unescape(text: str) -> str:
-    # Reddit escapes only these three; "&amp;nbsp;" was typed as "&nbsp;".
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+def is_reddit_shaped(origins: Mapping[str, str]) -> bool:
+    """Return whether stories come from Reddit's JSON, whose texts are escaped.
+
+    Args:
+        origins: the column or SQL expression of each column of a stories table.
+    """
+    others = " ".join(origin for name, origin in origins.items() if name != "text")
+    return bool(_REDDIT_TEXT.search(origins.get("text", "")) and _REDDIT_FIELD.search(others))
+
+
+def unescape(text: str) -> str:
+    """Undo Reddit's escapes once, then decode references to invisible characters."""
+    # Reddit escapes only these three. Its editor writes an empty line as "&#x200B;".
+    plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return _REFERENCE.sub(lambda match: html.unescape(html.unescape(match[0])), plain)
+
+
+def hash_accounts(table: pa.Table) -> pa.Table:
+    """Hash the names of accounts in all columns that hold them; see `is_account`.
+
+    Hashes stay as they are. The names of bots become "bot". The salt is loaded, and if need be
+    created, when the first name is hashed.
+    """
+
+    @cache
+    def hashed(name: str) -> str | None:
+        if _HASH.fullmatch(name):
+            return name
+        return _BOT if is_bot(name) else hash_author(name, load_salt())
+
+    for index, column in enumerate(table.column_names):
+        if is_account(column):
+            values = table[column].to_pylist()
+            names = [None if value is None else hashed(str(value)) for value in values]
+            table = table.set_column(index, column, pa.array(names, pa.large_string()))
+    return table
 
 
 def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
