@@ -37,6 +37,7 @@ from litbench.evaluation.report import render_report
 from litbench.judges.client import TrafficKeys
 from litbench.judges.store import Sampling
 from litbench.models import model_entry, trained_columns
+from litbench.raters import check_stories
 from litbench.scoring import (
     ScoringJob,
     finite_rewards,
@@ -278,8 +279,9 @@ def score_story(spec: RaterSpec, prompt: str, story: str) -> None:
     """Print the reward and the percentile of one story."""
     if story == "-":
         story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
-    if not prompt.strip() or not story.strip():
-        raise ConfigError("--prompt or --story is empty: give both")
+    if not prompt.strip():
+        raise ConfigError("--prompt is empty: give the prompt's text")
+    check_stories([story])
     rater = load_scorer(spec)
     rewards = finite_rewards(rater, [prompt], [story])
     percentiles = rater.percentiles(rewards)

@@ -21,7 +21,7 @@ from litbench.metrics.agreement import has_texts
 from litbench.progress import ProgressBar
 from litbench.records import VERDICTS, empty_columns, prompt_keys
 from litbench.show import show, write_dollars
-from litbench.text import digest, prompt_key
+from litbench.text import NO_TEXT, are_empty, digest, prompt_key, valid_unicode
 
 _SIDES = ("chosen", "rejected")
 # The explanation of an error where a limit did not allow the question.
@@ -204,7 +204,10 @@ class ScoreRater(Rater):
     reward_quantiles: list[float] | None = None
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Return rewards, float64, shape (n,)."""
+        """Return rewards, float64, shape (n,).
+
+        Implementations call `check_stories` first: an empty story is a DataError.
+        """
         raise NotImplementedError
 
     def percentiles(self, rewards: Sequence[float] | np.ndarray) -> np.ndarray | None:
@@ -249,6 +252,15 @@ class ScoreRater(Rater):
                 [Judgement(prefers, p_first if self.gives_probability else None, first, second)]
             )
         return judged
+
+
+def check_stories(stories: Sequence[str]) -> None:
+    """Raise a DataError that names the first story without visible text; raters call it first."""
+    empty = are_empty(pa.array(map(valid_unicode, stories), pa.large_string())).to_pylist()
+    if any(empty):
+        raise DataError(
+            f"story {empty.index(True) + 1} of {len(empty)}: {NO_TEXT}: leave out empty stories"
+        )
 
 
 def quantiles_of(rewards: np.ndarray) -> list[float]:

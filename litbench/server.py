@@ -41,8 +41,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from litbench import __version__
-from litbench.errors import ConfigError
-from litbench.raters import ScoreRater
+from litbench.errors import ConfigError, DataError
+from litbench.raters import ScoreRater, check_stories
 
 logger = logging.getLogger("litbench.server")
 
@@ -145,6 +145,10 @@ class Batcher:
                     422, "a text has a lone surrogate: send valid Unicode"
                 ) from error
             queued.append(_Story(prompt, text, tokens, loop.create_future()))
+        try:
+            check_stories(stories)
+        except DataError as error:
+            raise HTTPException(422, str(error)) from error
         self._queue.append(queued)
         rewards = [story.reward for story in queued]
         if self._running is None or self._running.done():

@@ -25,6 +25,9 @@ _INSIDE = (
 )
 _WORD = rf"{_STARTS}(?:['’\-\x{{2010}}\x{{2011}}]?{_STARTS}|{_INSIDE})*"
 
+# Letters of Hangul that are invisible.
+_FILLERS = r"[\x{115f}\x{1160}\x{3164}\x{ffa0}]"
+
 # Markdown's references to invisible characters, as Reddit's editor writes them: `&#x200B;`, also
 # with an escaped "&"..
 INVISIBLE_REFERENCE = (
@@ -64,6 +67,8 @@ def count_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     in_ascii = np.zeros(len(texts), np.int64)
     in_ascii[is_ascii.to_numpy(zero_copy_only=False)] = _count_ascii(texts.filter(is_ascii))
     texts = pc.if_else(is_ascii, pa.scalar("", texts.type), texts)
+    if pc.any(pc.match_substring_regex(texts, _FILLERS)).as_py():
+        texts = pc.replace_substring_regex(texts, _FILLERS, "")
     unspaced = pc.count_substring_regex(texts, pattern=UNSPACED)
     if pc.any(pc.greater(unspaced, 0)).as_py():
         texts = pc.replace_substring_regex(texts, pattern=UNSPACED, replacement=" ")

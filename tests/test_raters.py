@@ -302,3 +302,11 @@ def test_notes_rater_prefers_notes_to_readers(pair_table, rename_sides):
     rater = RaterSpec("notes", "notes").load()
     np.testing.assert_array_equal(_scores(rater, pairs).credit, [1, 0, 0.5])
     np.testing.assert_array_equal(_scores(rater, rename_sides(pairs)).credit, [0, 1, 0.5])
+
+
+@pytest.mark.parametrize("kind", ["longer", "notes"])
+@pytest.mark.parametrize("story", ["", " \n", "\u200b", "&#x200B;", "\u3164"])
+def test_an_empty_story_gets_no_reward(kind, story):
+    rater = RaterSpec(kind, kind).load()
+    with pytest.raises(DataError, match=r"story 2 of 3: no text"):
+        rater.score(["p"] * 3, ["a", story, "\ud800"])

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from litbench.errors import DataError
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.records import OUTCOMES
-from litbench.text import count_words
+from litbench.text import are_empty, count_words
 
 _JUDGED = ("chosen", "rejected", "tie")
 _VERDICTS = """
@@ -229,8 +229,8 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
 
     Texts are empty where a source publishes only its ratings.
     """
-    texts = [pc.not_equal(pairs[side], "") for side in ("chosen", "rejected")]
-    known: np.ndarray = pc.and_(*texts).to_numpy()
+    empty = [are_empty(pairs[side]) for side in ("chosen", "rejected")]
+    known: np.ndarray = pc.invert(pc.or_(*empty)).to_numpy()
     return known
 
 

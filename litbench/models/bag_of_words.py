@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from litbench.errors import DataError
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
-from litbench.raters import blind, training_prompts_of
+from litbench.raters import blind, check_stories, training_prompts_of
 from litbench.records import PAIRS, connected_prompts, pair_weights
 from litbench.tables import read_table
 
@@ -90,6 +90,7 @@ class BagOfWords(LinearRater):
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
+        check_stories(stories)
         rewards: np.ndarray = self.vectors(prompts, stories) @ self.coefficients
         return rewards
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.curation.reader_notes import cut_reader_notes
-from litbench.raters import BlindPair, Judgement, Rater, ScoreRater
+from litbench.raters import BlindPair, Judgement, Rater, ScoreRater, check_stories
 from litbench.text import count_words, digest
 
 # Shard size, so that memory does not grow with the number of pairs.
@@ -25,6 +25,7 @@ class LengthRater(ScoreRater):
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Return signed word counts."""
+        check_stories(stories)
         del prompts
         words = count_words(pa.array(stories, pa.large_string()))
         rewards: np.ndarray = self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -41,6 +42,7 @@ class NotesRater(ScoreRater):
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Return 1 for stories with notes that `litbench.curation` would cut, else 0."""
+        check_stories(stories)
         del prompts
         rewards = np.zeros(len(stories))
         rewards[list(cut_reader_notes(pa.array(stories, pa.large_string())))] = 1

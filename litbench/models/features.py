@@ -20,7 +20,7 @@ import pyarrow as pa
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.models.record import FeaturesRecord, read_record
-from litbench.raters import blind, quantiles_of, training_prompts_of
+from litbench.raters import blind, check_stories, quantiles_of, training_prompts_of
 from litbench.records import connected_prompts, pair_weights
 from litbench.store import versions, write_sealed
 from litbench.text import count_words, digest
@@ -208,6 +208,7 @@ class FeatureModel(LinearRater):
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
+        check_stories(stories)
         terms = self.vectors(prompts, stories) * self.coefficients
         # The order of numpy's summation depends on memory layout and batch size; fsum rounds once,
         # so a story's reward does not depend on the batch.

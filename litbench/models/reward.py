@@ -28,7 +28,7 @@ from litbench.models.backbone import (
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of, shows_prompt
 from litbench.progress import ProgressBar
-from litbench.raters import ScoreRater
+from litbench.raters import ScoreRater, check_stories
 
 _DEFAULT_MAX_LENGTH = 2_048
 
@@ -111,6 +111,7 @@ class RewardModel(FolderRater, ScoreRater):
         """
         import torch  # noqa: PLC0415
 
+        check_stories(stories)
         encoded = encode_stories(self.tokenizer, prompts, stories, self.form)
         self.stories_cut += sum(encoded.cut)
         packed = is_packed(self.model)
