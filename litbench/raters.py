@@ -67,7 +67,8 @@ class Estimate:
     """Estimated cost of judging some pairs: `calls` to send, and `known` stored answers.
 
     Costs are in dollars, None if the price is unknown. `cost_usd` and `output_tokens` assume
-    answers of typical length, `most_cost_usd` answers of the maximum length.
+    answers of typical length, `most_cost_usd` answers of the maximum length. `basis` says what
+    `seconds` rests on.
     """
 
     rater: str
@@ -79,6 +80,7 @@ class Estimate:
     cost_usd: float | None
     most_cost_usd: float | None
     seconds: float
+    basis: str = ""
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> str:
@@ -93,7 +95,10 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
         )
         for row in estimates
     ]
-    return show([heading, *rows])
+    bases = [
+        f"minutes of {row.rater}: {row.basis}\n" for row in estimates if row.calls and row.basis
+    ]
+    return "".join(bases) + show([heading, *rows])
 
 
 class Rater:

@@ -234,7 +234,7 @@ def test_dry_run_tells_what_is_left(tmp_path):
         assert writer.output_tokens == 12 * 15
         assert writer.cost_usd == pytest.approx((writer.input_tokens + 180) / 1e3)
         assert writer.most_cost_usd == pytest.approx((writer.input_tokens + 12 * 50) / 1e3)
-        assert writer.seconds == pytest.approx(12 * (1 + 15 / 60) / 4)
+        assert writer.seconds == pytest.approx(12 * (1 + 15 / 60) / 2), "two at a local address"
         assert server.requests == 0
         assert not list(tmp_path.iterdir())
         run_in(tmp_path, sessions(2), models_of())

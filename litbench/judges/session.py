@@ -23,11 +23,14 @@ import contextlib
 import os
 import re
 import secrets
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 from litbench.errors import ConfigError, LitBenchError
@@ -38,6 +41,7 @@ from litbench.judges.client import (
     check_limit,
     check_model,
     estimate_tokens,
+    first_connections,
 )
 from litbench.judges.prices import Price, price_of
 from litbench.judges.store import (
@@ -74,6 +78,8 @@ _MARK = "SESSION_NAME"
 # For estimates: time to the first token, and generation speed.
 _SECONDS_TO_START = 1.0
 _TOKENS_PER_SECOND = 60.0
+# From so many answers on, their mean time replaces the assumed one.
+_ENOUGH_ANSWERS = 10
 
 
 class UnfinishedError(LitBenchError):
@@ -442,6 +448,30 @@ async def _send(client: Client, request: Request) -> Answer:
     return found
 
 
+class _Pace:
+    """Prints once, after ten new answers, how long the rest will take."""
+
+    def __init__(self, about: str) -> None:
+        self._about = about
+        self._first: tuple[float, int] | None = None
+        self._is_told = False
+
+    def add(self, n_calls: int, n_left: int) -> None:
+        """Note that this many calls have ended, and this many answers are missing."""
+        if self._is_told or not n_calls:
+            return
+        self._first = self._first or (time.monotonic(), n_calls)
+        moment, first = self._first
+        if n_calls - first >= _ENOUGH_ANSWERS and n_left:
+            self._is_told = True
+            seconds = (time.monotonic() - moment) / (n_calls - first)
+            ProgressBar.write(
+                f"{self._about}: measured: {seconds:.1f} s an answer, about "
+                f"{n_left * seconds / 60:.1f} minutes for {n_left:,} more answers",
+                file=sys.stderr,
+            )
+
+
 def run_sessions(
     sessions: Iterable[Session],
     total: int,
@@ -474,6 +504,7 @@ def run_sessions(
     queue = iter(enumerate(sessions))
     ended: dict[int, Session] = {}
     expected = 0
+    pace = _Pace(about)
 
     def is_stored(writer: str, role: str, messages: Question, number: int) -> bool:
         client = clients.get(("writer", writer) if role == WRITER else ("role", role))
@@ -494,6 +525,11 @@ def run_sessions(
             ended[index] = session
             # Clients of the same model share its dollars.
             dollars = {client.name: client.budget.dollars for client in clients.values()}
+            if unit == "answer":
+                n_calls = sum(
+                    client.budget.calls - client.budget.under_way for client in clients.values()
+                )
+                pace.add(n_calls, total - bar.n - 1)
             bar.set_postfix({"$": f"{sum(dollars.values()):.2f}"}, refresh=False)
             bar.update()
             while expected in ended:
@@ -628,12 +664,16 @@ def estimate(
     calls: dict[int, dict[str, tuple[int, int] | None]] = defaultdict(dict)
     # Likewise the tokens that each repair of a new answer reads besides this answer.
     repairs: dict[int, list[int]] = defaultdict(list)
+    # Seconds of the stored answers.
+    measured: dict[int, list[float]] = defaultdict(list)
 
     async def answer(client: Client, request: Request) -> Answer:
         known = calls[id(client.budget)]
         key = _key(client, request.messages, request.number)
         if (stored := store.get(key)) is not None:
             known[key] = None
+            if stored.seconds is not None:
+                measured[id(client.budget)].append(stored.seconds)
             return stored
         read, written = map(estimate_tokens, (text_of(request.messages), mock.example(request)))
         known[key] = read, written
@@ -669,8 +709,11 @@ def estimate(
                 ),
             )
         ]
-        at_once = max(min(client.budget.traffic.connections, total), 1)
-        seconds = (len(new) * _SECONDS_TO_START + written / _TOKENS_PER_SECOND) / at_once
+        at_once = max(min(first_connections(client.name, client.budget.traffic), total), 1)
+        per_call = _SECONDS_TO_START + written / _TOKENS_PER_SECOND / max(len(new), 1)
+        source, times = "assumed", measured[id(client.budget)]
+        if len(times) >= _ENOUGH_ANSWERS:
+            per_call, source = fmean(times), f"measured on {len(times):,} stored answers"
         found.append(
             Estimate(
                 rater=name,
@@ -681,7 +724,8 @@ def estimate(
                 output_tokens=written,
                 cost_usd=costs[0],
                 most_cost_usd=None if most is None else costs[1],
-                seconds=seconds,
+                seconds=len(new) * per_call / at_once,
+                basis=f"{len(new):,} calls x {per_call:.1f} s ({source}) / {at_once} connections",
             )
         )
     return found

@@ -27,6 +27,7 @@ from pydantic import Field, PositiveInt
 from litbench.config import Input, Positional, Runtime, as_plain, build, describe, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.ingest import RejectedRows
+from litbench.judges.client import Traffic
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
 from litbench.judges.session import (
@@ -90,6 +91,7 @@ class Run:
         samples: how often each writer writes each item.
         judge_samples: how often each judge rates each text, at most 30; ratings and grades are
             means, and the spread of the headline is a quantity of its own.
+        traffic: connections, time-outs, retries and limits of every model without its own.
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers; `out`/answers when null.
         dry_run: only estimate calls, tokens, dollars and minutes.
@@ -104,6 +106,7 @@ class Run:
     items: list[str | int] | None = None
     samples: PositiveInt = 1
     judge_samples: Annotated[int, Field(ge=1, le=MOST_JUDGE_SAMPLES)] = 1
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
     prices: Annotated[Path | None, Input] = None
     answers: Annotated[Path | None, Runtime] = None
     dry_run: Annotated[bool, Runtime] = False
@@ -503,8 +506,12 @@ def models_of(config: Run, protocol: Protocol) -> Models:
     if unknown := set(config.roles) - set(protocol.roles):
         name = min(unknown)
         raise ConfigError(f"roles.{name}: no such role: {nearest(name, list(protocol.roles))}")
-    writers = _roles("writers", config.writers, dict.fromkeys(config.writers, protocol.writer))
-    judges = _roles("judges", config.judges, dict.fromkeys(config.judges, protocol.judge))
+    writers = _roles(
+        "writers", config.writers, dict.fromkeys(config.writers, protocol.writer), config.traffic
+    )
+    judges = _roles(
+        "judges", config.judges, dict.fromkeys(config.judges, protocol.judge), config.traffic
+    )
     for name, role in writers.items():
         same = role.sampling.temperature == 0 or role.sampling.seed is not None
         if config.samples > 1 and same and not role.is_recorded:
@@ -520,18 +527,24 @@ def models_of(config: Run, protocol: Protocol) -> Models:
             raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")
         elif judges:
             entries[name] = next(iter(judges.values())).model
-    others = _roles("roles", entries, {name: one.sampling for name, one in protocol.roles.items()})
+    others = _roles(
+        "roles",
+        entries,
+        {name: one.sampling for name, one in protocol.roles.items()},
+        config.traffic,
+    )
     return Models(writers, {**others, **judges}, load_prices(config.prices))
 
 
 def _roles(
-    kind: str, entries: Mapping[str, Any], defaults: Mapping[str, Sampling]
+    kind: str, entries: Mapping[str, Any], defaults: Mapping[str, Sampling], traffic: Traffic
 ) -> dict[str, Role]:
     """The roles of entries, which are a model or a role's keys; with default sampling by name."""
     roles = {}
     for name, entry in entries.items():
         given: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
         given["sampling"] = {**as_plain(defaults[name]), **given.get("sampling", {})}
+        given["traffic"] = {**as_plain(traffic), **given.get("traffic", {})}
         roles[name] = build(Role, given, f"{kind}.{name}")
     return roles
 
