@@ -250,7 +250,7 @@ def test_caps_stop_one_model_and_raising_them_continues(run, tmp_path):
         assert server.requests == 14 + 4
         out = tmp_path / "out"
         rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
-        assert {row["reason"] for row in rejected} == {"max_calls of 4 is reached"}
+        assert all("max_calls of 4 is reached" in row["reason"] for row in rejected)
         assert len(rows_of(out, "turns")) == 18, "turns of unfinished dialogues are kept"
         limited()
         assert server.requests == 14 + 6
@@ -484,14 +484,16 @@ def test_folder_of_another_program(run, tmp_path):
 
 def test_texts_and_items_with_numbers(run, tmp_path):
     write_texts(tmp_path / "texts")
+    names = ("Pacing", "Weak Dialogue", "Forced Poetry or Metaphor")
     with fake() as server:
+        server.answers["judge"] = lambda _: "\n".join(f"{name}: 12" for name in names)
         said = run("--texts", "texts", "--items", "[7]", "--options.chapters", 1)
-        assert "1 of 1 dialogues finished, 4 of 6 ratings read" in said
-        assert server.requests == 6 + 2 * 3
+        assert "1 of 1 dialogues finished, 6 of 6 ratings read" in said
+        assert server.requests == 6 + 2
     reasons = manifest(tmp_path / "out")["counts"]["not_comparable"]
     assert any("not the published texts" in reason for reason in reasons)
     flags = [row["flags"] for row in rows_of(tmp_path / "out", "grades")]
-    assert flags == ["1 of 3 ratings missing"] * 2 + ["2 of 6 ratings missing"]
+    assert not any(flags)
 
 
 ERRORS = {
