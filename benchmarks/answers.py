@@ -17,8 +17,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from litbench.templates.parser import make_code, read_answer, without_reasoning
-from litbench.templates.rubric import Criterion, Rubric
+from litbench.raters.templates.parser import make_code, read_answer, without_reasoning
+from litbench.raters.templates.rubric import Criterion, Rubric
 
 CODE = make_code("a seed of this program", "a question")
 NAMES = ("Pace", "Voice", "Ending", "Imagery")

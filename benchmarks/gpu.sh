@@ -25,7 +25,7 @@ small() { if [ -n "$TINY" ]; then echo "$@"; fi; }
 keep() { tee "$OUT/$1.txt"; }
 
 kernels() {
-    $PYTHON -m pytest -q tests/test_attention.py | keep kernels
+    $PYTHON -m pytest -q tests/models/test_attention.py | keep kernels
 }
 train_1b() {
     $PYTHON benchmarks/training.py --model llama-1b --repeats 3 \

@@ -36,6 +36,7 @@ from scipy import sparse, stats
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from litbench.data.text import digest
 from litbench.evaluation.folds import balance_lengths
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import (
@@ -45,9 +46,8 @@ from litbench.metrics.intervals import (
     jackknife_interval,
     training_of_difference,
 )
-from litbench.metrics.writers import PairCredits, pair_credits
 from litbench.models.linear_preference import leave_out_each, logistic
-from litbench.text import digest
+from litbench.writers.metrics import PairCredits, pair_credits
 
 # Prompts, pairs, and the standard deviation of the log weights of prompts. Each prompt has 1 to 40
 # pairs.

@@ -33,9 +33,9 @@ from typing import Any
 
 from figures import WORDS, Figure, in_turn, quotients, report
 
+from litbench.judges.answers import AnswerStore
 from litbench.judges.client import Traffic
 from litbench.judges.session import Models, Role, Session, ask, run_sessions
-from litbench.judges.store import AnswerStore
 
 MODEL = "openai-api/loopback/judge"
 DIALOGUES, TURNS, RATINGS, LATENCY = 36, 13, 9, 0.5
@@ -226,8 +226,8 @@ def measure_dialogues(repeats: int) -> Figure:
 
 _RUN = """
 import json, resource, sys
-from litbench.config import build
-from litbench.protocols.run import Run, run
+from litbench.runs.config import build
+from litbench.writers.run import Run, run
 run(build(Run, json.loads(sys.argv[1])))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -30,13 +30,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from figures import Figure, in_turn, quotients, report
 
-from litbench.config import run_program
-from litbench.curation import filters
-from litbench.curation.engine import open_engine
-from litbench.curation.moderation import BOT_NAMES
-from litbench.curation.pair_making import CuratedPairs
-from litbench.curation.rules import PairRules
-from litbench.records import STORIES
+from litbench.data.curation import filters
+from litbench.data.curation.engine import open_engine
+from litbench.data.curation.moderation import BOT_NAMES
+from litbench.data.curation.pair_making import CuratedPairs
+from litbench.data.curation.rules import PairRules
+from litbench.data.records import STORIES
+from litbench.runs.config import run_program
 
 _ROOT = Path(__file__).resolve().parent.parent
 _ROWS_PER_PART = 200_000

@@ -3,9 +3,10 @@
     python benchmarks/reading.py
 
 The file has stories of 60 to 900 random words; one row in fifty is broken: no JSON, no text, or a
-score that is no number. The figure is a ratio of CPU seconds. `litbench.ingest.read_foreign` names
-row, column and reason of every broken row. DuckDB (`ignore_errors`) drops lines that are no JSON
-and sets values of the wrong type to null, which the query filters. Both must keep the same rows.
+score that is no number. The figure is a ratio of CPU seconds. `litbench.data.ingest.read_foreign`
+names row, column and reason of every broken row. DuckDB (`ignore_errors`) drops lines that are no
+JSON and sets values of the wrong type to null, which the query filters. Both must keep the same
+rows.
 """
 
 import argparse
@@ -18,8 +19,8 @@ from pathlib import Path
 import duckdb
 from figures import WORDS, Figure, in_turn, quotients, report
 
-from litbench.ingest import CHUNK_ROWS, RejectedRows, read_foreign
-from litbench.records import STORIES
+from litbench.data.ingest import CHUNK_ROWS, RejectedRows, read_foreign
+from litbench.data.records import STORIES
 
 _QUERY = """
 SELECT * FROM read_json($path, format = 'newline_delimited', ignore_errors = true, columns = {

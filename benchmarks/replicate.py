@@ -20,22 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from litbench.config import run_program
+from litbench.audit.findings import audit_pairs
+from litbench.data.records import VERDICTS, connected_prompts
+from litbench.data.sources.evaluation_pairs import read_pairs
+from litbench.data.sources.pairs import read_any_pairs
+from litbench.data.sources.registry import find_dataset, import_dataset, read_registry
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import compare_annotators
+from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import Table
 from litbench.evaluation.results import Evaluation
-from litbench.experiments.audit_findings import audit_pairs
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import Interval, training_of_difference
 from litbench.models.features import FeatureOptions, fit_features
-from litbench.records import VERDICTS, connected_prompts
-from litbench.report.csv_table import write_csv
-from litbench.report.document import Table
-from litbench.sources.evaluation_pairs import read_pairs
-from litbench.sources.pairs import read_any_pairs
-from litbench.sources.registry import find_dataset, import_dataset, read_registry
-from litbench.store import write_atomically
+from litbench.runs.config import run_program
+from litbench.runs.outputs import write_atomically
 
 CLAIMS = Path(__file__).parent.parent / "docs/results/claims.csv"
 # Folders whose names are not those of the sets.

@@ -15,13 +15,13 @@ from typing import Annotated
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from litbench.config import Input, run_program
-from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
-from litbench.curation.near_duplicates import check_rensa
-from litbench.errors import ConfigError
-from litbench.records import PAIRS
-from litbench.store import Artifact, read_manifest
-from litbench.tables import read_table, write_table
+from litbench.data.curation.leakage import Kind, LeakageReport, by_split, leakage_report
+from litbench.data.curation.near_duplicates import check_rensa
+from litbench.data.records import PAIRS
+from litbench.data.tables import read_table, write_table
+from litbench.runs.config import Input, run_program
+from litbench.runs.errors import ConfigError
+from litbench.runs.outputs import Artifact, read_manifest
 
 
 @dataclass

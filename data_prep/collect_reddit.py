@@ -22,13 +22,18 @@ from typing import Annotated, Any, get_args
 
 import pyarrow as pa
 
-from litbench.config import Input, run_program
-from litbench.errors import ConfigError, DataError
-from litbench.ingest import RejectedRows
-from litbench.progress import ProgressBar
-from litbench.records import STORIES
-from litbench.sources.parts import fresh_parts
-from litbench.sources.posts import (
+from litbench.collect.parts import fresh_parts
+from litbench.collect.reddit import (
+    RedditClient,
+    RefusedError,
+    TimeFilter,
+    post_id,
+    search_query,
+    text_state,
+)
+from litbench.data.ingest import RejectedRows
+from litbench.data.records import STORIES
+from litbench.data.sources.posts import (
     PROMPT_TAGS,
     STORY_ROWS,
     fullname,
@@ -39,17 +44,12 @@ from litbench.sources.posts import (
     story_row,
     text_of,
 )
-from litbench.sources.reddit import (
-    RedditClient,
-    RefusedError,
-    TimeFilter,
-    post_id,
-    search_query,
-    text_state,
-)
-from litbench.store import Artifact
-from litbench.tables import write_sorted_batches
-from litbench.text import count_words, digest
+from litbench.data.tables import write_sorted_batches
+from litbench.data.text import count_words, digest
+from litbench.runs.config import Input, run_program
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact
+from litbench.runs.progress import ProgressBar
 
 ORDERS = ("top", "controversial", "new", "hot", "rising")
 

@@ -5,8 +5,8 @@
 
 Without `from`, the set's files are fetched from their origin into `out/files`; an interrupted
 download resumes, and files whose SHA-256 the entry has are checked. With it, a local copy is read.
-Without `name`, the sets are listed. Their entries are in litbench/datasets.yaml; a set of your own
-is an entry of the same form in a file named by `registry`.
+Without `name`, the sets are listed. Their entries are in litbench/data/sources/datasets.yaml; a set
+of your own is an entry of the same form in a file named by `registry`.
 
 Writes into `out`: `pairs`, the folder of import_pairs.py, import_ratings.py or make_pairs.py, and
 `stories` if the set is stories with scores.
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from litbench.config import Positional, run_program
-from litbench.sources.registry import find_dataset, import_dataset, list_sets, read_registry
+from litbench.data.sources.registry import find_dataset, import_dataset, list_sets, read_registry
+from litbench.runs.config import Positional, run_program
 
 
 @dataclass

@@ -25,16 +25,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from litbench.config import run_program
-from litbench.curation.funnel import Funnel
-from litbench.errors import ConfigError, DataError
-from litbench.ingest import RejectedRows
-from litbench.progress import ProgressBar
-from litbench.records import STORIES
-from litbench.sources.archive import POSTS, latest_posts, read_posts, read_records, read_stories
-from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
-from litbench.store import Artifact, Cache, write_json
-from litbench.tables import write_sorted_batches
+from litbench.collect.archive import POSTS, latest_posts, read_posts, read_records, read_stories
+from litbench.data.curation.funnel import Funnel
+from litbench.data.ingest import RejectedRows
+from litbench.data.records import STORIES
+from litbench.data.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
+from litbench.data.tables import write_sorted_batches
+from litbench.runs.config import run_program
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact, Cache, write_json
+from litbench.runs.progress import ProgressBar
 
 
 @dataclass

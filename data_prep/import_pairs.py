@@ -16,8 +16,8 @@ the rules of make_pairs.py are not applied. Writes into `out`: `pairs.parquet`, 
 and `manifest.json`.
 """
 
-from litbench.config import run_program
-from litbench.sources.pairs import PairImport, import_pairs
+from litbench.data.sources.pairs import PairImport, import_pairs
+from litbench.runs.config import run_program
 
 Config = PairImport
 

@@ -11,15 +11,15 @@ mean rating by the annotators. Writes into `out`:
   Pairs of equal means are in the split `tied`; which side is chosen has no meaning there;
 - `ratings.parquet`: one number per story and rater;
 - `grades.parquet`, if `writer` names the column of the stories' authors or systems: each rater's
-  grades by criterion, for eval/writers.py;
+  grades by criterion, for litbench writers compare;
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
 Texts that the source does not have are empty, with a length of 0. Raters that need the text cannot
 judge these pairs; recorded judges can. `where: text IS NOT NULL` leaves these stories out.
 """
 
-from litbench.config import run_program
-from litbench.sources.ratings import RatingImport, import_ratings
+from litbench.data.sources.ratings import RatingImport, import_ratings
+from litbench.runs.config import run_program
 
 Config = RatingImport
 

@@ -11,8 +11,8 @@ Writes into `out`: `pairs.parquet`, `pairs_before_symmetry.parquet` (without the
 depend only on the stories, the rules and the seed, not on row order or engine.
 """
 
-from litbench.config import run_program
-from litbench.curation.pair_making import PairMaking, make_pairs
+from litbench.data.curation.pair_making import PairMaking, make_pairs
+from litbench.runs.config import run_program
 
 Config = PairMaking
 

@@ -20,19 +20,19 @@ from typing import Annotated
 
 import pyarrow as pa
 
-from litbench.config import Input, Runtime, run_program
-from litbench.errors import ConfigError, DataError, ModelError
-from litbench.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.records import PAIRS
+from litbench.data.sources.verdict_lines import has_verdict_line, split_verdict
+from litbench.data.tables import write_table
+from litbench.judges.answers import Answer, Sampling, local_folder
 from litbench.judges.client import Traffic
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.prices import dollars_of
-from litbench.judges.store import Answer, Sampling, local_folder
-from litbench.raters import estimates_text
-from litbench.records import PAIRS
-from litbench.sources.verdict_lines import has_verdict_line, split_verdict
-from litbench.store import Artifact
-from litbench.tables import write_table
-from litbench.templates import assign_positions
+from litbench.raters.interface import estimates_text
+from litbench.raters.templates import assign_positions
+from litbench.runs.config import Input, Runtime, run_program
+from litbench.runs.errors import ConfigError, DataError, ModelError
+from litbench.runs.outputs import Artifact
 
 COLUMNS = ("rationale", "rationale_first")
 

@@ -11,8 +11,8 @@ Writes into `out`: `stories.parquet`, `rejected.jsonl` (rows that could not be u
 `examples.jsonl` (passages that cleaning removed) and `manifest.json`.
 """
 
-from litbench.config import run_program
-from litbench.curation.story_making import StoryMaking, make_stories
+from litbench.data.curation.story_making import StoryMaking, make_stories
+from litbench.runs.config import run_program
 
 Config = StoryMaking
 

@@ -27,16 +27,16 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import yaml
 
-from litbench.config import as_plain, run_program
-from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.hub import parse_name, replace_files
-from litbench.markdown import escape, without_folders
-from litbench.records import PAIRS, as_conversations
-from litbench.show import show
-from litbench.sources.evaluation_pairs import read_audit
-from litbench.sources.posts import THING_ID
-from litbench.store import Artifact, read_manifest_of, write_json
-from litbench.tables import check_parquet
+from litbench.data.records import PAIRS, as_conversations
+from litbench.data.sources.evaluation_pairs import read_audit
+from litbench.data.sources.posts import THING_ID
+from litbench.data.tables import check_parquet
+from litbench.runs.config import as_plain, run_program
+from litbench.runs.errors import ConfigError, DataError, MissingExtraError
+from litbench.runs.hub import parse_name, replace_files
+from litbench.runs.markdown import escape, without_folders
+from litbench.runs.outputs import Artifact, read_manifest_of, write_json
+from litbench.runs.terminal import show
 
 SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")

@@ -25,13 +25,11 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 
-from litbench.config import Input, run_program
-from litbench.errors import DataError
-from litbench.ingest import ROW, RejectedRows, read_foreign
-from litbench.progress import ProgressBar
-from litbench.records import PAIRS, Column, Schema, pair_id
-from litbench.sources.parts import fresh_parts
-from litbench.sources.posts import (
+from litbench.collect.parts import fresh_parts
+from litbench.collect.reddit import BATCH, RedditClient, text_state
+from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.records import PAIRS, Column, Schema, pair_id
+from litbench.data.sources.posts import (
     THING_ID,
     fullname,
     load_salt,
@@ -39,10 +37,12 @@ from litbench.sources.posts import (
     story_row,
     text_of,
 )
-from litbench.sources.reddit import BATCH, RedditClient, text_state
-from litbench.store import Artifact, Cache
-from litbench.tables import write_table
-from litbench.text import count_words, normalise_prompt
+from litbench.data.tables import write_table
+from litbench.data.text import count_words, normalise_prompt
+from litbench.runs.config import Input, run_program
+from litbench.runs.errors import DataError
+from litbench.runs.outputs import Artifact, Cache
+from litbench.runs.progress import ProgressBar
 
 SIDES = ("chosen", "rejected")
 # Columns that push_to_hub.py publishes in addition to ids and votes.

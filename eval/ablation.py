@@ -21,8 +21,8 @@ that results are reproducible byte by byte) and `manifest.json`. The page has th
 the pairs of each variant again. A killed run resumes.
 """
 
-from litbench.config import run_program
-from litbench.experiments.ablation import Ablation, run_ablation
+from litbench.research.ablation import Ablation, run_ablation
+from litbench.runs.config import run_program
 
 Config = Ablation
 

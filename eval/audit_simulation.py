@@ -10,8 +10,8 @@ detectable were found and named, and how often something else was) and `manifest
 A killed run resumes; more `sets` add to those that are stored.
 """
 
-from litbench.config import run_program
-from litbench.experiments.audit_simulation import AuditSimulation, run_simulation
+from litbench.audit.simulation import AuditSimulation, run_simulation
+from litbench.runs.config import run_program
 
 Config = AuditSimulation
 

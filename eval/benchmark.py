@@ -23,9 +23,9 @@ logs for `inspect view` in `out/logs`. `--dry_run true` estimates the cost of th
 sending requests.
 """
 
-from litbench.config import run_program
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import check_judged
+from litbench.runs.config import run_program
 
 Config = Benchmark
 

@@ -18,8 +18,8 @@ scores the stories with a rater. Writes into `out`:
 A killed run resumes.
 """
 
-from litbench.config import run_program
-from litbench.experiments.best_of_n import BestOfN, run_best_of_n
+from litbench.research.best_of_n import BestOfN, run_best_of_n
+from litbench.runs.config import run_program
 
 Config = BestOfN
 

@@ -13,8 +13,8 @@ Reads `pairs` and, optionally, `before_symmetry` (raters train on `pairs` and ju
 complete: a killed run resumes with the next fold, or the last checkpoint of an unfinished training.
 """
 
-from litbench.config import run_program
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
+from litbench.runs.config import run_program
 
 Config = CrossValidation
 

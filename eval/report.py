@@ -23,17 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from litbench.config import nearest, run_program
-from litbench.errors import ConfigError, DataError
-from litbench.evaluation.report import render_report
-from litbench.evaluation.results import Evaluation
-from litbench.metrics.agreement import pair_scores
-from litbench.metrics.comparisons import Change, compare_evaluations
-from litbench.metrics.leaderboard import LeaderboardRow, plain
-from litbench.records import connected_prompts
-from litbench.report.csv_table import write_csv
-from litbench.report.document import p_value
-from litbench.report.tables import (
+from litbench.data.records import connected_prompts
+from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import p_value
+from litbench.evaluation.report.page import render_report
+from litbench.evaluation.report.tables import (
     Entry,
     draw_figure_4,
     draw_figure_5,
@@ -42,7 +36,13 @@ from litbench.report.tables import (
     table_3,
     table_3_latex,
 )
-from litbench.store import Artifact, write_json
+from litbench.evaluation.results import Evaluation
+from litbench.metrics.agreement import pair_scores
+from litbench.metrics.comparisons import Change, compare_evaluations
+from litbench.metrics.leaderboard import LeaderboardRow, plain
+from litbench.runs.config import nearest, run_program
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact, write_json
 
 
 @dataclass
@@ -56,8 +56,8 @@ class Config:
         out: folder to write.
         raters: names of the raters to compare and to put into tables; all by default.
         tables: also write Table 3 and Figures 4 and 5 as files.
-        published: rater -> row of litbench/report/published.yaml for the same model; not needed if
-            their names are equal.
+        published: rater -> row of litbench/evaluation/report/published.yaml for the same model; not
+            needed if their names are equal.
         parameters: rater -> number of parameters, if its evaluation does not record it.
         families: rater -> family; a line joins the members of a family in Figure 5.
         title: heading of the page.

@@ -7,7 +7,13 @@ use.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from litbench.errors import ConfigError, DataError, LitBenchError, MissingExtraError, ModelError
+from litbench.runs.errors import (
+    ConfigError,
+    DataError,
+    LitBenchError,
+    MissingExtraError,
+    ModelError,
+)
 
 if TYPE_CHECKING:
     from litbench.api import benchmark, fit, make_pairs

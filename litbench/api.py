@@ -22,17 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from litbench import fitting
-from litbench.config import as_plain, build
-from litbench.errors import DataError
+from litbench.audit.command import audit_files
+from litbench.data.sources.posts import hash_accounts
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
-from litbench.evaluation.report import render_report
+from litbench.evaluation.report.csv_table import flat_rows
+from litbench.evaluation.report.data_sections import PairsFolder
+from litbench.evaluation.report.page import render_report
 from litbench.evaluation.results import Evaluation
-from litbench.experiments.audit import audit_files
 from litbench.metrics.leaderboard import leaderboard_csv
-from litbench.report.csv_table import flat_rows
-from litbench.report.data_sections import PairsFolder
-from litbench.sources.posts import hash_accounts
-from litbench.store import write_atomically
+from litbench.runs.config import as_plain, build
+from litbench.runs.errors import DataError
+from litbench.runs.outputs import write_atomically
 
 _BATCH_ROWS = 4_096
 
@@ -43,7 +43,7 @@ class PairsResult:
 
     Attributes:
         folder: folder of the files.
-        pairs: the pairs; the columns are those of `litbench.records.PAIRS`.
+        pairs: the pairs; the columns are those of `litbench.data.records.PAIRS`.
         funnel: rows left after each step, and removed by it.
     """
 
@@ -68,7 +68,7 @@ class EvaluationResult:
         folder: folder of the files.
         leaderboard: a row per rater: agreement with the labels, with 95 % intervals, and more.
         verdicts: a row per pair, rater and order; the columns are those of
-            `litbench.records.VERDICTS`.
+            `litbench.data.records.VERDICTS`.
         pairs: the pairs that were judged.
     """
 

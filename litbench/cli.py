@@ -28,31 +28,31 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveInt
 
 from litbench import __version__
-from litbench.config import Positional, nearest, report_errors, run_program
-from litbench.entries import RaterSpec
-from litbench.errors import ConfigError, MissingExtraError
-from litbench.evaluation.benchmark import Benchmark, run_benchmark
-from litbench.evaluation.loop import check_judged
-from litbench.evaluation.report import render_report
-from litbench.judges.client import TrafficKeys
-from litbench.judges.store import Sampling
-from litbench.models import model_entry, trained_columns
-from litbench.raters import check_stories
-from litbench.scoring import (
-    ScoringJob,
-    finite_rewards,
-    load_scorer,
-    score_files,
-    scorer_spec,
-)
-from litbench.sources.columns import (
+from litbench.data.columns import (
     GUESS,
     PairColumns,
     find_columns,
     first_rows,
     given_columns,
 )
-from litbench.store import write_atomically
+from litbench.evaluation.benchmark import Benchmark, run_benchmark
+from litbench.evaluation.loop import check_judged
+from litbench.evaluation.report.page import render_report
+from litbench.evaluation.scoring import (
+    ScoringJob,
+    finite_rewards,
+    load_scorer,
+    score_files,
+    scorer_spec,
+)
+from litbench.judges.answers import Sampling
+from litbench.judges.client import TrafficKeys
+from litbench.models import model_entry, trained_columns
+from litbench.raters.entries import RaterSpec
+from litbench.raters.interface import check_stories
+from litbench.runs.config import Positional, nearest, report_errors, run_program
+from litbench.runs.errors import ConfigError, MissingExtraError
+from litbench.runs.outputs import write_atomically
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 # Commands: the function, whose argument is the config, and what it does.
@@ -62,42 +62,61 @@ _COMMANDS = {
     "serve": ("litbench.cli:serve", "Score stories over HTTP."),
     "judge": ("litbench.cli:judge", "Measure how far language models agree with people on pairs."),
     "audit": (
-        "litbench.experiments.audit:audit",
+        "litbench.audit.command:audit",
         "Find out what a set of preferences, and a rater on it, measures.",
     ),
     "probe": (
-        "litbench.experiments.probes:run_probes",
+        "litbench.audit.probing:run_probes",
         "Measure how often raters prefer changed stories.",
     ),
     "power": (
-        "litbench.experiments.power:run_power",
+        "litbench.research.power:run_power",
         "Compute power, and the pairs or prompts needed.",
     ),
     "preferences": (
-        "litbench.experiments.preferences:run_preferences",
+        "litbench.research.preferences:run_preferences",
         "Find and describe what readers prefer.",
     ),
     "explanations": (
-        "litbench.experiments.explanations:run_explanations",
+        "litbench.research.explanations:run_explanations",
         "Compare what explanations of right and wrong verdicts say.",
     ),
-    "run": ("litbench.protocols.run:command", "Run a published writing benchmark."),
-    "suite": ("litbench.suite:suite", "Measure raters on every published set of judgements."),
-    "leaderboard": ("litbench.suite:leaderboard_site", "Make a site of the suite's passports."),
-    "tasks": ("litbench.protocols.run:print_tasks", "List the writing benchmarks."),
+    "run": ("litbench.writers.run:command", "Run a published writing benchmark."),
+    "suite": (
+        "litbench.suite.command:suite",
+        "Measure raters on every published set of judgements.",
+    ),
+    "leaderboard": (
+        "litbench.suite.command:leaderboard_site",
+        "Make a site of the suite's passports.",
+    ),
+    "tasks": ("litbench.writers.run:print_tasks", "List the writing benchmarks."),
 }
 _STUDY = {
-    "serve": ("litbench.human_study.command:serve", "Show the study to readers."),
-    "status": ("litbench.human_study.command:status", "Print the progress of readers and pairs."),
+    "make": ("litbench.study.make:main", "Make a study, and say what it takes."),
+    "serve": ("litbench.study.command:serve", "Show the study to readers."),
+    "status": ("litbench.study.command:status", "Print the progress of readers and pairs."),
     "export": (
-        "litbench.human_study.command:export",
+        "litbench.study.command:export",
         "Write the choices, and the pairs with readers as annotators.",
     ),
-    "close": ("litbench.human_study.command:close", "Accept no more readers and answers."),
-    "remove": ("litbench.human_study.command:remove", "Remove a reader with all answers."),
+    "close": ("litbench.study.command:close", "Accept no more readers and answers."),
+    "analyse": ("litbench.study.analysis:main", "Compare readers and raters."),
+    "remove": ("litbench.study.command:remove", "Remove a reader with all answers."),
     "simulate": (
-        "litbench.human_study.command:simulate",
+        "litbench.study.command:simulate",
         "Answer the running server by simulated readers.",
+    ),
+}
+_WRITERS = {
+    "compare": ("litbench.writers.compare:main", "Compare writers by their grades."),
+    "import_turns": (
+        "litbench.writers.import_turns:main",
+        "Turn published runs of a writing benchmark into a table of turns.",
+    ),
+    "import_novels": (
+        "litbench.writers.webnovel.import_novels:main",
+        "Turn Chinese novels into books of the protocol webnovel.",
     ),
 }
 # Groups of commands: what they do, and their functions, or the package of their programs.
@@ -106,6 +125,7 @@ _GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]] | str]] = {
     "train": ("Train raters and policies", "litbench.programs.train"),
     "eval": ("Evaluate raters, writers and filters", "litbench.programs.eval"),
     "study": ("Run a study with human readers", _STUDY),
+    "writers": ("Compare what writers were graded", _WRITERS),
 }
 
 
@@ -349,7 +369,7 @@ class Serve(RaterKeys):
 
 def serve(config: Serve) -> None:
     """Serve a model over HTTP until SIGTERM or SIGINT."""
-    from litbench import server  # noqa: PLC0415
+    from litbench.serve import server  # noqa: PLC0415
 
     token = os.environ.get(_TOKEN)
     if token is not None and not (

@@ -13,25 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from litbench.config import Passed, Positional
-from litbench.curation.cleaning import Cleaning
-from litbench.curation.funnel import Funnel
-from litbench.curation.pair_making import BEFORE_SYMMETRY, PAIRS_FILE, PairMaking, make_pairs
-from litbench.curation.rules import Buckets, PairRules
-from litbench.curation.story_making import StoryMaking, make_stories
-from litbench.entries import RaterSpec, files_of
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.audit.command import audit_files
+from litbench.data.columns import GUESS, find_columns, first_rows
+from litbench.data.curation.cleaning import Cleaning
+from litbench.data.curation.funnel import Funnel
+from litbench.data.curation.pair_making import BEFORE_SYMMETRY, PAIRS_FILE, PairMaking, make_pairs
+from litbench.data.curation.rules import Buckets, PairRules
+from litbench.data.curation.story_making import StoryMaking, make_stories
+from litbench.data.records import connected_prompts
+from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
-from litbench.evaluation.report import render_report
+from litbench.evaluation.report.data_sections import PairsFolder
+from litbench.evaluation.report.page import render_report
 from litbench.evaluation.results import Evaluation
-from litbench.experiments.audit import audit_files
-from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
-from litbench.records import connected_prompts
-from litbench.report.data_sections import PairsFolder
-from litbench.sources.columns import GUESS, find_columns, first_rows
-from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
-from litbench.store import Artifact, only_writer, read_manifest
+from litbench.raters.entries import RaterSpec, files_of
+from litbench.runs.config import Passed, Positional
+from litbench.runs.errors import ConfigError, DataError, MissingExtraError
+from litbench.runs.locations import resolve
+from litbench.runs.outputs import Artifact, only_writer, read_manifest
 
 _PROGRAM = "litbench fit"
 # What is read of each story.

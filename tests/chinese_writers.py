@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from fake_openai import FakeOpenAI
 
-from litbench.records import TURNS
-from litbench.tables import write_table
-from litbench.text import count_words_of, digest
+from litbench.data.records import TURNS
+from litbench.data.tables import write_table
+from litbench.data.text import count_words_of, digest
 
 TAGS = (
     "修辞手法评分",

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from litbench import cli
-from litbench.records import PAIRS, STORIES, VERDICTS, empty_columns, pair_id
-from litbench.text import count_words
+from litbench.data.records import PAIRS, STORIES, VERDICTS, empty_columns, pair_id
+from litbench.data.text import count_words
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -3,7 +3,7 @@
 import json
 import random
 
-from litbench.formats import zstd
+from litbench.data.formats import zstd
 
 WHEN = 1_600_000_000
 

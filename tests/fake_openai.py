@@ -18,8 +18,8 @@ from collections import Counter
 
 from loopback import Handler, Loopback
 
-from litbench.templates.parser import CODE
-from litbench.text import digest
+from litbench.data.text import digest
+from litbench.raters.templates.parser import CODE
 
 # Never to be seen in any output.
 KEY = "planted-key-of-the-fake-openai"

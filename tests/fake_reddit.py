@@ -266,7 +266,7 @@ class FakeReddit(Loopback):
             patch.setenv(name, value)
         # PRAW reads its files once in a process.
         patch.setattr("praw.config.Config.CONFIG", None)
-        patch.setattr("litbench.sources.reddit._BACKOFF_SECONDS", 0.001)
+        patch.setattr("litbench.collect.reddit._BACKOFF_SECONDS", 0.001)
 
     @property
     def requests(self):

@@ -1,6 +1,6 @@
 """Manifests of folders whose files a test changed."""
 
-from litbench.store import file_digest, read_manifest, write_sealed
+from litbench.runs.outputs import file_digest, read_manifest, write_sealed
 
 
 def list_outputs(folder):

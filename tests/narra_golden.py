@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from litbench.protocols.narra.history import Message
+from litbench.writers.narra.history import Message
 
 # The published type of a message, and ours.
 KINDS = {"text": "text", "message": "message", "choice": "choice", "interactive": "text"}

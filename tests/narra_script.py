@@ -3,10 +3,10 @@
 import json
 import re
 
-from litbench.protocols.narra.episode import PROMPTS
-from litbench.protocols.narra.quantities import CRITERIA
-from litbench.protocols.protocol import load_protocol, mock_of
-from litbench.text import digest
+from litbench.data.text import digest
+from litbench.writers.narra.episode import PROMPTS
+from litbench.writers.narra.quantities import CRITERIA
+from litbench.writers.protocol import load_protocol, mock_of
 
 _CONSTRUCTION = ("foundation", "setting", "characters", "acts", "critic", "refiner", "opening")
 EXAMPLES = mock_of("narra", load_protocol("narra", {})).texts["writer"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from fake_openai import coded
 
+from litbench.judges.answers import Answer, text_of
 from litbench.judges.session import Session
-from litbench.judges.store import Answer, text_of
 
 
 class Scripted:

@@ -17,14 +17,14 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from litbench.cli import main
-from litbench.config import as_plain, build
-from litbench.human_study.command import KINDS, open_study
-from litbench.human_study.pairs import PairStore, PairStudy
-from litbench.human_study.plan import Plan
-from litbench.human_study.simulation import Reader, SimulatedReaders
-from litbench.records import STORIES, empty_columns
-from litbench.store import Artifact, write_json
-from litbench.tables import write_table
+from litbench.data.records import STORIES, empty_columns
+from litbench.data.tables import write_table
+from litbench.runs.config import as_plain, build
+from litbench.runs.outputs import Artifact, write_json
+from litbench.study.command import KINDS, open_study
+from litbench.study.pairs import PairStore, PairStudy
+from litbench.study.plan import Plan
+from litbench.study.simulation import Reader, SimulatedReaders
 
 ROOT = Path(__file__).resolve().parent.parent
 CARDS = ["night_nurse", "late_divorce"]
@@ -46,7 +46,7 @@ def study_pairs(pair_table, count):
 
 
 def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
-    """Write a study's folder as data_prep/make_study.py does."""
+    """Write a study's folder as litbench study make does."""
     given = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
     artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
     artifact.write("pairs.parquet", partial(write_table, pairs))
@@ -56,7 +56,7 @@ def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
 
 
 def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
-    """Write the folder of a study of ratings as data_prep/make_study.py does, and open it.
+    """Write the folder of a study of ratings as litbench study make does, and open it.
 
     `make_study` is that program; `prompt` and `story` are put before all prompts and stories.
     """
@@ -84,7 +84,7 @@ def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
 
 
 def session_folder(folder: Path, make_study, **plan):
-    """Write the folder of a study of sessions as data_prep/make_study.py does, and open it."""
+    """Write the folder of a study of sessions as litbench study make does, and open it."""
     given = {"kind": "session", "writers": {"quill": "openai-api/fake/judge"}, "cards": CARDS[:1]}
     given |= {"fastest_words_per_minute": None, "most_starting": 1000}
     config = {**TEXTS, **given, **plan, "out": str(folder)}
@@ -167,8 +167,8 @@ def wait_for(url: str) -> None:
 @contextlib.contextmanager
 def serving(study: PairStudy, now=time.time):
     """Serve a study from a thread; yields its address and its store."""
-    from litbench.human_study.server import make_app  # noqa: PLC0415
-    from litbench.server import ServerLimits, make_server  # noqa: PLC0415
+    from litbench.serve.server import ServerLimits, make_server  # noqa: PLC0415
+    from litbench.study.server import make_app  # noqa: PLC0415
 
     port, store = free_port(), KINDS[study.plan.kind][1](study, now=now)
     app = make_app(store, ["127.0.0.1"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import litbench
-from litbench.errors import ConfigError, DataError
+from litbench.runs.errors import ConfigError, DataError
 
 
 @pytest.fixture

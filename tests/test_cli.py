@@ -18,10 +18,10 @@ import pytest
 
 from litbench import cli
 from litbench.cli import main
-from litbench.config import load_config, report_errors
-from litbench.errors import ConfigError
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
-from litbench.store import file_digest
+from litbench.runs.config import load_config, report_errors
+from litbench.runs.errors import ConfigError
+from litbench.runs.outputs import file_digest
 
 COMMAND = Path(sys.executable).parent / "litbench"
 

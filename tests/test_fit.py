@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from litbench.cli import main
-from litbench.curation.rules import buckets_for
+from litbench.data.curation.rules import buckets_for
+from litbench.data.records import PAIRS
+from litbench.data.tables import read_table
+from litbench.data.text import prompt_key
 from litbench.evaluation import crossvalidation, loop
-from litbench.records import PAIRS
-from litbench.report.document import page_links
-from litbench.store import only_writer
-from litbench.tables import read_table
-from litbench.text import prompt_key
+from litbench.evaluation.report.document import page_links
+from litbench.runs.outputs import only_writer
 
 FROZEN = json.loads((Path(__file__).parent / "frozen.json").read_text(encoding="utf-8"))
 QUICK = ("--repeats", "1")

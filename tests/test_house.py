@@ -38,8 +38,8 @@ def test_imports_need_no_heavy_library():
         # of trl's, the last five.
         # Programs import what they need.
         "    if not found.name.startswith('litbench.programs.') and found.name not in ("
-        "'litbench.server', 'litbench.human_study.server', "
-        "'litbench.tasks', 'litbench.models.packing', 'litbench.models.training', "
+        "'litbench.serve.server', 'litbench.study.server', "
+        "'litbench.writers.tasks', 'litbench.models.packing', 'litbench.models.training', "
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"
         "        importlib.import_module(found.name)\n"
@@ -101,12 +101,14 @@ def test_program_reads_from_top_to_bottom(path):
 def test_config_header_and_keys(path, monkeypatch):
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
-    shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py|litbench \w+) --config (\S+)", header)
+    shown = re.findall(
+        r"((?:data_prep|train|eval)/\w+\.py|litbench \w+(?: \w+)?) --config (\S+)", header
+    )
     programs = [name for name, config in shown if config == str(path.relative_to(ROOT))]
     assert len(set(programs)) == 1, "the header shows the command with this very file"
     for name in re.findall(r"\$(\w+)", text):
         monkeypatch.setenv(name, "/somewhere")
-    from litbench.config import load_config  # noqa: PLC0415
+    from litbench.runs.config import load_config  # noqa: PLC0415
 
     if programs[0].startswith("litbench "):
         namespace = {"Config": find_command(programs[0].removeprefix("litbench "))[1]}

@@ -13,10 +13,10 @@ key of trl's RewardConfig and ModelConfig works under its own name, such as `use
 
 from dataclasses import dataclass
 
-from litbench.config import run_program
 from litbench.models.publishing import train_and_write
 from litbench.models.reward_training import RewardTraining, train_reward_model
 from litbench.models.training import ProgramOptions
+from litbench.runs.config import run_program
 
 
 @dataclass(kw_only=True)

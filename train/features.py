@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from litbench.config import Input, run_program
+from litbench.data.columns import PairColumns
+from litbench.data.sources.evaluation_pairs import read_pairs
+from litbench.data.sources.pairs import find_pair_columns
 from litbench.models.features import FeatureOptions, fit_features
-from litbench.sources.columns import PairColumns
-from litbench.sources.evaluation_pairs import read_pairs
-from litbench.sources.pairs import find_pair_columns
-from litbench.store import Artifact, only_writer
+from litbench.runs.config import Input, run_program
+from litbench.runs.outputs import Artifact, only_writer
 
 
 @dataclass(kw_only=True)

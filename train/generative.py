@@ -12,10 +12,10 @@ trl's SFTConfig and ModelConfig works under its own name, such as `use_peft`, `l
 
 from dataclasses import dataclass
 
-from litbench.config import run_program
 from litbench.models.generative_training import GenerativeTraining, train_generative_model
 from litbench.models.publishing import train_and_write
 from litbench.models.training import ProgramOptions
+from litbench.runs.config import run_program
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,7 @@
 Reads `stories` and the models of the raters. Some prompts are held out: no rater was trained on
 them, and neither the policy nor the reward uses their stories. The other prompts are for training.
 GRPO trains the causal language model `model_name_or_path` on the rewards of `rater`, shaped by
-`shaping` with the training stories as references (litbench/rewards.py).
+`shaping` with the training stories as references (litbench/rl/rewards.py).
 
 Writes into `out`: `policy/` (model and tokenizer), `curve.json` (trl's log), `results.json`
 (length, diversity and unshaped rewards by all raters on the held-out prompts before and after, with
@@ -29,9 +29,10 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from litbench.config import Input, build, run_program
-from litbench.entries import files_of, parse_raters
-from litbench.errors import ConfigError, DataError
+from litbench.data.records import STORIES
+from litbench.data.tables import read_table
+from litbench.data.text import count_words_of, digest, prompt_key
+from litbench.evaluation.scoring import finite_rewards, load_scorer
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
@@ -40,12 +41,11 @@ from litbench.models.training import (
     checkpoint_folder,
     train_from_last_checkpoint,
 )
-from litbench.records import STORIES
-from litbench.rewards import PolicyReward, RewardShaping
-from litbench.scoring import finite_rewards, load_scorer
-from litbench.store import Artifact, write_json
-from litbench.tables import read_table
-from litbench.text import count_words_of, digest, prompt_key
+from litbench.raters.entries import files_of, parse_raters
+from litbench.rl.rewards import PolicyReward, RewardShaping
+from litbench.runs.config import Input, build, run_program
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact, write_json
 
 # Separates prompt and story for a policy without a chat template.
 BREAK = "\n\n"
@@ -76,7 +76,7 @@ class Config:
         out: folder to write.
         model_name_or_path: causal language model to train.
         other_raters: named entries of raters that score the results but give no rewards.
-        shaping: see litbench.rewards.RewardShaping.
+        shaping: see litbench.rl.rewards.RewardShaping.
         max_words: longer stories are left out, as are stories with fewer than 50 words.
         held_out: number of prompts for evaluation only; no rater was trained on them.
         samples_per_prompt: stories written for each held-out prompt, before and after.

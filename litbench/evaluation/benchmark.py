@@ -15,9 +15,14 @@ from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 
-from litbench.config import Runtime, build
-from litbench.entries import RaterSpec, files_of, parse_raters
-from litbench.errors import ConfigError, DataError
+from litbench.data.columns import GUESS, PairColumns
+from litbench.data.records import connected_prompts, prompt_keys
+from litbench.data.sources.evaluation_pairs import (
+    EvaluationPairs,
+    input_files,
+    read_pairs,
+    subsample,
+)
 from litbench.evaluation.folds import fold_jobs
 from litbench.evaluation.loop import (
     Job,
@@ -28,6 +33,8 @@ from litbench.evaluation.loop import (
     is_finished,
     print_estimates,
 )
+from litbench.evaluation.report.csv_table import flat_rows, write_csv
+from litbench.evaluation.report.sets import sets_markdown
 from litbench.evaluation.results import Evaluation
 from litbench.evaluation.selection import (
     Selection,
@@ -37,17 +44,15 @@ from litbench.evaluation.selection import (
 )
 from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
-from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.leaderboard import check_reference, leaderboard_csv
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models import model_entry
-from litbench.records import connected_prompts, prompt_keys
-from litbench.report.csv_table import flat_rows, write_csv
-from litbench.report.sets import sets_markdown
-from litbench.sources.columns import GUESS, PairColumns
-from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs, subsample
-from litbench.store import Artifact, Cache, write_json
+from litbench.raters.entries import RaterSpec, files_of, parse_raters
+from litbench.runs.config import Runtime, build
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.markdown import without_folders
+from litbench.runs.outputs import Artifact, Cache, write_json
 
 # Keys that are those of the set if there is one, and otherwise given for each set.
 _OF_ONE_SET = ("split", "before_symmetry", "ratings", "prompt", "chosen", "rejected", "encoding")
@@ -86,7 +91,7 @@ class Benchmark(PairColumns):
     Attributes:
         pairs: pairs file; or several sets by name, each a file or the keys of `Set`.
         out: output folder.
-        raters: named entries, see litbench.entries.
+        raters: named entries, see litbench.raters.entries.
         before_symmetry: see `Set`; only for a single set.
         ratings: see `Set`; only for a single set.
         split: see `Set`; only for a single set.

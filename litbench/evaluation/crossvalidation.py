@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.curation.splits import assign_folds
-from litbench.entries import RaterSpec, files_of, parse_raters
-from litbench.errors import ConfigError
+from litbench.data.columns import PairColumns
+from litbench.data.curation.splits import assign_folds
+from litbench.data.records import connected_prompts
+from litbench.data.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.evaluation.folds import fold_jobs
 from litbench.evaluation.loop import (
     Job,
@@ -26,10 +27,9 @@ from litbench.evaluation.loop import (
 from litbench.evaluation.results import Evaluation
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
-from litbench.records import connected_prompts
-from litbench.sources.columns import PairColumns
-from litbench.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
-from litbench.store import Artifact, Cache
+from litbench.raters.entries import RaterSpec, files_of, parse_raters
+from litbench.runs.errors import ConfigError
+from litbench.runs.outputs import Artifact, Cache
 
 
 @dataclass
@@ -39,9 +39,9 @@ class CrossValidation(PairColumns):
     Attributes:
         pairs: pairs file.
         out: output folder.
-        raters: named entries, see litbench.entries; a trainable rater takes its training options
-            here, and may override `repeats`; with `share`, it is trained on that share of the
-            training prompts, drawn by a hash.
+        raters: named entries, see litbench.raters.entries; a trainable rater takes its training
+            options here, and may override `repeats`; with `share`, it is trained on that share of
+            the training prompts, drawn by a hash.
         before_symmetry: pairs file before length symmetry; also judged and reported, and the pairs
             of which those of each training are balanced.
         ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.

@@ -14,16 +14,16 @@ import ibis
 import numpy as np
 import pyarrow as pa
 
-from litbench.curation.pairing import breaks_symmetry
-from litbench.curation.rules import buckets_for
-from litbench.curation.splits import assign_folds
-from litbench.entries import RaterSpec
-from litbench.errors import ConfigError
+from litbench.data.curation.pairing import breaks_symmetry
+from litbench.data.curation.rules import buckets_for
+from litbench.data.curation.splits import assign_folds
+from litbench.data.records import connected_prompts
+from litbench.data.sources.evaluation_pairs import EvaluationPairs
+from litbench.data.text import digest
 from litbench.evaluation.loop import Job
 from litbench.metrics.leaderboard import longer_is_coin
-from litbench.records import connected_prompts
-from litbench.sources.evaluation_pairs import EvaluationPairs
-from litbench.text import digest
+from litbench.raters.entries import RaterSpec
+from litbench.runs.errors import ConfigError
 
 # Time per pair relative to features, for the progress bar; measured with MiniLM on two cores.
 _COST = {"reward": 500, "generative": 500}

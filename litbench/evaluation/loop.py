@@ -24,15 +24,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from litbench.config import as_plain
-from litbench.entries import RaterSpec
-from litbench.errors import ConfigError, DataError
+from litbench.data.records import RATINGS, connected_prompts, prompt_keys
+from litbench.data.sources.evaluation_pairs import EvaluationPairs
+from litbench.data.sources.ratings import overall_ratings
+from litbench.data.tables import read_table, write_table
+from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.leaderboard import annotators_section, leaderboard_text
 from litbench.evaluation.results import Evaluation, error_notes
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
-from litbench.progress import ProgressBar
-from litbench.raters import (
+from litbench.raters.entries import RaterSpec
+from litbench.raters.interface import (
     UNASKED,
     Estimate,
     Rater,
@@ -41,13 +44,9 @@ from litbench.raters import (
     estimates_text,
     judge_pairs,
 )
-from litbench.records import RATINGS, connected_prompts, prompt_keys
-from litbench.report.csv_table import write_csv
-from litbench.report.leaderboard import annotators_section, leaderboard_text
-from litbench.show import clean_name
-from litbench.sources.evaluation_pairs import EvaluationPairs
-from litbench.sources.ratings import overall_ratings
-from litbench.store import (
+from litbench.runs.config import as_plain
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import (
     Artifact,
     Cache,
     fingerprint,
@@ -56,7 +55,8 @@ from litbench.store import (
     source_digest,
     write_json,
 )
-from litbench.tables import read_table, write_table
+from litbench.runs.progress import ProgressBar
+from litbench.runs.terminal import clean_name
 
 # Increase it when a change of the code changes verdicts for the same options and data: stored
 # verdicts of every kind are then discarded. `Kind.version` does the same for one kind of rater.

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.errors import DataError
+from litbench.data.columns import given_columns
+from litbench.data.records import VERDICTS
+from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_pairs
+from litbench.data.tables import read_table
 from litbench.judges.client import REPEATING
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
-from litbench.records import VERDICTS
-from litbench.show import clean_name
-from litbench.sources.columns import given_columns
-from litbench.sources.evaluation_pairs import EvaluationPairs, read_pairs
-from litbench.store import Artifact, own_manifest, read_manifest, source_digest
-from litbench.tables import read_table
+from litbench.runs.errors import DataError
+from litbench.runs.outputs import Artifact, own_manifest, read_manifest, source_digest
+from litbench.runs.terminal import clean_name
 
 
 def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import pyarrow as pa
 
-from litbench.config import Input
-from litbench.entries import RaterSpec
-from litbench.errors import ConfigError, DataError
+from litbench.data.records import prompt_keys
 from litbench.evaluation.results import Evaluation
-from litbench.records import prompt_keys
-from litbench.show import clean_name
-from litbench.templates import family_names
+from litbench.raters.entries import RaterSpec
+from litbench.raters.templates import family_names
+from litbench.runs.config import Input
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.terminal import clean_name
 
 
 @dataclass

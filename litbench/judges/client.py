@@ -23,8 +23,16 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from litbench.config import as_plain, nearest
-from litbench.errors import ConfigError, MissingExtraError, ModelError
+from litbench.judges.answers import (
+    Answer,
+    AnswerStore,
+    Attempt,
+    Question,
+    Sampling,
+    Usage,
+    identity,
+    text_of,
+)
 from litbench.judges.prices import Price
 from litbench.judges.responses import (
     COUNTS,
@@ -36,16 +44,8 @@ from litbench.judges.responses import (
     lasting,
     written_tokens,
 )
-from litbench.judges.store import (
-    Answer,
-    AnswerStore,
-    Attempt,
-    Question,
-    Sampling,
-    Usage,
-    identity,
-    text_of,
-)
+from litbench.runs.config import as_plain, nearest
+from litbench.runs.errors import ConfigError, MissingExtraError, ModelError
 
 _OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
 # In the message of an error that would happen again; what to do follows.

@@ -18,7 +18,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import PositiveInt
 
-from litbench.errors import ConfigError
+from litbench.data.text import digest
+from litbench.judges.answers import Answer, AnswerStore, local_folder, shown_text
 from litbench.judges.client import check_limit
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import Price, load_prices, price_of
@@ -35,17 +36,16 @@ from litbench.judges.session import (
     estimate,
     question_sessions,
 )
-from litbench.judges.store import Answer, AnswerStore, local_folder, shown_text
-from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
-from litbench.store import file_name
-from litbench.templates import (
+from litbench.raters.interface import BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.raters.templates import (
     AnswerForm,
     Template,
     load_template,
     read_answer,
     template_files,
 )
-from litbench.text import digest
+from litbench.runs.errors import ConfigError
+from litbench.runs.outputs import file_name
 
 _PREFERS: dict[str, Preference] = {"A": "first", "B": "second", "tie": "tie"}
 _PREFERS |= {"unparsed": "unparsed"}
@@ -92,7 +92,7 @@ class JudgeOptions(ModelOptions):
     """Options of the kind `judge`.
 
     Attributes:
-        template: a template family, a packaged template, or a file; see litbench.templates.
+        template: a template family, a packaged template, or a file; see litbench.raters.templates.
         answer: answer form for a template family; explanation when null.
         batch: questions per batch of the provider's batch interface; null for no batches.
     """

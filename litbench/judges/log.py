@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from litbench.errors import DataError
 from litbench.judges.client import chat_messages
+from litbench.runs.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from litbench.entries import files_of, parse_raters
-from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater, ask
+from litbench.raters.entries import files_of, parse_raters
+from litbench.raters.interface import BlindPair, Estimate, Judgement, Preference, Rater, ask
+from litbench.runs.errors import ConfigError
 
 _VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
 

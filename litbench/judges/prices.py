@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from litbench.config import build, read_yaml
-from litbench.errors import ConfigError
-from litbench.judges.store import Answer, Usage
+from litbench.judges.answers import Answer, Usage
+from litbench.runs.config import build, read_yaml
+from litbench.runs.errors import ConfigError
 
 _PACKAGED = Path(__file__).with_name("prices.yaml")
 # Such as gpt-4.1-2025-04-14, claude-3-7-sonnet-20250219 and claude-3-5-haiku-latest.

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from litbench.config import nearest
-from litbench.entries import RaterSpec
-from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Judgement, Preference, Rater
-from litbench.records import RATINGS
-from litbench.sources.ratings import ROUNDING, overall_ratings, story_digest
-from litbench.tables import read_table
+from litbench.data.records import RATINGS
+from litbench.data.sources.ratings import ROUNDING, overall_ratings, story_digest
+from litbench.data.tables import read_table
+from litbench.raters.entries import RaterSpec
+from litbench.raters.interface import BlindPair, Judgement, Preference, Rater
+from litbench.runs.config import nearest
+from litbench.runs.errors import ConfigError
 
 KIND = "recorded"
 

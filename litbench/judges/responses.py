@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from litbench.text import valid_unicode
+from litbench.data.text import valid_unicode
 
 # An answer of 128,000 tokens has about 0.6 MB, in Chinese with JSON escapes 1 MB.
 MOST_BYTES = 4 * 2**20

@@ -24,16 +24,16 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from litbench.errors import ConfigError
+from litbench.data.sources.ratings import ROUNDING
+from litbench.judges.answers import Sampling, shown_text
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
 from litbench.judges.prices import dollars_of
 from litbench.judges.session import ATTEMPTS, JUDGE, Mock, Session, Turn, finish_sessions
-from litbench.judges.store import Sampling, shown_text
-from litbench.raters import BlindPair, Estimate, Judgement, Preference
-from litbench.sources.ratings import ROUNDING
-from litbench.templates.parser import without_reasoning
-from litbench.templates.rubric import Rating, Rubric, load_rubric, rubric_files
+from litbench.raters.interface import BlindPair, Estimate, Judgement, Preference
+from litbench.raters.templates.parser import without_reasoning
+from litbench.raters.templates.rubric import Rating, Rubric, load_rubric, rubric_files
+from litbench.runs.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class RubricOptions(ModelOptions):
     """Options of the kind `rubric`.
 
     Attributes:
-        rubric: a packaged rubric or a file, or several; see litbench.templates.rubric.
+        rubric: a packaged rubric or a file, or several; see litbench.raters.templates.rubric.
         samples: how often each story is rated.
         as_published: read replies as the benchmark's own program does.
     """

@@ -10,12 +10,12 @@ A session runs a coroutine that asks models through `Session.ask`:
 
 Only answers are stored. A restarted run starts every session anew and gets the stored answers at
 once, so it continues where it stopped. A script must therefore not depend on a clock or on unseeded
-chance. The model `recorded/FILE` stands for the turns of a table (`litbench.records.TURNS`).
+chance. The model `recorded/FILE` stands for the turns of a table (`litbench.data.records.TURNS`).
 
 A question whose answer is read (`Readable`) is asked by `Session.ask_readable`: with a code that no
-story can know (`litbench.templates.parser`), and once more in the same conversation if its answer
-cannot be read. The code is a hash of the question and of a secret seed, which is stored beside the
-answers, so that equal questions stay equal.
+story can know (`litbench.raters.templates.parser`), and once more in the same conversation if its
+answer cannot be read. The code is a hash of the question and of a secret seed, which is stored
+beside the answers, so that equal questions stay equal.
 """
 
 import asyncio
@@ -33,7 +33,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
-from litbench.errors import ConfigError, LitBenchError
+from litbench.data.records import TURNS
+from litbench.data.tables import read_table
+from litbench.judges.answers import (
+    Answer,
+    AnswerStore,
+    Question,
+    Sampling,
+    keys_of,
+    shown_text,
+    text_of,
+)
 from litbench.judges.client import (
     Budget,
     Client,
@@ -44,20 +54,10 @@ from litbench.judges.client import (
     first_connections,
 )
 from litbench.judges.prices import Price, price_of
-from litbench.judges.store import (
-    Answer,
-    AnswerStore,
-    Question,
-    Sampling,
-    keys_of,
-    shown_text,
-    text_of,
-)
-from litbench.progress import ProgressBar
-from litbench.raters import UNASKED, Estimate
-from litbench.records import TURNS
-from litbench.tables import read_table
-from litbench.templates.parser import make_code
+from litbench.raters.interface import UNASKED, Estimate
+from litbench.raters.templates.parser import make_code
+from litbench.runs.errors import ConfigError, LitBenchError
+from litbench.runs.progress import ProgressBar
 
 RECORDED = "recorded/"
 WRITER = "writer"

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.errors import DataError
+from litbench.data.records import OUTCOMES
+from litbench.data.text import are_empty, count_words
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
-from litbench.records import OUTCOMES
-from litbench.text import are_empty, count_words
+from litbench.runs.errors import DataError
 
 _JUDGED = ("chosen", "rejected", "tie")
 _VERDICTS = """

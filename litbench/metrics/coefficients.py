@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from litbench.data.text import digest
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters
-from litbench.text import digest
 
 # Maximum number of groups of prompts that the jackknife of coefficients leaves out in turn.
 _MOST_GROUPS = 100

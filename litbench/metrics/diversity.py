@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-# A Chinese or Japanese character is a word, as in `litbench.text.count_words`.
+# A Chinese or Japanese character is a word, as in `litbench.data.text.count_words`.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W_])+")
 
 # Of each text only its beginning counts.

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.config import nearest
-from litbench.errors import ConfigError
+from litbench.data.records import connected_prompts
 from litbench.metrics.agreement import (
     PairScores,
     efforts,
@@ -20,7 +19,8 @@ from litbench.metrics.agreement import (
 from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval
-from litbench.records import connected_prompts
+from litbench.runs.config import nearest
+from litbench.runs.errors import ConfigError
 
 # The reference where the longer story is right in exactly half of the pairs.
 CHANCE = "1/2"

@@ -21,13 +21,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from litbench.errors import ConfigError
 from litbench.metrics.intervals import (
     Training,
     clustered_mean,
     effective_clusters,
     training_of_difference,
 )
+from litbench.runs.errors import ConfigError
 
 # `needed` returns None above this number.
 _MOST = 10**9

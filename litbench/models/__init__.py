@@ -6,12 +6,12 @@ Importing this package needs no torch; a model's own module is imported when it 
 from pathlib import Path
 from typing import Any
 
-from litbench.entries import RaterSpec
-from litbench.errors import ConfigError
-from litbench.hub import fetch_model
-from litbench.locations import resolve
 from litbench.models.record import FeaturesRecord, FolderRecord, ModelRecord, read_record
-from litbench.raters import Rater
+from litbench.raters.entries import RaterSpec
+from litbench.raters.interface import Rater
+from litbench.runs.errors import ConfigError
+from litbench.runs.hub import fetch_model
+from litbench.runs.locations import resolve
 
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
 

@@ -9,7 +9,7 @@ fastest. The implementation is registered in transformers' attention interface a
 from itertools import pairwise
 from typing import Any
 
-from litbench.errors import ModelError
+from litbench.runs.errors import ModelError
 
 ATTENTION = "litbench_packed"
 # Limits of torch's kernel (FlashAttention 2).

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
 
-from litbench.errors import ConfigError, MissingExtraError, ModelError
-from litbench.locations import locate
 from litbench.models.attention import ATTENTION, can_pack, register
+from litbench.runs.errors import ConfigError, MissingExtraError, ModelError
+from litbench.runs.locations import locate
 
 Head = Literal["reward", "language", "none"]
 Pooling = Literal["first", "last"]

@@ -1,8 +1,8 @@
 """A bag of words: logistic regression on differences of tf-idf vectors.
 
 A baseline of which words the preferred stories have. Its vocabulary is learnt from the training
-pairs, so it is trained in every fold of a cross-validation. A word is as `litbench.text` counts
-it: in Chinese and Japanese, a character.
+pairs, so it is trained in every fold of a cross-validation. A word is as `litbench.data.text`
+counts it: in Chinese and Japanese, a character.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.errors import DataError
+from litbench.data.records import PAIRS, connected_prompts, pair_weights
+from litbench.data.tables import read_table
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
-from litbench.raters import blind, check_stories, training_prompts_of
-from litbench.records import PAIRS, connected_prompts, pair_weights
-from litbench.tables import read_table
+from litbench.raters.interface import blind, check_stories, training_prompts_of
+from litbench.runs.errors import DataError
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
 _WORD = rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’][^\W{_UNSPACED}]+)*"

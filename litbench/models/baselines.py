@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from litbench.curation.reader_notes import cut_reader_notes
-from litbench.raters import BlindPair, Judgement, Rater, ScoreRater, check_stories
-from litbench.text import count_words, digest
+from litbench.data.curation.reader_notes import cut_reader_notes
+from litbench.data.text import count_words, digest
+from litbench.raters.interface import BlindPair, Judgement, Rater, ScoreRater, check_stories
 
 # Shard size, so that memory does not grow with the number of pairs.
 _PAIRS_AT_ONCE = 1_000
@@ -41,7 +41,7 @@ class NotesRater(ScoreRater):
     shard = _PAIRS_AT_ONCE
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Return 1 for stories with notes that `litbench.curation` would cut, else 0."""
+        """Return 1 for stories with notes that `litbench.data.curation` would cut, else 0."""
         check_stories(stories)
         del prompts
         rewards = np.zeros(len(stories))

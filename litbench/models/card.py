@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from litbench.markdown import as_text, escape
-from litbench.show import show
+from litbench.runs.markdown import as_text, escape
+from litbench.runs.terminal import show
 
 # The manifest's digest of a data set or model on the Hub; others are of files and packages.
 _ON_HUB = re.compile(r"name:([\w-][\w.-]*/[\w.-]+)(?:[@:].*)?", re.ASCII)

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.errors import ConfigError, DataError, ModelError
+from litbench.data.records import connected_prompts, pair_weights
+from litbench.data.text import count_words, digest
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.models.record import FeaturesRecord, read_record
-from litbench.raters import blind, check_stories, quantiles_of, training_prompts_of
-from litbench.records import connected_prompts, pair_weights
-from litbench.store import versions, write_sealed
-from litbench.text import count_words, digest
+from litbench.raters.interface import blind, check_stories, quantiles_of, training_prompts_of
+from litbench.runs.errors import ConfigError, DataError, ModelError
+from litbench.runs.outputs import versions, write_sealed
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # Possessive quantifiers and the lookbehind keep the time linear; without them a page of dots takes

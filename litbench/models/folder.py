@@ -15,10 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from litbench.errors import ModelError
-from litbench.hub import fetch_model
-from litbench.locations import locate, resolve
-from litbench.markdown import without_folders
 from litbench.models.backbone import (
     Head,
     default_device,
@@ -28,8 +24,12 @@ from litbench.models.backbone import (
     quiet,
 )
 from litbench.models.record import FORMAT, FolderRecord, read_record
-from litbench.raters import Rater
-from litbench.store import versions, write_sealed
+from litbench.raters.interface import Rater
+from litbench.runs.errors import ModelError
+from litbench.runs.hub import fetch_model
+from litbench.runs.locations import locate, resolve
+from litbench.runs.markdown import without_folders
+from litbench.runs.outputs import versions, write_sealed
 
 _FILE = "litbench.json"
 _ADAPTER_FILE = "adapter_config.json"

@@ -5,8 +5,8 @@
 A label is read from the next-token probabilities after the question: P(A) / (P(A) + P(B)), each
 summed over the tokens that spell the label. P(A) + P(B) is stored as the label mass; a low mass
 means that the model did not answer the question, and the verdict is `unparsed`. All other forms of
-answer are generated greedily (temperature 0) and parsed by `litbench.templates`. Every pair is read
-in both orders.
+answer are generated greedily (temperature 0) and parsed by `litbench.raters.templates`. Every pair
+is read in both orders.
 """
 
 import contextlib
@@ -17,8 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from litbench.config import build
-from litbench.errors import ConfigError, ModelError
 from litbench.models.attention import can_pack
 from litbench.models.backbone import (
     answer_logits,
@@ -30,9 +28,8 @@ from litbench.models.backbone import (
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.question import Question
-from litbench.progress import ProgressBar
-from litbench.raters import BlindPair, Judgement, Preference
-from litbench.templates import (
+from litbench.raters.interface import BlindPair, Judgement, Preference
+from litbench.raters.templates import (
     AnswerForm,
     Template,
     Verdict,
@@ -40,6 +37,9 @@ from litbench.templates import (
     read_answer,
     template_files,
 )
+from litbench.runs.config import build
+from litbench.runs.errors import ConfigError, ModelError
+from litbench.runs.progress import ProgressBar
 
 # Below this the model is more likely to continue with something other than a label.
 LEAST_LABEL_MASS = 0.5

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import pyarrow as pa
 from trl import SFTConfig, SFTTrainer
 
-from litbench.errors import ConfigError, DataError
 from litbench.models.generative import (
     GenerativeModel,
     choose_template,
@@ -29,7 +28,8 @@ from litbench.models.training import (
     train,
     train_inside,
 )
-from litbench.templates import assign_positions, template_files
+from litbench.raters.templates import assign_positions, template_files
+from litbench.runs.errors import ConfigError, DataError
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from litbench.errors import ModelError
+from litbench.runs.errors import ModelError
 
 Form = Literal["chat", "pair", "text", "story"]
 

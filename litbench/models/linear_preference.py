@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.errors import ConfigError, DataError
-from litbench.raters import BlindPair, ScoreRater
-from litbench.records import connected_prompts, pair_weights
+from litbench.data.records import connected_prompts, pair_weights
+from litbench.raters.interface import BlindPair, ScoreRater
+from litbench.runs.errors import ConfigError, DataError
 
 _FOLDS = 5
 _PAIRS_AT_ONCE = 1_000
@@ -60,7 +60,7 @@ class LinearRater(ScoreRater):
         raise NotImplementedError
 
     def flipped_by(self, pairs: Sequence[BlindPair]) -> list[list[str]] | None:
-        """See `litbench.raters.Rater.flipped_by`."""
+        """See `litbench.raters.interface.Rater.flipped_by`."""
         if self.without_each is None:
             return None
         names, coefficients = self.without_each()

@@ -14,19 +14,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.errors import ConfigError, DataError
-from litbench.hub import check_token, parse_name, replace_files
-from litbench.locations import resolve
-from litbench.markdown import without_folders
+from litbench.data.sources.evaluation_pairs import read_held_out, read_pairs
+from litbench.data.sources.pairs import find_pair_columns
 from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.models.baselines import LengthRater
 from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
-from litbench.raters import Rater, ScoreRater, judge_pairs
-from litbench.sources.evaluation_pairs import read_held_out, read_pairs
-from litbench.sources.pairs import find_pair_columns
-from litbench.store import Artifact, only_writer, write_json
+from litbench.raters.interface import Rater, ScoreRater, judge_pairs
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.hub import check_token, parse_name, replace_files
+from litbench.runs.locations import resolve
+from litbench.runs.markdown import without_folders
+from litbench.runs.outputs import Artifact, only_writer, write_json
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")

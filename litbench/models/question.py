@@ -4,7 +4,7 @@
     [+ rationale] + label + end
 
 A template may leave out the prompt or have another order. The fixed parts come from a template
-(`litbench.templates`), inside the model's chat template if it has one. They are tokenised
+(`litbench.raters.templates`), inside the model's chat template if it has one. They are tokenised
 separately from the texts and never truncated. The prompt is truncated to `max_prompt_tokens`; then
 the longer story loses its end until both stories have the same length, then both do. The model's
 folder stores the question with its token ids, so that other programs can ask it too.
@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from litbench.errors import ModelError
 from litbench.models.input_format import EncodedStories, limit_template, longest_of
-from litbench.templates import SLOTS, AnswerForm, Slot, Template, without_delimiters
+from litbench.raters.templates import SLOTS, AnswerForm, Slot, Template, without_delimiters
+from litbench.runs.errors import ModelError
 
 LABELS = ("A", "B")
 # More than the verdicts need, since models put Markdown around them.

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, FiniteFloat
 
-from litbench.config import build
-from litbench.errors import ConfigError, ModelError
 from litbench.models.input_format import Form
 from litbench.models.question import Question
-from litbench.store import read_sealed
+from litbench.runs.config import build
+from litbench.runs.errors import ConfigError, ModelError
+from litbench.runs.outputs import read_sealed
 
 R = TypeVar("R", bound="ModelRecord")
 
@@ -27,8 +27,8 @@ class ModelRecord:
         kind: kind of rater.
         training_prompts: `prompt_key` of the training prompts.
         versions: versions of libraries at the time of saving.
-        reward_quantiles: see `litbench.raters.ScoreRater`.
-        columns: see `litbench.raters.Rater`.
+        reward_quantiles: see `litbench.raters.interface.ScoreRater`.
+        columns: see `litbench.raters.interface.Rater`.
     """
 
     kind: str

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from litbench.config import build
-from litbench.errors import ConfigError
 from litbench.models.backbone import (
     Pooling,
     batches,
@@ -27,8 +25,10 @@ from litbench.models.backbone import (
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of, shows_prompt
-from litbench.progress import ProgressBar
-from litbench.raters import ScoreRater, check_stories
+from litbench.raters.interface import ScoreRater, check_stories
+from litbench.runs.config import build
+from litbench.runs.errors import ConfigError
+from litbench.runs.progress import ProgressBar
 
 _DEFAULT_MAX_LENGTH = 2_048
 

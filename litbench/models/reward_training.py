@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
+from litbench.data.records import numbers_of_pairs, pair_weights
 from litbench.models.backbone import is_packed, rewards_of
 from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
@@ -27,7 +28,6 @@ from litbench.models.training import (
     train,
     train_inside,
 )
-from litbench.records import numbers_of_pairs, pair_weights
 
 
 @dataclass(kw_only=True)

@@ -29,15 +29,15 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from litbench.errors import ConfigError, DataError, ModelError
+from litbench.data.columns import PairColumns
+from litbench.data.records import connected_prompts
+from litbench.data.text import digest
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
-from litbench.progress import ProgressBar
-from litbench.raters import check_prompts, training_prompts_of
-from litbench.records import connected_prompts
-from litbench.sources.columns import PairColumns
-from litbench.store import (
+from litbench.raters.interface import check_prompts, training_prompts_of
+from litbench.runs.errors import ConfigError, DataError, ModelError
+from litbench.runs.outputs import (
     as_json,
     fingerprint,
     is_whole,
@@ -45,7 +45,7 @@ from litbench.store import (
     write_atomically,
     write_digest,
 )
-from litbench.text import digest
+from litbench.runs.progress import ProgressBar
 
 # Pairs that training did not use, with the reason.
 REJECTED = "rejected.jsonl"
@@ -94,7 +94,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     """Keys that both training programs add to trl's, and the paper's defaults (A.9).
 
     Attributes:
-        given: names of the keys that were set, see `litbench.config.build`.
+        given: names of the keys that were set, see `litbench.runs.config.build`.
     """
 
     given: ClassVar[Sequence[str]] = ()

@@ -1,0 +1,1 @@
+"""What a set of preferences, or a rater on it, really measures."""

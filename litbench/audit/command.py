@@ -1,0 +1,464 @@
+"""The audit: what a set of preferences, and a rater on it, really measures; see `Audit`.
+
+The method is in `litbench.audit.findings` (the set) and `audit_rater` (the rater).
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.audit.cues import SIDES
+from litbench.audit.findings import (
+    ALPHA,
+    Finding,
+    Result,
+    SetAudit,
+    audit_pairs,
+)
+from litbench.audit.probes import language_of
+from litbench.audit.probing import ProbesConfig
+from litbench.audit.rater import (
+    RaterAudit,
+    audit_rater,
+    rater_findings,
+    rater_section,
+)
+from litbench.data.columns import PairColumns
+from litbench.data.records import RATINGS, VERDICTS, connected_prompts, empty_columns
+from litbench.data.sources.pairs import read_any_pairs
+from litbench.data.sources.ratings import overall_ratings
+from litbench.data.tables import read_table
+from litbench.evaluation.benchmark import Benchmark, rater_entry
+from litbench.evaluation.loop import compare_annotators
+from litbench.evaluation.report import figures
+from litbench.evaluation.report.data_sections import PairsFolder, made_by
+from litbench.evaluation.report.document import (
+    ENDS,
+    Cell,
+    Figure,
+    Page,
+    Section,
+    Table,
+    p_value,
+    page_links,
+    percent,
+    render,
+    stacked,
+)
+from litbench.judges.client import TrafficKeys
+from litbench.metrics.agreement import length_differences
+from litbench.metrics.intervals import jackknife_interval
+from litbench.metrics.leaderboard import plain
+from litbench.raters.entries import RaterSpec, files_of
+from litbench.runs.config import Positional, Runtime
+from litbench.runs.errors import ConfigError
+from litbench.runs.outputs import Artifact, write_json
+
+_PROGRAM = "litbench audit"
+_ON_TOP, _PERIODS, _LEAST_PER_PERIOD = 5, 4, 20
+
+
+@dataclass(kw_only=True)
+class Audit(PairColumns, TrafficKeys):
+    """Find out what a set of preferences, and a rater on it, really measures.
+
+        litbench audit pairs.parquet --out runs/audit
+        litbench audit OWNER/PREFERENCES --model openai/gpt-4.1-mini --dry_run
+
+    Says who wins without reading (the longer story, the later one, a writer's name, ...), what a
+    set of this size can show, whether splits leak, and with a rater whether it reads. Writes
+    audit.html and audit.json; see docs/audit.md.
+
+    Attributes:
+        pairs: folder with pairs.parquet, or pairs as Parquet, JSONL, CSV or a name on the Hub. It
+            can be the first argument, without --pairs.
+        out: output folder.
+        split: only pairs of this split.
+        title: heading of the page.
+        examples: show texts of stories that the steps removed.
+        model: also audit this rater: a model folder, a reward model on the Hub, or inspect-ai's
+            name of a model that judges.
+        rater: the same by a config entry, such as '{kind: reward, path: OWNER/MODEL}'.
+        most_pairs: maximum number of pairs that the rater judges, drawn over prompts.
+        probe_prompts: number of prompts whose stories are changed to fool the rater; 0: no probes.
+        seed: seed of folds and probes.
+        dry_run: only estimate calls, tokens, dollars and minutes of the rater.
+    """
+
+    pairs: Annotated[str, Positional]
+    out: Path = Path("runs/audit")
+    split: str | None = None
+    title: str = "LitBench audit"
+    examples: bool = True
+    model: str | None = None
+    rater: Any = None
+    most_pairs: int | None = None
+    probe_prompts: int = 20
+    seed: int = 0
+    dry_run: Annotated[bool, Runtime] = False
+
+    def spec(self) -> RaterSpec | None:
+        """The checked rater, if one is given."""
+        if self.model is not None and self.rater is not None:
+            raise ConfigError("model and rater are both given: leave one of them out")
+        if self.rater is not None:
+            if not isinstance(self.rater, dict) or "kind" not in self.rater:
+                raise ConfigError(f"rater is {self.rater!r:.80}: write '{{kind: ...}}'")
+            entry = dict(self.rater)
+            return RaterSpec(
+                str(entry.get("model", entry["kind"])), entry.pop("kind"), entry, False
+            )
+        if self.model is None:
+            return None
+        judge = {"template": "alternative", "traffic": self.traffic_entry()}
+        entry = rater_entry(self.model, judge)
+        name = Path(self.model).name if "path" in entry else self.model
+        return RaterSpec(name, entry.pop("kind"), entry, False)
+
+
+def audit(config: Audit) -> None:
+    """Audit the set and the rater, and write the page."""
+    spec = config.spec()
+    folder = PairsFolder.find(config.pairs, examples=config.examples)
+    artifact = Artifact(
+        config.out,
+        program=_PROGRAM,
+        config=config,
+        inputs=folder.files,
+        models=files_of([spec] if spec else []),
+    )
+    page = (config.out / "audit.html").resolve()
+    if config.dry_run or not artifact.is_current():
+        rater = None
+        if spec is not None:
+            benchmark, probes = _of_rater(config, spec, Path(folder.files["pairs"]))
+            rater = audit_rater(spec.name, benchmark, probes, config.seed)
+        if config.dry_run:
+            return
+        files = audit_files(
+            folder,
+            config.title,
+            page,
+            rater,
+            split=config.split,
+            columns=config.columns(),
+            seed=config.seed,
+        )
+        for name, write in files.items():
+            artifact.write(name, write)
+        artifact.finish()
+    print((config.out / "audit.txt").read_text(encoding="utf-8"), end="")
+    print(f"page: {page}")
+
+
+def _of_rater(config: Audit, spec: RaterSpec, pairs: Path) -> tuple[Benchmark, ProbesConfig | None]:
+    """What the rater judges: the pairs, and changed stories."""
+    raters = {spec.name: spec.plain()}
+    shared: dict[str, Any] = {
+        "split": config.split,
+        "on_training_prompts": "flag",
+        "dry_run": config.dry_run,
+        **config.columns(),
+    }
+    benchmark = Benchmark(
+        pairs=pairs,
+        out=config.out / "rater",
+        raters={"longer": {"kind": "longer"}, **raters},
+        most_pairs=config.most_pairs,
+        **shared,
+    )
+    probes = ProbesConfig(
+        pairs=pairs,
+        out=config.out / "probes",
+        raters=raters,
+        per_prompt=1,
+        prompts=config.probe_prompts,
+        strengths=[1.0],
+        seed=config.seed,
+        **shared,
+    )
+    return benchmark, probes if config.probe_prompts else None
+
+
+def audit_files(
+    folder: PairsFolder,
+    title: str,
+    page: Path,
+    rater: RaterAudit | None = None,
+    *,
+    beside: Sequence[str] = (),
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Audit the set of a folder, and return what writes audit.html, audit.json and audit.txt.
+
+    Args:
+        folder: the set.
+        title: heading of the page.
+        page: path of the page, for links to other pages.
+        rater: the rater's part, if there is one.
+        beside: pages in the same folder to link to, see `page_links`.
+        split: only pairs of this split.
+        columns: columns of the pairs, see `read_any_pairs`.
+        seed: seed of folds.
+    """
+    table = read_any_pairs(folder.files["pairs"], columns)
+    if split is not None:
+        table = table.filter(pc.equal(table["split"], split))
+    ratings, per_story, annotators = folder.files.get("ratings"), 1.0, None
+    if ratings is not None:
+        schema = {name: of.type for name, of in empty_columns(VERDICTS, 0).items()}
+        verdicts = pa.schema(schema).empty_table()
+        path = Path(ratings)
+        within = read_any_pairs(path.parent / "all_pairs.parquet")
+        annotators = compare_annotators(verdicts, path, within)
+        per_story = _people_per_story(path)
+    rules = (folder.manifest or {}).get("config", {})
+    by_rule = ["later"] if rules.get("chosen_later") else []
+    p_values = list(rater.p_values.values()) if rater else []
+    found = audit_pairs(table, annotators, per_story, seed, by_rule, p_values)
+    of_rater = rater_findings(rater, found.tests - len(p_values)) if rater else []
+    findings = sorted(
+        [*found.findings, *of_rater],
+        key=lambda one: (-one.severity, one.kind),
+    )
+    sources = sorted(set(table["label_source"].to_pylist()))
+    lead = findings[0].sentence if findings else nothing_found(found)
+    sections = [
+        _findings_section(found, findings),
+        *([rater_section(rater)] if rater else []),
+        _cues_section(found),
+        _size_section(found),
+        _leakage_section(found),
+        _balance_section(table),
+        *folder.sections(table),
+    ]
+    facts = f"{found.size['pairs']:,} pairs under {found.size['prompts']:,} prompts. "
+    content = Page(title, lead, facts + made_by(folder.manifest, sources), sections, sources)
+    manifests = {} if folder.manifest is None else {"pairs": json.dumps(folder.manifest, indent=2)}
+    html = render(content, manifests, page_links(page, beside))
+    text = "\n".join(_lines(found, findings)) + "\n"
+    return {
+        "audit.html": partial(Path.write_text, data=html, encoding="utf-8"),
+        "audit.json": partial(write_json, audit_json(found, findings, rater)),
+        "audit.txt": partial(Path.write_text, data=text, encoding="utf-8"),
+    }
+
+
+def _people_per_story(ratings: Path) -> float:
+    rows = overall_ratings(read_table(ratings, RATINGS)).to_pylist()
+    people = [row["story_id"] for row in rows if row["rater_kind"] == "person"]
+    return len(people) / max(len(set(people)), 1)
+
+
+def nothing_found(found: SetAudit) -> str:
+    """What could have been found, had it been there."""
+    if found.detectable is None:
+        return "Nothing was found, and this set is too small to find anything but a leak."
+    return (
+        f"Nothing was found of the {found.tests} cues looked for. At this size, one that decides "
+        f"{percent(found.detectable)} of the pairs would be found with a power of 80 % (after "
+        "Holm)."
+    )
+
+
+def audit_json(
+    found: SetAudit, findings: Sequence[Finding], rater: RaterAudit | None
+) -> dict[str, Any]:
+    """The audit as JSON values, for cards and passports; unknown numbers are null."""
+    cues = {
+        one.cue.name: {
+            "agreement": one.agreement,
+            "effect": one.alone,
+            "held_fixed": one.held_fixed,
+            "p_holm": one.p_holm,
+            "is_stated": one.is_stated,
+        }
+        for one in found.results
+    }
+    content: dict[str, Any] = {
+        "findings": list(findings),
+        "nothing_found": None if findings else nothing_found(found),
+        "set": found.size,
+        "tests": found.tests,
+        "detectable": found.detectable,
+        "detectable_difference": found.detectable_difference,
+        "cues": cues,
+        "leakage": found.leakage,
+        "two_annotators": found.annotators and found.annotators.two_annotators,
+        "two_decided": found.annotators and found.annotators.two_decided,
+        "alpha": found.annotators and found.annotators.alpha,
+        "ceiling": found.ceiling,
+        "difficulty_spread": found.annotators and found.annotators.difficulty_spread,
+        "notes": found.notes,
+    }
+    if rater is not None:
+        content["rater"] = plain(rater.row) | {
+            "prefers_longer": rater.prefers_longer,
+            "labels_longer": rater.labels_longer,
+            "against_length": rater.against_length,
+            "mimic": rater.mimic,
+            "reproduced": rater.reproduced,
+            "groups": rater.groups,
+            "fooled_by": [one.probe for one in rater.probes if one.is_fooled],
+        }
+    return dict(plain(content))
+
+
+def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return [nothing_found(found)]
+    lines = [f"{k}. {one.sentence} {one.advice}" for k, one in enumerate(findings[:_ON_TOP], 1)]
+    return [
+        *lines,
+        f"The clearest of {found.tests} tests, corrected together: expect smaller shares on new "
+        "prompts.",
+    ]
+
+
+# The page -------------------------------------------------------------------------------------
+
+
+def _findings_section(found: SetAudit, findings: Sequence[Finding]) -> Section:
+    note = (
+        "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
+        f"significant at {percent(ALPHA)} after Holm's correction over the {found.tests} tests of "
+        "this page, with the stated ones held fixed; a leak or a copy is counted. The stated ones "
+        f"are the clearest of {found.tests}, so expect smaller shares on new prompts. That a cue "
+        "wins does not show that readers vote for it: longer stories may be better."
+    )
+
+    def table(some: Sequence[Finding]) -> Table:
+        rows = [
+            [Cell(one.sentence, is_text=True, is_bold=True), Cell(one.advice, is_text=True)]
+            for one in some
+        ]
+        return Table(["finding", "what to do"], rows)
+
+    top, more = findings[:_ON_TOP], findings[_ON_TOP:]
+    warnings = [] if findings else [nothing_found(found)]
+    parts = [Section("Further findings", table=table(more), fold=False)] if more else []
+    return Section("Findings", note, table(top) if top else None, warnings=warnings, parts=parts)
+
+
+def _cues_section(found: SetAudit) -> Section:
+    def row(one: Result) -> list[Any]:
+        return [
+            Cell(one.cue.texts[0], is_text=True, is_bold=one.is_stated),
+            Cell(scale=one.agreement),
+            stacked(one.agreement),
+            one.alone.n,
+            stacked(one.held_fixed, is_signed=True),
+            Cell(p_value(one.p_holm), ["stated"] if one.is_stated else []),
+        ]
+
+    results = sorted(found.results, key=lambda one: -abs(one.agreement.mean - 0.5))
+    note = (
+        "How often each cue names the chosen story; a cue that does not differ counts one half. "
+        "Others held fixed: the cue's coefficient in a linear model of all counted cues, in -1 to "
+        "1; models and names are learnt out of fold, on other prompts. None of these reads."
+    )
+    heading = [
+        "the chosen story is",
+        ENDS,
+        "share [95 %]",
+        "pairs that\ndiffer",
+        "others\nheld fixed",
+        "Holm",
+    ]
+    return Section(
+        "Who wins without reading",
+        note,
+        Table(heading, [row(one) for one in results]) if results else None,
+        remarks=["Not tested: " + " ".join(found.notes)] if found.notes else [],
+        name="cues",
+    )
+
+
+def _size_section(found: SetAudit) -> Section:
+    size, two = found.size, found.annotators
+    rows: list[list[Any]] = [
+        ["pairs of all splits", size["pairs"]],
+        [
+            "prompts of all splits (effective)",
+            f"{size['prompts']:,} ({size['effective_prompts']:,.0f})",
+        ],
+        ["stories, and per prompt", f"{size['stories']:,}, {size['stories_per_prompt']:.1f}"],
+        ["smallest share that a cue must decide to be found", percent(found.detectable)],
+        [
+            "smallest difference of two raters that disagree on 30 % of the pairs",
+            percent(found.detectable_difference),
+        ],
+    ]
+    if two is not None:
+        rows += [
+            ["two annotators prefer the same story, ties as ½", two.two_annotators],
+            ["the same without ties", two.two_decided],
+            ["one annotator against the mean of the others", two.one_annotator],
+            ["Krippendorff's alpha of their ratings", two.alpha],
+            [
+                "ceiling for any rater, if annotators err independently"
+                + (" (upper bound)" if math.isnan(two.difficulty_spread) else ""),
+                found.ceiling,
+            ],
+        ]
+    note = (
+        "Detectable: with a power of 80 %, at 5 % after Holm for a cue and without correction for "
+        "two raters (docs/power.md)."
+    )
+    if two is None:
+        note += " There are no ratings by annotators, so label noise and the ceiling are unknown."
+    cells = [[Cell(str(name), is_text=True), value] for name, value in rows]
+    return Section(
+        "What the set can show", note, Table(["", ""], cells, is_narrow=True), name="size"
+    )
+
+
+def _leakage_section(found: SetAudit) -> Section:
+    if found.leakage is None:
+        note = "There is one split, so nothing can leak."
+        return Section("What splits share", note, name="leakage")
+    rows = [
+        [Cell(f"shared {kind.replace('_', '-')}", is_text=True), *others]
+        for kind, *others in (one.values() for one in found.leakage["shared"])
+    ]
+    table = Table(["", "split", "split", "number"], rows)
+    return Section("What splits share", table=table, name="leakage")
+
+
+def _balance_section(table: pa.Table) -> Section:
+    """Language by split and side, and the longer story's share over time."""
+    rows = []
+    for split in sorted(set(table["split"].to_pylist())):
+        own = table.filter(pc.equal(table["split"], split))
+        cells: list[Any] = [Cell(split, is_text=True), own.num_rows]
+        for side in SIDES:
+            texts = zip(own[side].to_pylist(), own[f"{side}_n_words"].to_pylist(), strict=True)
+            cells.append(percent(float(np.mean([language_of(*text) == "zh" for text in texts]))))
+        rows.append(cells)
+    heading = ["split", "pairs", "chosen without\nspaces (Chinese)", "rejected"]
+    shown = []
+    times = table["chosen_created_utc"].to_numpy(zero_copy_only=False).astype(float)
+    dated = np.flatnonzero(np.isfinite(times))
+    if len(dated) >= _PERIODS * _LEAST_PER_PERIOD:
+        prompts = np.array(connected_prompts(table))
+        longer = (np.nan_to_num(np.sign(length_differences(table))) + 1) / 2
+        order = dated[np.argsort(times[dated], kind="stable")]
+        periods = []
+        for part in np.array_split(order, _PERIODS):
+            ends = (str(np.datetime64(int(times[part[k]]), "s"))[:7] for k in (0, -1))
+            share = jackknife_interval(longer[part], prompts[part])
+            periods.append((" to ".join(ends), [[share]]))
+        drawn = figures.dots(periods, ["the longer story"], "is the chosen story")
+        caption = "Quarters of the pairs by time of the chosen story."
+        shown = [Figure("The longer story over time", caption, drawn)]
+    return Section("Balance", table=Table(heading, rows), figures=shown)

@@ -1,0 +1,282 @@
+"""Does the audit find what is there? Sets with planted cues, of invented texts.
+
+In a set without a plant, labels are independent of everything. A cue of size s is planted by
+choosing, in every pair that differs in it, the story with more of it with probability s.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.audit.cues import SIDES
+from litbench.audit.findings import ALPHA, NOISELESS, POWER, audit_pairs
+from litbench.data.curation.invented_texts import STYLES, invented_prompts, invented_texts
+from litbench.data.records import PAIRS, connected_prompts, empty_columns, pair_id
+from litbench.data.text import count_words
+from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import Table
+from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
+from litbench.metrics.intervals import jackknife_interval
+from litbench.metrics.power import Case, power
+from litbench.runs.errors import ConfigError
+from litbench.runs.outputs import Artifact, Cache
+from litbench.runs.progress import ProgressBar
+
+# Increase it when a change of the code changes the findings of the same set.
+VERSION = 1
+_NOTE = "\n\nEdit: thanks for the gold, more stories are on my subreddit!"
+# By plant: the kinds of finding that name it.
+PLANTS: dict[str, tuple[str, ...]] = {
+    "nothing": (),
+    "longer": ("longer",),
+    "later": ("later",),
+    "notes": ("notes",),
+    "quotes": ("quotes",),
+    "structure": ("structure",),
+    "prompt": ("prompt",),
+    "position": ("id",),
+    "style": ("name:model",),
+    "duplicates": ("leakage",),
+    "merged_ids": ("prompt_ids",),
+    "label_noise": ("label_noise",),
+}
+# A set has none up to so many plants.
+_MOST_PLANTS = 2
+# Plants that are counted, and so need no power.
+_COUNTED = ("duplicates", "merged_ids")
+# Sizes of the other plants: in how many of the pairs that differ in the cue the chosen side has it.
+_SIZES = [0.55, 0.6, 0.7, 0.8, 1.0]
+_FALSE = "false alarms"
+# The log-odds of a plant of size 1.
+_CERTAIN = 40.0
+# Plants that change half of the texts, by text and prompt.
+_CHANGES: dict[str, Callable[[str, str], str]] = {
+    "quotes": lambda text, _: text.replace("“", '"').replace("”", '"'),
+    "structure": lambda text, _: f"# One\n\n{text}\n\n- two\n- three",
+    "prompt": lambda text, prompt: f"{prompt}\n\n{text}",
+}
+
+
+@dataclass
+class AuditSimulation:
+    """Sets to simulate and audit.
+
+    Attributes:
+        out: output folder.
+        sets: number of sets; plants, sizes and numbers of pairs are drawn with each set's number
+            as seed, so that more sets go on where fewer stopped.
+        pairs: numbers of pairs to draw from.
+        words: median number of words of a story.
+    """
+
+    out: Path
+    sets: int = 100
+    pairs: list[int] = field(default_factory=lambda: [200, 500, 1_000, 2_000, 5_000])
+    words: float = 60.0
+
+
+def planted_set(
+    plants: Mapping[str, float],
+    pairs: int | np.ndarray,
+    random: np.random.Generator,
+    words: float = 60.0,
+) -> tuple[pa.Table, AnnotatorAgreement | None]:
+    """Pairs with planted cues, and the agreement of simulated annotators.
+
+    Args:
+        plants: names of PLANTS and their sizes; of a counted one, the share of pairs.
+        pairs: number of pairs, about five a prompt; or the number of pairs of each prompt.
+        random: source of random numbers.
+        words: median number of words of a story.
+    """
+    if isinstance(pairs, int):
+        prompts = max(pairs // 5, 4)
+        prompt = np.sort(random.integers(prompts, size=pairs))
+    else:
+        prompts, prompt = len(pairs), np.repeat(np.arange(len(pairs)), pairs)
+        pairs = len(prompt)
+    n_words = np.maximum(np.exp(random.normal(np.log(words), 0.5, 2 * pairs)), 12).astype(int)
+    # Two models write: the style of their texts differs, and their names are known.
+    model = random.integers(2, size=2 * pairs)
+    styles = random.standard_normal((2 * pairs, STYLES)) + 0.8 * model[:, None]
+    texts = np.array(invented_texts(styles, n_words, random).to_pylist(), dtype=object)
+    noted = random.random(2 * pairs) < 0.3
+    texts[noted] += _NOTE
+    texts_of_prompts = np.array(invented_prompts(prompts, random).to_pylist(), dtype=object)
+    changed = {name: random.random(2 * pairs) < 0.5 for name in _CHANGES if name in plants}
+    for name, where in changed.items():
+        for row in np.flatnonzero(where):
+            texts[row] = _CHANGES[name](texts[row], texts_of_prompts[prompt[row % pairs]])
+    time = random.integers(1_500_000_000, 1_600_000_000, 2 * pairs)
+    counted = count_words(pa.array(texts, pa.large_string())).to_numpy().copy()
+    values = {"longer": counted, "later": time, "notes": noted, "style": model, **changed}
+    first, second = np.arange(pairs), np.arange(pairs, 2 * pairs)
+    log_odds = np.zeros(pairs)
+    for name, size in plants.items():
+        odds = np.log(size / (1 - size)) if size < 1 else _CERTAIN
+        if name == "position":
+            log_odds += odds
+        elif name in values:
+            column = values[name].astype(float)
+            log_odds += odds * np.sign(column[first] - column[second])
+    first_wins = random.random(pairs) < 1 / (1 + np.exp(-log_odds))
+    rows = {
+        "chosen": np.where(first_wins, first, second),
+        "rejected": np.where(first_wins, second, first),
+    }
+    split = np.where(prompt < 0.8 * prompts, "train", "test")
+    ids = np.array([f"p{number}" for number in prompt], dtype=object)
+    if share := plants.get("merged_ids"):
+        # The prompt of the pair before keeps its id there.
+        several = np.flatnonzero(prompt[1:] == prompt[:-1]) + 1
+        ids[random.permutation(several)[: max(round(share * pairs), 1)]] += "b"
+    if share := plants.get("duplicates"):
+        # A story of the test split is that of a training pair.
+        test = np.flatnonzero(split == "test")
+        copied = test[: max(round(share * len(test)), 1)]
+        source = random.choice(np.flatnonzero(split == "train"), len(copied), replace=False)
+        texts[rows["chosen"][copied]] = texts[rows["chosen"][source]]
+        counted[rows["chosen"][copied]] = counted[rows["chosen"][source]]
+    # The position of a story shows in its id: those shown first sort last.
+    names = np.array([f"s{k % pairs:05d}-{int(k < pairs)}" for k in range(2 * pairs)], dtype=object)
+    content: dict[str, Any] = empty_columns(PAIRS, pairs)
+    content |= {"prompt_id": ids, "prompt": texts_of_prompts[prompt], "split": split}
+    content["label_source"] = ["planted"] * pairs
+    for side in SIDES:
+        content[side] = texts[rows[side]]
+        content[f"{side}_story_id"] = names[rows[side]]
+        content[f"{side}_n_words"] = counted[rows[side]]
+        content[f"{side}_created_utc"] = time[rows[side]]
+        content[f"{side}_model"] = np.array(["a", "b"], dtype=object)[model[rows[side]]]
+    both = zip(content["chosen_story_id"], content["rejected_story_id"], strict=True)
+    content["pair_id"] = [pair_id(*names_of) for names_of in both]
+    table = pa.table(
+        {
+            name: column if isinstance(column, pa.Array) else pa.array(column)
+            for name, column in content.items()
+        }
+    )
+    types = PAIRS.arrow()
+    table = table.cast(
+        pa.schema([types.field(f.name) if f.name in types.names else f for f in table.schema])
+    )
+    noise = plants.get("label_noise")
+    return table, None if noise is None else _annotators(table, noise, random)
+
+
+def _annotators(
+    table: pa.Table, size: float, random: np.random.Generator
+) -> AnnotatorAgreement | None:
+    """Three annotators, of whom each names the chosen story with probability `size`."""
+    sides = [table[f"{side}_story_id"].to_pylist() for side in SIDES]
+    ratings: dict[str, dict[str, float]] = {name: {} for name in "abc"}
+    for of in ratings.values():
+        right = random.random(table.num_rows) < size
+        of |= dict(zip(sides[0], right.astype(float).tolist(), strict=True))
+        of |= dict(zip(sides[1], (~right).astype(float).tolist(), strict=True))
+    return annotator_agreement(ratings, sides[0], sides[1], connected_prompts(table), {})
+
+
+def draw_plants(config: AuditSimulation, number: int) -> tuple[dict[str, float], int]:
+    """The plants of a set and their sizes, and its number of pairs, by the set's number."""
+    random = np.random.default_rng([number, 1])
+    names = [name for name in PLANTS if name != "nothing"]
+    count = random.integers(_MOST_PLANTS + 1)
+    drawn = random.permutation(names)[:count].tolist()
+    return (
+        {
+            name: float(random.choice([0.01, 0.05] if name in _COUNTED else _SIZES))
+            for name in drawn
+        },
+        int(random.choice(config.pairs)),
+    )
+
+
+def run_set(config: AuditSimulation, number: int) -> list[dict[str, Any]]:
+    """Simulate and audit one set; returns a row per plant, and one for false alarms."""
+    plants, pairs = draw_plants(config, number)
+    random = np.random.default_rng([number, 2])
+    table, annotators = planted_set(plants, pairs, random, config.words)
+    audit = audit_pairs(table, annotators, per_story=3)
+    found = {one.kind for one in audit.findings}
+    named = {kind for name in plants for kind in PLANTS[name]}
+    if "duplicates" in plants:
+        # A copied story is a copy as well.
+        named.add("copies")
+    decided = {one.cue.name: one.alone.n for one in audit.results}
+    rows = []
+    for name, size in plants.items():
+        kind = PLANTS[name][0]
+        likely = 1.0
+        if name == "label_noise":
+            likely = float(size**2 + (1 - size) ** 2 < NOISELESS - 0.05)
+        elif name not in _COUNTED:
+            n = decided.get(kind, 0)
+            prompts = min(audit.size["effective_prompts"], n)
+            case = None
+            if n > 2:
+                # The formula has no power for a cue that is always right.
+                case = Case(agreement=min(size, 0.99), pairs=n, prompts=max(prompts, 2))
+            likely = 0.0 if case is None else power(case, ALPHA / audit.tests)
+        rows.append({"plant": name, "size": size, "power": likely, "found": kind in found})
+    extra = " ".join(sorted(found - named))
+    rows.append({"plant": _FALSE, "size": 0.0, "power": 1.0, "found": bool(extra)})
+    shared = {"set": number, "pairs": pairs, "plants": len(plants), "extra": extra}
+    return [row | shared for row in rows]
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By plant, and by its number of pairs: how often it was found.
+
+    `detectable` are the plants whose power is at least 80 %, and `found` is their share, with its
+    95 % interval over sets; `expected` is their mean power.
+    """
+    table = []
+    for plant in dict.fromkeys([*PLANTS, _FALSE]):
+        own = [row for row in rows if row["plant"] == plant]
+        for pairs in ["all", *sorted({row["pairs"] for row in own})]:
+            here = [row for row in own if pairs in ("all", row["pairs"])]
+            known = [row for row in here if row["power"] >= POWER]
+            if not known:
+                continue
+            found = np.array([row["found"] for row in known], float)
+            share = jackknife_interval(found, np.arange(len(found)))
+            expected = float(np.mean([row["power"] for row in known]))
+            table.append(
+                {
+                    "plant": plant,
+                    "pairs": pairs,
+                    "sets": len(here),
+                    "detectable": len(known),
+                    "expected": expected,
+                    "found": share.mean,
+                    "low": share.low,
+                    "high": share.high,
+                }
+            )
+    return table
+
+
+def run_simulation(config: AuditSimulation, program: str) -> None:
+    """Simulate and audit the sets that are not stored yet, and write the tables."""
+    if config.sets < 1 or min(config.pairs) < 100:
+        raise ConfigError("give at least one set, and sets of 100 pairs or more")
+    artifact = Artifact(config.out, program=program, config=config)
+    if not artifact.is_current():
+        parts, rows = Cache(config.out / "parts"), []
+        drawn = [config.pairs, _SIZES, _MOST_PLANTS, config.words]
+        for number in ProgressBar(range(config.sets), desc="sets", unit=" sets", leave=False):
+            rows += parts.get([VERSION, drawn, number], partial(run_set, config, number))
+        table = summary(rows)
+        shown = Table(list(table[0]), [list(row.values()) for row in table])
+        artifact.write("sets.csv", partial(write_csv, rows))
+        artifact.write("audit_simulation.csv", partial(write_csv, table))
+        artifact.write_text("audit_simulation.txt", f"{shown.as_text()}\n")
+        artifact.counts = {"sets": config.sets}
+        artifact.finish()
+    artifact.show("audit_simulation.txt")

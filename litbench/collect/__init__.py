@@ -1,0 +1,1 @@
+"""Stories from Reddit's API and its archives."""

@@ -1,0 +1,1 @@
+"""Tables and their schemas; any file to stories and pairs."""

@@ -1,0 +1,124 @@
+"""Columns of foreign files: which one is the prompt, the story, the score, the chosen story, ..."""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from litbench.data.ingest import RejectedRows, stream_foreign
+from litbench.data.records import Schema
+from litbench.runs.errors import DataError
+
+# Value of a key whose column is to be found by its name.
+GUESS = "guess"
+_TEXTS = "text story response answer completion output content message messages conversation reply"
+
+
+def _names_of_side(words: str) -> str:
+    """Return names such as "chosen", "chosen_text" and "text_chosen"."""
+    nouns = _TEXTS.split()
+    names = ((word, *(f"{word}_{n} {n}_{word}" for n in nouns)) for word in words.split())
+    return " ".join(itertools.chain(*names))
+
+
+# Names that are recognised, most specific first; case and punctuation are ignored.
+_NAMES = {
+    "prompt": "prompt prompt_text writing_prompt wp_prompt post_title link_title submission_title "
+    "title headline heading question instruction task topic query conversations conversation "
+    "messages context history input",
+    "text": "text story story_text body comment_body comment comment_text selftext response "
+    "response_text completion content output answer",
+    "score": "score ups upvotes net_votes votes vote_count likes like_count num_likes points karma "
+    "comment_score hearts stars rating",
+    "time": "created_utc created created_at timestamp time posted posted_at posted_utc date "
+    "date_posted datetime published published_at",
+    "story_id": "story_id comment_id id",
+    "prompt_id": "prompt_id link_id thread_id",
+    "chosen": _names_of_side("chosen preferred winner winning better accepted") + " response_j",
+    "rejected": _names_of_side("rejected dispreferred non_preferred loser losing worse")
+    + " response_k",
+}
+
+
+@dataclass(kw_only=True)
+class PairColumns:
+    """Keys of every program that reads pairs from elsewhere.
+
+    Attributes:
+        prompt: column of the prompt.
+        chosen: column of the preferred story.
+        rejected: column of the other story.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
+    """
+
+    prompt: str = GUESS
+    chosen: str = GUESS
+    rejected: str = GUESS
+    encoding: str | None = None
+
+    def columns(self) -> dict[str, str]:
+        """Return the keys that are given, for `litbench.data.sources.pairs.read_any_pairs`."""
+        return given_columns(vars(self))
+
+
+def given_columns(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of `PairColumns` that are given in a config."""
+    names = ("prompt", "chosen", "rejected", "encoding")
+    return {name: config[name] for name in names if config.get(name) not in (None, GUESS)}
+
+
+def first_rows(
+    source: str | Path, where: str | None = None, encoding: str | None = None
+) -> pa.Table:
+    """Return the first rows of a source, with all its columns; lists and objects as JSON text."""
+    schema, rejected = Schema("input", (), ()), RejectedRows()
+    return next(
+        stream_foreign(source, schema, rejected_rows=rejected, where=where, encoding=encoding)
+    )
+
+
+def guess_column(name: str, columns: Iterable[str]) -> str | None:
+    """Return the column with the first of the known names of `name`; None if there is none."""
+    bare = {re.sub(r"[\W_]+", "", column.lower()): column for column in columns}
+    known = (known.replace("_", "") for known in _NAMES[name].split())
+    return next((bare[key] for key in known if key in bare), None)
+
+
+def find_columns(
+    source: str | Path,
+    columns: Sequence[str],
+    given: Mapping[str, str | None],
+    required: Sequence[str],
+    remembered: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the origin of each name: what is given, or the column with a known name.
+
+    Args:
+        source: the source, for messages.
+        columns: its columns.
+        given: by name, a column, an SQL expression, None, or GUESS.
+        required: names that must have an origin.
+        remembered: by name, the column that a model was trained on, which comes before known names.
+
+    Raises:
+        DataError: a required name has no origin; the message lists the columns.
+    """
+
+    def guess(name: str) -> str | None:
+        known = (remembered or {}).get(name)
+        return known if known in columns else guess_column(name, columns)
+
+    found = {name: guess(name) if origin == GUESS else origin for name, origin in given.items()}
+    if missing := [name for name in required if found[name] is None]:
+        advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
+        if "chosen" in missing:
+            advice += "; two texts with a label are read by litbench data import_pairs"
+        raise DataError(
+            f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
+            f"columns are {', '.join(columns)}: {advice}"
+        )
+    return found

@@ -1,0 +1,261 @@
+"""Tables of raters, judges and annotators, for pages and the terminal alike."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from litbench.data.records import OUTCOMES
+from litbench.evaluation.report.document import (
+    ENDS,
+    Cell,
+    Section,
+    Table,
+    as_cell,
+    compared,
+    p_value,
+    percent,
+    stacked,
+    table_of,
+    write_interval,
+    write_seconds,
+)
+from litbench.metrics.annotators import ONE_ANNOTATOR
+from litbench.metrics.intervals import Interval
+from litbench.metrics.leaderboard import CHANCE, LeaderboardRow
+from litbench.runs.terminal import clean_name, write_dollars
+
+# A column: what it shows of a row.
+Column = Callable[[LeaderboardRow], Any]
+
+
+def _named(row: LeaderboardRow) -> Cell:
+    """The name of a rater, with its kind if that is another word."""
+    kind = "" if row.kind == row.rater else row.kind
+    seen = f"trained on {row.trained_on} of these prompts" if row.trained_on else ""
+    about = ", ".join(filter(None, (kind, seen)))
+    return Cell(row.rater, [f"({about})"] if about else [])
+
+
+def rater_table(rows: Sequence[LeaderboardRow], columns: Mapping[str, Column]) -> Table:
+    """A table of raters; those that were trained on the prompts are marked."""
+    marks = {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
+    return table_of(rows, columns, marks=marks)
+
+
+def agreement_columns(reference: str) -> dict[str, Column]:
+    """Columns of a leaderboard: names, agreement, and the comparison with the reference."""
+    return {
+        "rater": _named,
+        ENDS: lambda row: Cell(scale=row.agreement if row.is_judged else None),
+        "agreement [95 %]": lambda row: row.agreement,
+        f"against\n{reference}": lambda row: compared(
+            row.comparison, "reference" if row.is_judged else "–"
+        ),
+        "chosen is longer\n/ shorter": lambda row: " / ".join(
+            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
+        ),
+    }
+
+
+def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
+    """The leaderboard for a terminal, with the tables of the judges."""
+    comparison = next((row.comparison for row in rows if row.comparison is not None), None)
+    first, judges = rows[0].agreement, [row for row in rows if row.is_judge]
+    columns = agreement_columns("reference" if comparison is None else comparison.reference)
+    blocks = [
+        f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
+        f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
+        rater_table(rows, columns).as_text(),
+        coin_note(rows),
+        strata_note(rows[0]),
+        judges_section(judges).as_text() if judges else "",
+        significance_note(rows),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def correction_note(comparisons: Sequence[tuple[str, Interval, float]]) -> str:
+    """How the p values of a family of comparisons relate to its intervals.
+
+    Args:
+        comparisons: name, difference and p value after Holm's correction.
+
+    Returns:
+        Empty for fewer than two comparisons, which need no correction.
+    """
+    tested = [row for row in comparisons if math.isfinite(row[2])]
+    if len(tested) < 2:
+        return ""
+    note = (
+        f"p values have Holm's correction for these {len(tested)} comparisons; each interval is "
+        "for one comparison alone."
+    )
+    excluding = [
+        clean_name(name)
+        for name, difference, p in tested
+        if p >= 0.05 and not difference.low <= 0 <= difference.high
+    ]
+    if excluding:
+        names = ", ".join(excluding)
+        note += f" Not significant after the correction though the interval excludes 0: {names}."
+    return note
+
+
+def significance_note(rows: Sequence[LeaderboardRow]) -> str:
+    """What the comparisons with the reference show; empty without a comparison."""
+    comparisons = [row.comparison for row in rows if row.comparison is not None]
+    if not comparisons:
+        return ""
+    reference = clean_name(comparisons[0].reference)
+    unclear = [clean_name(one.rater) for one in comparisons if not one.is_clear]
+    text = f"Every difference from {reference} is significant."
+    if unclear:
+        text = (
+            f"Not significant: {len(unclear)} of {len(comparisons)} differences from {reference} "
+            f"({', '.join(unclear)}). This does not show that they are equal to {reference}."
+        )
+    family = [(one.rater, one.difference, one.p_holm) for one in comparisons]
+    return f"{text} {correction_note(family)}".rstrip()
+
+
+def strata_note(row: LeaderboardRow) -> str:
+    """How many pairs the strata by length have, if under 80 % of all pairs; else empty."""
+    longer, shorter, n = row.chosen_longer.n, row.chosen_shorter.n, row.agreement.n
+    if longer + shorter >= 0.8 * n:
+        return ""
+    return (
+        f"Of {n:,} pairs, the chosen story is known to be longer in {longer:,} and shorter in "
+        f"{shorter:,}; agreement on these says nothing about the other pairs."
+    )
+
+
+def coin_note(rows: Sequence[LeaderboardRow]) -> str:
+    """Why the reference is 1/2; empty if it is a rater."""
+    if not any(row.comparison is not None and row.comparison.reference == CHANCE for row in rows):
+        return ""
+    return (
+        "The longer story is right in exactly half of these pairs, as after length symmetry, so "
+        f"raters are compared with {CHANCE}."
+    )
+
+
+def judges_section(judges: Sequence[LeaderboardRow]) -> Section:
+    """How judges answer: orders, coverage, tokens and costs."""
+
+    def has(name: str) -> bool:
+        return any(getattr(row, name) is not None for row in judges)
+
+    uncovered = any(row.coverage < 1 for row in judges)
+    whole: dict[str, Column] = {
+        "fully judged\n[95 %]": lambda row: stacked(
+            row.both_orders or (row.agreement if row.coverage == 1 else None)
+        )
+    }
+    parts = []
+    if has("position_lean"):
+        orders: dict[str, Column] = {
+            "judge": _named,
+            "flip rate\n[95 %]": lambda row: stacked(row.flip_rate),
+            "first wins\n[95 %]": lambda row: stacked(row.position_lean),
+            "both orders\nagree": lambda row: percent(row.consistent_share),
+            "agreement on\nthese [95 %]": lambda row: stacked(row.consistent),
+        }
+        note = (
+            "Flip rate: how often the two orders name different stories. First wins: how often the "
+            "story shown first wins; ½ means no position bias. Both orders agree: the share of "
+            "pairs for which both orders name the same story, and the agreement on these pairs."
+        )
+        if has("pooled_agreement"):
+            orders["pooled p\n[95 %]"] = lambda row: stacked(row.pooled_agreement)
+            note += " Pooled p: agreement of the probability averaged over both orders."
+        if uncovered:
+            orders |= whole
+            note += " Fully judged: agreement on the pairs judged in every order."
+        parts.append(Section("Orders", note, rater_table(judges, orders)))
+    note = (
+        "Coverage: the share of verdicts that are judgements; other verdicts count ½ in the "
+        "leaderboard."
+    )
+    answers: dict[str, Column] = {"judge": _named, "coverage": lambda row: row.coverage}
+    if uncovered and not has("position_lean"):
+        answers |= whole
+        note += " Fully judged: agreement on pairs whose verdicts are all judgements."
+    answers["named\na story"] = lambda row: row.outcomes["chosen"] + row.outcomes["rejected"]
+    for name in OUTCOMES[2:]:
+        if any(row.outcomes[name] for row in judges):
+            answers[name] = lambda row, name=name: row.outcomes[name]  # type: ignore[misc]
+    if has("explanation_words"):
+        note += " Words: mean length of an explanation."
+        answers["words"] = lambda row: (
+            "–" if row.explanation_words is None else f"{row.explanation_words:,.1f}"
+        )
+    if has("input_tokens"):
+        answers["tokens read\nand written"] = lambda row: Cell(
+            as_cell(row.input_tokens).text, [as_cell(row.output_tokens).text]
+        )
+    if has("cost_usd"):
+        answers["$, and per\n1,000 pairs"] = lambda row: Cell(
+            write_dollars(row.cost_usd),
+            [] if row.cost_usd is None else [write_dollars(row.cost_per_1000_pairs)],
+        )
+    answers["seconds"] = lambda row: write_seconds(row.seconds)
+    note += " Tokens, dollars and seconds are for these pairs."
+    parts.append(Section("Answers", note, rater_table(judges, answers)))
+    return Section(
+        "Judges", "Raters that read both stories together, or write answers.", parts=parts
+    )
+
+
+def annotators_section(found: Mapping[str, Any]) -> Section:
+    """One annotator against the others; `found` is the content of annotators.json."""
+    one = Interval.of(found["one_annotator"])
+    limit = f"differ by less than {found['min_gap']:g}" if found["min_gap"] else "are equal"
+    note = (
+        "Each annotator is left out in turn, and the mean of the others is the label for that "
+        f"annotator and for every rater: {one.n:,} comparisons on {found['pairs']:,} pairs of "
+        f"{one.clusters} prompts. These are all pairs within a prompt except those in which the "
+        f"others' means {limit} ({found['left_out']:,} comparisons). Selecting pairs by the mean "
+        "of all annotators would overestimate the agreement of the one left out. These labels are "
+        "noisier than those of the leaderboard, so agreement is lower; compare the differences, "
+        "which are paired."
+    )
+    rows: list[list[Any]] = [[ONE_ANNOTATOR, Cell(scale=one), one, "reference"]]
+    family = []
+    for row in found["raters"]:
+        agreement, comparison = Interval.of(row["agreement"]), row["comparison"]
+        difference, p = Interval.of(comparison["difference"]), comparison["p_holm"]
+        family.append((row["rater"], difference, math.nan if p is None else p))
+        cell = stacked(difference, p_value(p), is_signed=True)
+        rows.append([row["rater"], Cell(scale=agreement), agreement, cell])
+    alpha = as_cell(math.nan if found["alpha"] is None else found["alpha"]).text
+    two = write_interval(Interval.of(found["two_annotators"]))
+    remarks = [
+        f"{found['annotators']} annotators, {found['pairs']:,} pairs, {one.clusters} prompts, "
+        f"{one.n:,} comparisons. Two annotators prefer the same story in {two} of the pairs; "
+        f"Krippendorff's alpha of their ratings is {alpha}.",
+        correction_note(family),
+    ]
+    if found["slots"]:
+        remarks.append(
+            "The source does not name its annotators: these names are positions in a list, so "
+            f"“{ONE_ANNOTATOR}” may be different people for the two stories of a pair."
+        )
+    if found["is_dependent"]:
+        excess = found["excess"]
+        agreed = excess["expected"] + excess["difference"]["mean"]
+        by = (
+            "chance" if excess["rater"] is None else f"the agreement of {excess['rater']} with each"
+        )
+        remarks.append(
+            f"Annotators' residuals correlate negatively: two agree {agreed:+.3f} above chance (-1 "
+            f"to 1), where independent ones would by at least {excess['expected']:.3f}, by {by}. "
+            f"“{ONE_ANNOTATOR}” then measures how the ratings were collected, not people."
+        )
+    if found["at_chance"]:
+        remarks.append(
+            "Two annotators do not agree significantly more often than by chance here: exceeding "
+            "one means little."
+        )
+    heading = ["rater", ENDS, "agreement [95 %]", f"minus {ONE_ANNOTATOR}"]
+    title = "One annotator against the others"
+    return Section(title, note, Table(heading, rows), remarks=remarks, name="annotators")

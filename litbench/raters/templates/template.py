@@ -1,0 +1,205 @@
+"""Template: the fixed text around a prompt and two stories, validated on loading."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from litbench.data.text import digest
+from litbench.raters.templates.delimiters import without_delimiters
+from litbench.raters.templates.parser import AnswerForm, read_answer
+from litbench.runs.config import build, nearest, read_yaml
+from litbench.runs.errors import ConfigError
+
+Slot = Literal["prompt", "story_a", "story_b"]
+SLOTS: tuple[Slot, ...] = ("prompt", "story_a", "story_b")
+# A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# What a question without a code leaves out: the placeholder of the code in brackets or as the value
+# of a JSON key, and other lines with it.
+_CODE_PLACE = re.compile(r' \[\{code\}\]|"code": "\{code\}", ')
+_CODE_LINE = re.compile(r"^.*\{code\}.*\n?", re.M)
+# Typical length of an explanation in words, as in the paper's Table 3.
+_REASONS: dict[AnswerForm, int] = {"explanation": 295, "json_explanation": 310}
+_FOLDER = Path(__file__).parent
+_FRAME = _FOLDER / "frame.yaml"
+
+
+@dataclass(frozen=True)
+class FixedFile:
+    """The keys of a fixed template.
+
+    `text` contains `{story_a}` and `{story_b}`, and `{prompt}` unless the prompt is not shown. With
+    `{code}`, as in `Preferred [{code}]: A`, only lines with this code are read.
+    """
+
+    answer: AnswerForm
+    text: str
+
+
+@dataclass(frozen=True)
+class FamilyFile:
+    """The keys of a template family; `criteria` contains no placeholders."""
+
+    criteria: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """A question text with slots for two stories and, unless it is not shown, a prompt.
+
+    Attributes:
+        answer: the answer form that the text requests.
+        slots: names of the slots, in the order of the text.
+        pieces: the fixed text before each slot, and after the last; may contain `{code}`.
+    """
+
+    name: str
+    path: Path
+    answer: AnswerForm
+    slots: tuple[Slot, ...]
+    pieces: tuple[str, ...]
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the question asks for a code."""
+        return any("{code}" in piece for piece in self.pieces)
+
+    def without_code(self) -> "Template":
+        """The template that asks for no code, for models that are trained on it."""
+        return replace(self, pieces=tuple(with_code(piece, None) for piece in self.pieces))
+
+    def render(self, prompt: str, story_a: str, story_b: str, code: str | None = None) -> str:
+        """Return the complete question; placeholders inside a prompt or story are not filled."""
+        texts = dict(zip(SLOTS, map(without_delimiters, (prompt, story_a, story_b)), strict=True))
+        *before, after = (with_code(piece, code) for piece in self.pieces)
+        filled = (part + texts[slot] for part, slot in zip(before, self.slots, strict=True))
+        return "".join(filled) + after
+
+    def repair(self, code: str | None) -> str:
+        """The request for the verdict alone, after an answer that states none."""
+        return with_code(_frame()["repairs"][self.answer], code)
+
+    def example(self, code: str | None) -> str:
+        """An answer of usual length."""
+        verdict = _frame()["examples"][self.answer].strip()
+        return "word " * _REASONS.get(self.answer, 0) + with_code(f"\n{verdict}", code)
+
+    def is_read(self, answer: str, code: str | None) -> bool:
+        """Whether an answer to the question with this code states a verdict."""
+        return read_answer(answer, self.answer, code).verdict != "unparsed"
+
+
+@cache
+def _frame() -> dict[str, Any]:
+    return read_yaml(_FRAME)
+
+
+def with_code(text: str, code: str | None) -> str:
+    """A question's fixed text with its code, or without the request for one."""
+    if code is not None:
+        return text.replace("{code}", code)
+    return _CODE_LINE.sub("", _CODE_PLACE.sub("", text))
+
+
+def fill(template: str, texts: Mapping[str, str]) -> str:
+    """A template with its placeholders filled once: braces in texts, and unknown names, stay."""
+    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), template)
+
+
+def packaged_names() -> list[str]:
+    """Sorted names of the packaged templates, including families."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml") if path != _FRAME)
+
+
+def family_names() -> list[str]:
+    """Sorted names of the packaged families."""
+    return [n for n in packaged_names() if "criteria" in read_yaml(_FOLDER / f"{n}.yaml")]
+
+
+def template_files(name: str | None) -> dict[str, str]:
+    """The file of a user's template, by the name of its option; empty for a packaged template."""
+    return {} if name is None or name in packaged_names() else {"template": name}
+
+
+def load_template(
+    name: str | Path, answer: AnswerForm | None = None, *, shows_prompt: bool = True
+) -> Template:
+    """Load a packaged template or a YAML file.
+
+    Args:
+        name: name of a packaged template, or path of a YAML file.
+        answer: answer form. A family supports every form and defaults to `explanation`; a fixed
+            template supports only its own.
+        shows_prompt: if False, only the stories are shown; a fixed template with `{prompt}` is then
+            an error.
+    """
+    known = packaged_names()
+    path = _FOLDER / f"{name}.yaml" if str(name) in known else Path(name)
+    if str(name) not in known and path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"unknown template '{name}' ({nearest(str(name), known)}): use a packaged template or "
+            "the path of a .yaml file"
+        )
+    keys = read_yaml(path)
+    if "criteria" in keys:
+        family = build(FamilyFile, keys, f"template {path}")
+        file = _framed(family, answer or "explanation", path, shows_prompt)
+    else:
+        file = build(FixedFile, keys, f"template {path}")
+    if answer not in (None, file.answer):
+        raise ConfigError(
+            f"template {name} has the answer form {file.answer}, not {answer}: omit answer, or use "
+            f"a family, which supports every form: {', '.join(family_names())}"
+        )
+    found = [name for name in PLACEHOLDER.findall(file.text) if name != "code"]
+    if "prompt" in found and not shows_prompt:
+        raise ConfigError(
+            f"template {name} shows the prompt, and form is story: use a family "
+            f"({', '.join(family_names())}), or a template without {{prompt}}"
+        )
+    is_open = file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in SLOTS))
+    if is_open or sorted(found) not in (["story_a", "story_b"], sorted(SLOTS)):
+        listed = ", ".join(f"{{{name}}}" for name in found) or "none"
+        raise ConfigError(
+            f"template {path}: the placeholders of its text are {listed}: it needs {{story_a}} and "
+            "{story_b} once each, may have {prompt} once and {code}, and ends with the request for "
+            "an answer"
+        )
+    slots = tuple(slot for name in found for slot in SLOTS if slot == name)
+    pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
+    return Template(str(name), path, file.answer, slots, pieces)
+
+
+def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bool) -> FixedFile:
+    """Insert a family's criteria and the request for an answer form into the frame."""
+    criteria = family.criteria.strip()
+    if not criteria or PLACEHOLDER.search(criteria):
+        raise ConfigError(
+            f"template {path}: criteria is empty or contains a placeholder: describe the criteria "
+            "only; prompt, stories and the request for an answer are added automatically"
+        )
+    frame = _frame()
+    if answer not in frame["requests"]:
+        raise ConfigError(
+            f"template {path}: unknown answer form '{answer}' "
+            f"({nearest(answer, sorted(frame['requests']))})"
+        )
+    texts = frame["with_prompt" if shows_prompt else "without_prompt"]
+    filled = {"criteria": criteria, "request": frame["requests"][answer], **texts}
+    return FixedFile(answer, fill(frame["text"], filled))
+
+
+def assign_positions(pair_ids: Sequence[str], seed: int) -> list[bool]:
+    """Assign the chosen story to position A or B, at random and exactly balanced.
+
+    Pairs are sorted by a hash of the seed and their id; the chosen story is A in the first half.
+
+    Returns:
+        Whether the chosen story is shown as A; shape (n,), true for n / 2 pairs, rounded up.
+    """
+    shuffled = sorted(range(len(pair_ids)), key=lambda index: digest(seed, pair_ids[index]))
+    first_half = set(shuffled[: (len(shuffled) + 1) // 2])
+    return [index in first_half for index in range(len(pair_ids))]

@@ -1,0 +1,410 @@
+"""Features of explanations, and whether verdicts with a feature agree with the labels more often.
+
+The unit is a verdict: a judgement of a pair in one order, with an explanation. A correct verdict
+counts 1, a tie 1/2. For every rater and every feature of the text (see
+litbench.research.explanation_words), the study gives the rate of the feature, the agreement of
+verdicts with and without it, and the difference (paper, 5.2, A.6 and Figure 8).
+
+The differences are not causal effects: the features were not assigned, and a judge may talk about
+the plot where the plots differ and the choice is easy.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.data.records import connected_prompts
+from litbench.evaluation.report import figures
+from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import (
+    Cell,
+    Figure,
+    Page,
+    Section,
+    Table,
+    as_cell,
+    few_prompts,
+    label_text,
+    p_value,
+    percent,
+    short_name,
+    signed,
+    table_of,
+    write_page,
+    written_now,
+)
+from litbench.evaluation.results import Evaluation
+from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
+from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.research.explanation_words import FEATURES, features_of
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact
+
+# Gain in correctness of explanations that talk about the plot, over all judges of the paper
+# (section 5.2). The paper gives no interval and does not say whether the gain is relative or
+# absolute; the figure shows it as absolute.
+PUBLISHED_PLOT_GAIN = 0.148
+
+_ALL = "all raters"
+# Minimum number of verdicts with a feature, and without it, for a comparison.
+_LEAST = 5
+_CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
+
+
+@dataclass
+class ExplanationsConfig:
+    """Find features of judges' explanations, and compare agreement with and without each feature.
+
+        litbench explanations --config configs/paper/litbench_figure8.yaml --preset ttcw
+
+    Reads folders of evaluations (eval/benchmark.py, or any program whose manifest names the pairs)
+    whose verdicts have explanations. Finds features of each explanation (talk about plot,
+    character, style, ...; litbench/research/explanation_words.yaml) and compares the agreement of
+    verdicts with and without the feature. Writes `explanations.csv`, `.txt` and `.html`,
+    `manifest.json` and, if there is a difference to plot, the paper's Figure 8 as `figure8.svg` and
+    `.png` into `out`.
+
+    Attributes:
+        out: folder to write.
+        evaluations: name -> folder of an evaluation.
+        title: heading of the page.
+    """
+
+    out: Path
+    evaluations: dict[str, Path]
+    title: str = "What explanations say"
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """Verdicts with an explanation, one row each.
+
+    Attributes:
+        rows: `rater`, `pair_id`, `order`, `outcome` and `explanation` of each verdict, and
+            `prompts`, the key of its connected prompts.
+        credit: agreement with the label, 0, 1/2 or 1; shape (n,).
+        present: which features the explanation has; bool, shape (n, features), by FEATURES.
+        not_judged: by rater, the number of verdicts that are not judgements.
+        unexplained: by rater, the number of judgements without an explanation.
+    """
+
+    rows: list[dict[str, Any]]
+    credit: np.ndarray
+    present: np.ndarray
+    not_judged: Counter[str]
+    unexplained: Counter[str]
+
+
+def read_explanations(evaluations: Mapping[str, tuple[pa.Table, pa.Table]]) -> Explanations:
+    """Collect the explanations of verdicts and find their features.
+
+    Args:
+        evaluations: by name, a table of verdicts (schema VERDICTS) and the pairs that were judged
+            (schema PAIRS). Verdicts on other pairs are ignored. The evaluation's name is appended
+            to raters that occur in several.
+    """
+    times = Counter(
+        rater
+        for verdicts, _ in evaluations.values()
+        for rater in set(verdicts["rater"].to_pylist())
+    )
+    rows: list[dict[str, Any]] = []
+    not_judged: Counter[str] = Counter()
+    unexplained: Counter[str] = Counter()
+    for name, (verdicts, pairs) in evaluations.items():
+        prompts_of = dict(zip(pairs["pair_id"].to_pylist(), connected_prompts(pairs), strict=True))
+        wanted = ["pair_id", "rater", "order", "outcome", "explanation"]
+        for row in verdicts.select(wanted).to_pylist():
+            if row["pair_id"] not in prompts_of:
+                continue
+            if times[row["rater"]] > 1:
+                row["rater"] += f" ({name})"
+            if row["outcome"] not in _CREDIT:
+                not_judged[row["rater"]] += 1
+            elif not (row["explanation"] or "").strip():
+                unexplained[row["rater"]] += 1
+            else:
+                rows.append(row | {"prompts": prompts_of[row["pair_id"]]})
+    if not rows:
+        raise DataError(
+            "no judgement on these pairs has an explanation: judge with a template that asks for "
+            "explanations"
+        )
+    credit = np.array([_CREDIT[row["outcome"]] for row in rows])
+    present = np.array([features_of(row["explanation"]) for row in rows])
+    return Explanations(rows, credit, present, not_judged, unexplained)
+
+
+@dataclass(frozen=True)
+class FeatureDifference:
+    """A feature in the explanations of a rater, or of all raters.
+
+    Attributes:
+        of: name of the rater, or "all raters".
+        feature: name of the feature.
+        group: subject or manner.
+        rate: share of verdicts with the feature.
+        agreement_present: agreement of verdicts with the feature.
+        agreement_absent: agreement of verdicts without the feature.
+        difference: `agreement_present` minus `agreement_absent`, within raters. None if fewer than
+            5 verdicts have the feature or lack it, if either side has only one prompt, or if each
+            rater has the feature always or never.
+        p_holm: p value after Holm's correction, for all features of all raters together, or for all
+            features of all single raters.
+    """
+
+    of: str
+    feature: str
+    group: str
+    rate: Interval
+    agreement_present: Interval | None
+    agreement_absent: Interval | None
+    difference: Interval | None
+    p_holm: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the difference is significant at the 5 % level after Holm's correction."""
+        return self.p_holm < 0.05
+
+
+@dataclass(frozen=True)
+class ExplanationStudy:
+    """The differences of all features, over all raters and by rater."""
+
+    overall: list[FeatureDifference]
+    by_rater: dict[str, list[FeatureDifference]]
+
+
+def _differences(
+    of: str, credit: np.ndarray, every: np.ndarray, raters: np.ndarray, clusters: np.ndarray
+) -> list[FeatureDifference]:
+    """The differences of all features; `p_holm` is still the uncorrected p value."""
+    differences = []
+    for (name, words), present in zip(FEATURES.items(), every.T, strict=True):
+        difference, p = None, math.nan
+        if _LEAST <= present.sum() <= len(present) - _LEAST:
+            estimate = stratified_difference(credit, present, raters, clusters)
+            if math.isfinite(estimate.error):
+                difference, p = difference_interval(estimate)
+        rate = jackknife_interval(present.astype(float), clusters)
+        having, lacking = (
+            jackknife_interval(credit[some], clusters[some]) if some.any() else None
+            for some in (present, ~present)
+        )
+        differences.append(
+            FeatureDifference(of, name, words.group, rate, having, lacking, difference, p)
+        )
+    return differences
+
+
+def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifference]:
+    adjusted = holm([one.p_holm for one in differences])
+    return [replace(one, p_holm=p) for one, p in zip(differences, adjusted, strict=True)]
+
+
+def explanation_study(data: Explanations) -> ExplanationStudy:
+    """Compute the rate of every feature, and the difference in agreement with and without it."""
+    # Sorting and comparing integer codes is much faster than names.
+    columns = (np.array([row[key] for row in data.rows], object) for key in ("rater", "prompts"))
+    (names, of_rater), (_, clusters) = (np.unique(of, return_inverse=True) for of in columns)
+    arrays = (data.credit, data.present, of_rater, clusters)
+    separate = []
+    for name in dict.fromkeys(row["rater"] for row in data.rows):
+        own = names[of_rater] == name
+        separate += _differences(name, *(of[own] for of in arrays))
+    by_rater: dict[str, list[FeatureDifference]] = {}
+    for one in _corrected(separate):
+        by_rater.setdefault(one.of, []).append(one)
+    return ExplanationStudy(_corrected(_differences(_ALL, *arrays)), by_rater)
+
+
+# The program ----------------------------------------------------------------------------------
+
+
+def run_explanations(config: ExplanationsConfig) -> None:
+    """Write the study of explanations."""
+    if not config.evaluations:
+        raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
+    sources = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
+    inputs = {key: path for name, one in sources.items() for key, path in one.inputs(name).items()}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    if artifact.is_current():
+        artifact.show("explanations.txt", "explanations.html")
+        return
+    data = read_explanations(
+        {name: (one.verdicts, one.pairs.headline) for name, one in sources.items()}
+    )
+    study = explanation_study(data)
+    rows = [
+        {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
+        for differences in (study.overall, *study.by_rater.values())
+        for one in differences
+    ]
+    artifact.write("explanations.csv", partial(write_csv, rows))
+    artifact.write_text("explanations.txt", _text(study))
+    artifact.counts = {
+        "explanations": len(data.rows),
+        "not_judged": dict(data.not_judged),
+        "without_explanation": dict(data.unexplained),
+    }
+    labels = [one.pairs.headline["label_source"].to_pylist() for one in sources.values()]
+    labelled_by = sorted(set().union(*labels))
+    write_explanations(artifact, study, title=config.title, label_sources=labelled_by)
+    artifact.finish()
+    artifact.show("explanations.txt", "explanations.html")
+
+
+def _text(study: ExplanationStudy) -> str:
+    """The differences over all raters as text for a terminal, largest first."""
+    first = study.overall[0].rate
+    rows = sorted(study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1)
+    return (
+        f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
+        f"{len(study.by_rater)} raters; differences are within raters, 95 % intervals by prompt\n"
+        f"{_features_table(rows).as_text()}\n"
+    )
+
+
+# The page -------------------------------------------------------------------------------------
+
+
+def draw_effects(study: ExplanationStudy) -> Figure | None:
+    """Plot the differences over all raters, largest first (paper, Figure 8); None without any."""
+    by_name = study.by_rater if len(study.by_rater) > 1 else {}
+    rows = []
+    for index, one in enumerate(study.overall):
+        if one.difference is not None:
+            each = [one.difference, *(of[index].difference for of in by_name.values())]
+            rows.append((_words(one.feature), [[d] if d else [] for d in each]))
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row[1][0][0].mean)
+    known = [interval for _, cells in rows for cell in cells for interval in cell]
+    # Wide intervals of rare features may exceed the plot, so that the others stay readable.
+    ends = max(abs(bound) for one in known for bound in (one.low, one.high))
+    widest = 1.08 * max(0.16, *(abs(one.mean) for one in known), min(0.4, ends))
+    drawn = figures.dots(
+        rows,
+        ["all raters", *map(short_name, by_name)],
+        "agreement with it minus agreement without it",
+        levels=[0],
+        limits=(-widest, widest),
+        hollow={"plot": PUBLISHED_PLOT_GAIN},
+        mark="published for other judges",
+    )
+    caption = (
+        "Agreement of verdicts whose explanation has the feature minus that of the others, with "
+        "95 % intervals clustered by prompt. The difference over all raters is within raters. The "
+        f"hollow marker is the +{PUBLISHED_PLOT_GAIN:.1%} that the LitBench paper reports for "
+        "explanations about the plot (section 5.2), for other judges and pairs, without interval."
+    )
+    return Figure("Features of explanations and agreement", caption, drawn)
+
+
+def write_explanations(
+    artifact: Artifact,
+    study: ExplanationStudy,
+    *,
+    title: str,
+    label_sources: Sequence[str],
+) -> None:
+    """Write explanations.html and Figure 8; `label_sources` says who labelled the pairs."""
+    panel, overall = draw_effects(study), study.overall
+    rate = overall[0].rate
+    warning = (
+        "These are associations, not causal effects. The features were not assigned: a judge may "
+        "talk about the plot where the plots differ and the choice is easy. A difference shows "
+        "which explanations come with better verdicts, not that asking for them improves verdicts."
+    )
+    missing = "No plot: no feature is present in five verdicts and absent in five."
+    about_features = (
+        "Differences are computed within each rater and averaged, so that a better rater which "
+        "uses the feature more often does not confound them. Intervals are 95 %, by leaving out "
+        "one prompt at a time; p values have Holm's correction for all features with an estimate, "
+        "which requires five verdicts with the feature and five without. Features are lists of "
+        "English words, so they miss explanations that use other words."
+    )
+    groups = {"What explanations talk about": "subject", "How they talk": "manner"}
+    sections = [
+        Section(
+            "Features and agreement",
+            "" if panel else missing,
+            name="plot",
+            figures=[panel] if panel else [],
+            warnings=[*few_prompts(rate), warning],
+        ),
+        Section(
+            "Features, over all raters",
+            about_features,
+            parts=[
+                Section(name, table=_features_table([one for one in overall if one.group == group]))
+                for name, group in groups.items()
+            ],
+            name="features",
+        ),
+        *([_by_rater_section(study)] if len(study.by_rater) > 1 else []),
+    ]
+    known = [one for one in overall if one.difference is not None]
+    clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
+    clear.sort(key=lambda one: -abs(one[1]))
+    lead = f"None of the {len(known)} features with an estimate is significant."
+    if clear:
+        named = (f"{_words(name)} ({100 * mean:+.1f} points)" for name, mean in clear[:4])
+        lead = (
+            f"{len(clear)} of {len(known)} features are significantly associated with agreement, "
+            f"above all {', '.join(named)}."
+        )
+    facts = (
+        f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
+        f"{len(study.by_rater)} raters; {label_text(label_sources)}. Other verdicts are left out. "
+        f"{written_now()}"
+    )
+    page = Page(title, lead, facts, sections, label_sources)
+    write_page(artifact, "explanations", page, {"figure8": panel})
+
+
+def _words(feature: str) -> str:
+    return feature.replace("_", " ")
+
+
+def _features_table(rows: Sequence[FeatureDifference]) -> Table:
+    def both(one: FeatureDifference) -> str:
+        sides = (one.agreement_present, one.agreement_absent)
+        return " / ".join("–" if of is None else as_cell(of.mean).text for of in sides)
+
+    return table_of(
+        rows,
+        {
+            "feature": lambda one: Cell(
+                _words(one.feature), [FEATURES[one.feature].about], is_text=True
+            ),
+            "rate [95 %]": lambda one: one.rate,
+            "agreement\nwith it / without": both,
+            "difference [95 %]": lambda one: signed(one.difference),
+            "p (Holm)": lambda one: p_value(one.p_holm) if one.difference else "",
+        },
+    )
+
+
+def _by_rater_section(study: ExplanationStudy) -> Section:
+    def cell(one: FeatureDifference) -> Cell:
+        small = [f"in {percent(one.rate.mean)}"]
+        return Cell(signed(one.difference), small, is_bold=one.is_clear)
+
+    of_feature = zip(FEATURES, *study.by_rater.values(), strict=True)
+    rows = [[_words(name), *map(cell, each)] for name, *each in of_feature]
+    note = (
+        "Rate of the feature, and the difference in agreement with and without it. Bold: "
+        "significant after Holm's correction for all features of all raters. No difference is "
+        "shown if fewer than five verdicts of the rater have the feature, or fewer than five lack "
+        "it."
+    )
+    return Section("By rater", note, Table(["feature", *study.by_rater], rows))

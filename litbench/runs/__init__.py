@@ -1,0 +1,1 @@
+"""How a command runs: config, outputs that resume, errors, progress, terminal, the Hub."""

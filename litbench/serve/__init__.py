@@ -1,0 +1,1 @@
+"""Rewards over HTTP, and the page for trying."""

@@ -1,0 +1,146 @@
+"""Make a study with human readers, and say what it takes.
+
+    litbench study make --config configs/data/sample_study.yaml --preset pairs
+
+Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
+stories, such as those of a run, and a rubric; sessions (`kind: session`) need neither. Writes them,
+`plan.json`, `estimate.txt` and `manifest.json` into `out`, and prints the estimate: readers, hours
+and, by the formulas of docs/power.md, the difference that the study can find. No reader is needed
+for that.
+
+Then `litbench study simulate OUT` tries the study with simulated readers, `litbench study serve
+OUT` shows it to people, and `litbench study export OUT` writes their choices, which litbench study
+analyse analyses, or ratings, which litbench writers compare does (docs/human_study.md).
+"""
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.data.columns import PairColumns
+from litbench.data.records import STORIES
+from litbench.data.sources.evaluation_pairs import read_pairs
+from litbench.data.tables import read_table, write_table
+from litbench.metrics.agreement import has_texts
+from litbench.raters.templates.rubric import load_rubric
+from litbench.runs.config import Input, as_plain, run_program
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact, write_json
+from litbench.study.pairs import PairStudy
+from litbench.study.plan import Plan, Study
+from litbench.study.ratings import RatingStudy, run_of
+from litbench.study.sessions import PROTOCOL, SessionStudy
+from litbench.writers.protocol import load_protocol
+
+
+@dataclass(kw_only=True)
+class Config(PairColumns, Plan):
+    """Configuration of `make_study.py`; the other keys are those of litbench.study.plan.Plan.
+
+    Attributes:
+        out: folder to write.
+        pairs: pairs file; the chosen side is the one whose agreement with readers is asked.
+        split: split of the pairs; null for all.
+        stories: in ratings, file of the stories, such as `stories.parquet` of a run.
+    """
+
+    out: Path
+    pairs: Annotated[Path | None, Input] = None
+    split: str | None = None
+    stories: Annotated[Path | None, Input] = None
+
+
+def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> Study:
+    """Write the pairs of a study."""
+    assert config.pairs is not None
+    read = read_pairs(config.pairs, None, config.split, columns=config.columns())
+    pairs = read.headline.sort_by("pair_id")
+    without = int((~has_texts(pairs)).sum())
+    copies = pc.sum(pc.equal(pairs["chosen"], pairs["rejected"])).as_py()
+    if without or copies:
+        raise DataError(
+            f"{config.pairs}: {without} pairs have no texts and {copies} twice the same: leave "
+            "them out"
+        )
+    study = PairStudy(config.out, plan, pairs)
+    artifact.write("pairs.parquet", partial(write_table, pairs))
+    return study
+
+
+def with_samples(stories: pa.Table) -> pa.Table:
+    """Add the columns that tell a writer's stories for a prompt apart, where a run did not."""
+    if "sample" not in stories.column_names:
+        seen: Counter[tuple[str, str]] = Counter()
+        samples = []
+        for place in zip(
+            stories["source"].to_pylist(), stories["prompt_id"].to_pylist(), strict=True
+        ):
+            samples.append(seen[place])
+            seen[place] += 1
+        stories = stories.append_column("sample", pa.array(samples, pa.int64()))
+    if "step" not in stories.column_names:
+        steps = pa.array(["story"] * stories.num_rows, pa.large_string())
+        stories = stories.append_column("step", steps)
+    return stories
+
+
+def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> Study:
+    """Write the stories and the rubric of a study."""
+    assert config.stories is not None
+    stories = read_table(config.stories, STORIES).sort_by("story_id")
+    without = pc.sum(pc.equal(pc.utf8_trim_whitespace(stories["text"]), "")).as_py()
+    if without or not stories.num_rows:
+        raise DataError(
+            f"{config.stories}: {without} of {stories.num_rows} stories have no text: leave them "
+            "out, and give at least one"
+        )
+    stories, rubric = with_samples(stories), load_rubric(str(plan.rubric))
+    artifact.write("stories.parquet", partial(write_table, stories))
+    artifact.write("rubric.yaml", partial(shutil.copyfile, rubric.path or ""))
+    artifact.counts = run_of(config.stories)
+    return RatingStudy(config.out, plan, rubric, stories)
+
+
+def main(config: Config) -> None:
+    """Check the plan, write the study and print the estimate."""
+    plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
+    files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
+    if artifact.is_current():
+        artifact.show("estimate.txt")
+        return
+    for kind, path in (("pairs", config.pairs), ("ratings", config.stories)):
+        if (path is None) == (kind == plan.kind):
+            name = "pairs" if kind == "pairs" else "stories"
+            needs = "needs" if kind == plan.kind else "does not read"
+            raise ConfigError(
+                f"a study of the kind {plan.kind} {needs} {name}: correct one of them"
+            )
+    if (config.out / "study.sqlite").exists():
+        raise DataError(f"{config.out} has readers of an earlier plan: write to another folder")
+    if plan.kind == "session":
+        # Checks the writers.
+        study: Study = SessionStudy.of(config.out, plan)
+    else:
+        write = write_pairs if plan.kind == "pairs" else write_ratings
+        study = write(config, plan, artifact)
+    found = study.estimate()
+    artifact.counts |= found
+    text = study.estimate_text(found)
+    artifact.write("plan.json", partial(write_json, as_plain(plan)))
+    artifact.write_text("estimate.txt", text)
+    artifact.finish()
+    if plan.reader_ids is not None:
+        for name in ("plan.json", "manifest.json"):
+            (config.out / name).chmod(0o600)
+    print(f"{text}study: {config.out}")
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)

@@ -1,0 +1,148 @@
+"""The page of a study with human readers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from litbench.evaluation.report import figures
+from litbench.evaluation.report.document import (
+    Cell,
+    Figure,
+    Page,
+    Section,
+    few_prompts,
+    label_text,
+    percent,
+    table_of,
+    write_interval,
+    write_page,
+    write_seconds,
+    written_now,
+)
+from litbench.evaluation.report.leaderboard import annotators_section
+from litbench.evaluation.report.tables import load_published
+from litbench.metrics.annotators import annotators_json
+from litbench.runs.outputs import Artifact
+from litbench.study.metrics import SHARES, StudyFigures
+
+_PUBLISHED = "readers-of-generated-stories"
+
+
+def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
+    """Plot the shares of a study.
+
+    `published` is the paper's entry for the first share, drawn as a hollow mark; None for none.
+    """
+    rows = [(SHARES[name][0], [[interval]]) for name, interval in found.shares.items()]
+    caption, hollow = "With 95 % intervals. Dotted: ½, chance.", {}
+    if published is not None:
+        hollow = {rows[0][0]: float(published["stated"])}
+        caption += f" Hollow: {published['about']}: {published['stated']} ({published['where']})."
+    mark = "published for other pairs and readers"
+    drawn = figures.dots(rows, ["readers"], "share", hollow=hollow, mark=mark)
+    return {"human_study": Figure("Shares", caption, drawn)}
+
+
+def write_human_study(
+    artifact: Artifact,
+    everyone: StudyFigures,
+    kept: StudyFigures | None,
+    excluded: Mapping[str, int],
+    *,
+    label_sources: Sequence[str],
+    versions: int,
+) -> None:
+    """Write human_study.html, its plot, and its figures as human_study.txt.
+
+    Args:
+        artifact: the output folder.
+        everyone: figures of all readers.
+        kept: figures without the readers left out; None if nobody is.
+        excluded: see `exclusion_counts`.
+        label_sources: who labelled the pairs.
+        versions: number of versions of the pages that readers saw.
+    """
+    found, published = kept or everyone, None
+    if "model" in label_sources:
+        published = {row["name"]: row for row in load_published()["other_test_sets"]}[_PUBLISHED]
+    panels = draw_study(found, published)
+    note = (
+        "Shares of choices have 95 % intervals by prompt and by reader at once, shares of pairs by "
+        "prompt, checks by reader. Choices and majorities are different figures: a pair on which "
+        "six of ten readers agree with the label counts 0.6 in the first and 1 in the second."
+    )
+    rules = "The rules of the plan leave nobody out."
+    if excluded:
+        broken = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
+        rules = f"Left out by the rules of the plan: {broken}."
+    columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
+    if kept is not None:
+        columns["without readers\nleft out [95 %]"] = partial(_share, kept)
+    columns["all readers [95 %]"] = partial(_share, everyone)
+    shares = Section(
+        "Figures",
+        [note, rules],
+        table_of(list(everyone.shares), columns, is_narrow=True),
+        warnings=_warnings(found, versions),
+        remarks=[_times(found)],
+    )
+    read = [shares]
+    if found.annotators is not None:
+        read.append(annotators_section(annotators_json(found.annotators)))
+    out = everyone.readers - found.readers
+    without = f", without {out} left out by the plan's rules" if out else ""
+    counts = (
+        f"{found.choices:,} choices by {found.readers:,} readers on {found.pairs:,} pairs of "
+        f"{found.prompts:,} prompts{without}."
+    )
+    texts = [counts, rules, *(one.as_text() for one in read)]
+    artifact.write_text("human_study.txt", "\n\n".join(filter(None, texts)) + "\n")
+    sections = [
+        shares,
+        Section("Plot", figures=list(panels.values())),
+        *read[1:],
+    ]
+    facts = f"{counts} Labels: {label_text(label_sources)}. {written_now()}"
+    page = Page(
+        "LitBench: a study with readers",
+        _lead(found),
+        facts,
+        sections,
+        label_sources,
+    )
+    write_page(artifact, "human_study", page, panels)
+
+
+def _share(found: StudyFigures, name: str) -> Cell:
+    share = found.shares.get(name)
+    return Cell(write_interval(share), [f"{share.n:,} {SHARES[name][1]}"] if share else [])
+
+
+def _lead(found: StudyFigures) -> str:
+    agreement, majority = (write_interval(found.shares[name]) for name in ("agreement", "majority"))
+    return (
+        f"Readers agree with the labels in {agreement} of their choices; the majority of "
+        f"readers agrees on {majority} of the pairs."
+    )
+
+
+def _warnings(found: StudyFigures, versions: int) -> list[str]:
+    warnings = few_prompts(found.shares["majority"])
+    if found.readers < 20:
+        warnings.append(
+            f"Few readers: {found.readers}. Their intervals are wide and less reliable, and "
+            "other readers may choose differently."
+        )
+    if versions > 1:
+        warnings.append(f"Readers saw {versions} versions of the pages.")
+    return warnings
+
+
+def _times(found: StudyFigures) -> str:
+    text = ""
+    if found.seconds:
+        low, middle, high = map(write_seconds, found.seconds)
+        text = f"Seconds for a pair: median {middle}, quartiles {low} and {high}. "
+    if found.hurried is not None:
+        text += f"Answers first sent too early: {percent(found.hurried)}."
+    return text

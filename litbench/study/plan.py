@@ -1,0 +1,273 @@
+"""The plan of a study with human readers, and the study's folder.
+
+litbench study make writes a folder with `plan.json`, `manifest.json` and what is read:
+`pairs.parquet`, or `stories.parquet` and `rubric.yaml`. `litbench study serve` adds `study.sqlite`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from litbench import __version__
+from litbench.data.text import count_words_of
+from litbench.runs.config import build, read_yaml
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import fingerprint, read_manifest_of
+from litbench.study.metrics import Exclusions
+
+PAGES = Path(__file__).with_name("pages")
+# The parameter of the address that holds the reader's id, as Prolific names it.
+ID_PARAMETER = "PROLIFIC_PID"
+READER_ID = r"^[A-Za-z0-9_-]{1,64}$"
+# What to do with a study that this version cannot read.
+OTHER_VERSION = "make the study again in another folder, or end it with the version that made it"
+
+# Defaults of each kind: titles, instructions, statements.
+_TEXTS = Path(__file__).with_name("texts.yaml")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement about the instructions, and whether it is true."""
+
+    text: str
+    is_true: bool
+
+
+Kind = Literal["pairs", "ratings", "session"]
+# Keys of one kind only.
+_OWN_KEYS = {
+    "pairs": (
+        *("question", "readers_per_pair", "pairs_per_reader", "repeats_a_pair"),
+        *("side_by_side", "expected_agreement", "reader_agreement"),
+    ),
+    "session": (
+        *("writers", "options", "cards", "prices", "readers_per_card", "sessions_at_once"),
+        *("dollars_per_reader", "dollars", "shows_card"),
+    ),
+    "ratings": ("rubric", "readers_per_story", "stories_per_group", "groups_per_reader"),
+}
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(pattern=r"\S")]
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What is fixed before the first reader.
+
+    Attributes:
+        consent: text that readers agree to; paragraphs are separated by blank lines.
+        contact: whom readers can write to.
+        completion_code: shown at the end.
+        kind: what readers do: choose between the stories of pairs, rate stories, or play a session
+            of the protocol narra.
+        completion_url: address to return to at the end; null for none.
+        title: heading of all pages; the default depends on the kind, as the next two do.
+        instructions: what to weigh.
+        statements: statements about the instructions; all must be answered right to go on.
+        comprehension_attempts: how often a reader may answer the statements.
+        question: asked below every pair.
+        readers_per_pair: readers of each pair.
+        pairs_per_reader: pairs that each reader reads.
+        repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
+        rubric: in ratings, the criteria and their scale: a packaged rubric or a file.
+        readers_per_story: in ratings, readers of each story.
+        stories_per_group: in ratings, how many stories of a prompt a reader rates before submitting
+            them together; null for all of the prompt.
+        groups_per_reader: in ratings, prompts of which each reader rates a group.
+        writers: in sessions, the writers by name, as in `litbench run`.
+        options: in sessions, options of the protocol.
+        cards: in sessions, only these cards; null for all.
+        prices: in sessions, file of prices that override the packaged ones.
+        readers_per_card: in sessions, readers of each card with each writer.
+        sessions_at_once: in sessions, how many are played at the same time; further readers wait.
+        dollars_per_reader: in sessions, most that a session may cost; null for no limit.
+        dollars: in sessions, most that all of them may cost; a session starts only if its
+            `dollars_per_reader` is left.
+        shows_card: in sessions, ask the reader to play the person of the card, as the simulated
+            reader does; otherwise readers come with something of their own.
+        checks_attention: show one pair in which one story, of either side, has its words in a
+            random order; the default instructions and statements say so. The reader does not read
+            this pair otherwise, so a reader of all pairs gets no check. In ratings, ask for a named
+            number in one line of one page.
+        shows_prompt: show the writing prompt above the stories.
+        side_by_side: show the stories side by side where the screen is wide enough.
+        asks_reason: ask for the reason of each choice or the ratings of a story; readers may leave
+            it empty.
+        words_per_minute: typical reading speed, for the estimate of hours.
+        fastest_words_per_minute: answers that would need faster reading are sent back; null
+            accepts all.
+        release_minutes: a reader who sends nothing for so long loses the unanswered pairs.
+        requires_id: refuse readers without an id in the address.
+        reader_ids: ids to accept, which plan.json then holds; null for any.
+        most_starting: how many readers may have pairs without having answered one. When there are
+            as many, a further one waits until one of them answers, or has taken twice the usual
+            time, and a minute, and loses the pairs.
+        language: language tag of prompts and stories, such as `zh`.
+        exclude: which readers the analysis leaves out.
+        expected_agreement: share of choices that agree with the labels, for the power.
+        reader_agreement: how often two readers choose the same story, for the power.
+        pay_per_hour: for the estimate of costs; null for none.
+        seed: seed of the assignment.
+    """
+
+    consent: Text
+    contact: Text
+    completion_code: Text
+    kind: Kind = "pairs"
+    completion_url: str | None = None
+    title: str = ""
+    instructions: str = ""
+    statements: list[Statement] | None = None
+    comprehension_attempts: Count = 2
+    question: str = "Which story is better written?"
+    readers_per_pair: Count = 10
+    pairs_per_reader: Count = 10
+    repeats_a_pair: bool = True
+    rubric: str | None = None
+    readers_per_story: Count = 3
+    stories_per_group: Count | None = None
+    groups_per_reader: Count = 1
+    writers: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    cards: list[str | int] | None = None
+    prices: Path | None = None
+    readers_per_card: Count = 1
+    sessions_at_once: Count = 8
+    dollars_per_reader: Positive | None = None
+    dollars: Positive | None = None
+    shows_card: bool = True
+    checks_attention: bool = True
+    shows_prompt: bool = True
+    side_by_side: bool = True
+    asks_reason: bool = False
+    words_per_minute: Positive = 230
+    fastest_words_per_minute: Positive | None = 800
+    release_minutes: Positive = 90
+    requires_id: bool = False
+    reader_ids: list[Annotated[str, Field(pattern=READER_ID)]] | None = None
+    most_starting: Count = 20
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] = "en"
+    exclude: Exclusions = field(default_factory=Exclusions)
+    expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
+    reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
+    pay_per_hour: Positive | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        defaults: dict[str, Any] = {}
+        for one in fields(Plan):
+            if one.default is not MISSING:
+                defaults[one.name] = one.default
+            elif one.default_factory is not MISSING:
+                defaults[one.name] = one.default_factory()
+        for kind, names in _OWN_KEYS.items():
+            given = [name for name in names if getattr(self, name) != defaults[name]]
+            if given and kind != self.kind:
+                raise ConfigError(f"{given[0]} is a key of the kind {kind}: leave it out")
+        if self.kind == "ratings" and self.rubric is None:
+            raise ConfigError("rubric is missing: name a packaged rubric or a file")
+        if self.kind == "session" and not self.writers:
+            raise ConfigError("writers is empty: name the writers that readers play with")
+        if self.dollars is not None and self.dollars_per_reader is None:
+            raise ConfigError("dollars needs dollars_per_reader, the most that a session may cost")
+        texts = read_yaml(_TEXTS)[self.kind]
+        texts["statements"] = [Statement(*one) for one in texts["statements"]]
+        for name, text in texts.items():
+            if getattr(self, name) == defaults[name]:
+                setattr(self, name, text)
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """An opened study: its folder, its plan, and what readers read, by id."""
+
+    folder: Path
+    plan: Plan
+
+    @property
+    def database(self) -> Path:
+        """The file of the store."""
+        return self.folder / "study.sqlite"
+
+    @cached_property
+    def by_id(self) -> dict[str, dict[str, Any]]:
+        """What readers read: rows of a table by id."""
+        raise NotImplementedError
+
+    @cached_property
+    def version(self) -> str:
+        """Identifies what readers see: plan, what they read, and templates."""
+        texts = [path.read_text(encoding="utf-8") for path in sorted(PAGES.iterdir())]
+        ids = sorted(self.by_id)
+        return fingerprint(__version__, self.plan, ids, texts)[:12]
+
+    def words_of(self, name: str) -> int:
+        """Words that a reader of the page reads."""
+        raise NotImplementedError
+
+    def estimate(self) -> dict[str, Any]:
+        """The readers, hours and cost of the study, see `estimate_text`."""
+        raise NotImplementedError
+
+    def estimate_text(self, found: Mapping[str, Any]) -> str:
+        """What `estimate` found, for a terminal."""
+        raise NotImplementedError
+
+    def usual_seconds(self, name: str) -> float:
+        """Seconds that reading a page takes at the usual speed."""
+        return 60 * self.words_of(name) / self.plan.words_per_minute
+
+    def least_seconds(self, name: str) -> float:
+        """Seconds before which an answer is sent back."""
+        fastest = self.plan.fastest_words_per_minute
+        return 0.0 if fastest is None else 60 * self.words_of(name) / fastest
+
+
+def read_plan(folder: Path) -> Plan:
+    """Read the plan of a study; DataError if it was changed or another version wrote it."""
+    read_manifest_of(folder / "plan.json")
+    content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    try:
+        return build(Plan, content, str(folder / "plan.json"))
+    except ConfigError as error:
+        raise DataError(f"{error}; {OTHER_VERSION}") from error
+
+
+def reading_time(study: Study, readers: int, pages: int, page_seconds: float = 0) -> dict[str, Any]:
+    """Pages, minutes, hours and cost, if each of the readers reads so many pages.
+
+    `page_seconds` are what a page takes besides reading.
+    """
+    plan = study.plan
+    page_words = sum(map(study.words_of, study.by_id)) / len(study.by_id)
+    first_words = count_words_of(plan.consent) + count_words_of(plan.instructions)
+    minutes = (pages * page_words + first_words) / plan.words_per_minute
+    minutes += pages * page_seconds / 60
+    hours = readers * minutes / 60
+    return {
+        "readers": readers,
+        "pages": pages,
+        "words_per_page": page_words,
+        "minutes_per_reader": minutes,
+        "hours": hours,
+        "cost": None if plan.pay_per_hour is None else hours * plan.pay_per_hour,
+    }
+
+
+def reading_text(plan: Plan, found: Mapping[str, Any]) -> str:
+    """`reading_time` for a terminal."""
+    text = f"""\
+a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, about \
+{found["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
+{found["hours"]:,.1f} hours in all
+"""
+    if found["cost"] is not None:
+        text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
+    return text

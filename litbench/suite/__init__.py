@@ -1,0 +1,1 @@
+"""Raters on every published set of human judgements: passports, and their site."""

@@ -1,0 +1,431 @@
+"""The site of the suite: a leaderboard by language and kind of text, and a page per rater."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from litbench.evaluation.report.document import (
+    ENDS,
+    Cell,
+    Figure,
+    Page,
+    Section,
+    Table,
+    percent,
+    render,
+    stacked,
+    table_of,
+    write_interval,
+)
+from litbench.evaluation.report.figures import dots
+from litbench.metrics.comparisons import holm, interval_p
+from litbench.metrics.intervals import Interval
+from litbench.metrics.sets import over_sets, shrunken
+from litbench.runs.outputs import file_name, fingerprint, write_atomically
+from litbench.suite.passport import Estimate, Passport, PeopleFigures, SetFigures, set_rows_of
+
+# Differences that a page calls a weakness.
+_LEAN, _FLIPS, _COVERAGE, _ALPHA = 0.2, 0.2, 0.95, 0.05
+_WORSE = "Significantly worse than {}"
+_BELOW_PEOPLE = "Agrees with annotators significantly less than one of them"
+_POSITION = "Prefers a position, first or second"
+_SHRUNKEN = (
+    "Shrunken: the agreement to expect on new prompts of the set, an empirical Bayes estimate over "
+    "these sets: the highest and the lowest are partly chance."
+)
+_LANGUAGES = {"en": "English", "zh": "Chinese"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A passport on the site.
+
+    Attributes:
+        passport: the passport.
+        source: its file as JSON text.
+        is_recomputed: whether its figures were computed again from verdicts.
+    """
+
+    passport: Passport
+    source: str
+    is_recomputed: bool
+
+    @property
+    def address(self) -> str:
+        """The file of its page."""
+        return f"{file_name(f'rater {self.passport.rater}')}.html"
+
+
+def write_site(entries: Sequence[Entry], folder: Path) -> list[Path]:
+    """Write the leaderboard of all sets, of each language and kind of text, and the raters' pages.
+
+    Returns:
+        The files; `index.html` is the first.
+    """
+    every = {key for one in entries for key in _facets(one.passport)}
+    languages, kinds = sorted({of[0] for of in every}), sorted({of[1] for of in every})
+    choices = [
+        (language, kind)
+        for language in ("", *languages)
+        for kind in ("", *kinds)
+        if any(language in ("", one) and kind in ("", other) for one, other in every)
+    ]
+    files = {_file(choice): _leaderboard_page(entries, *choice, choices) for choice in choices}
+    files |= {one.address: _rater_page(one) for one in entries}
+    for name, text in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=text, encoding="utf-8"))
+    return [folder / name for name in files]
+
+
+def _facets(passport: Passport) -> set[tuple[str, str]]:
+    return {(one.language, one.kind) for one in passport.sets.values()}
+
+
+def _file(choice: tuple[str, str]) -> str:
+    return file_name("_".join(part for part in choice if part) or "index") + ".html"
+
+
+def _title(choice: tuple[str, str]) -> str:
+    language, kind = choice
+    words = [_LANGUAGES.get(language, language), kind]
+    return " ".join(word for word in words if word) or "all sets"
+
+
+# The leaderboard -------------------------------------------------------------------------------
+
+
+def _leaderboard_page(
+    entries: Sequence[Entry], language: str, kind: str, choices: Sequence[tuple[str, str]]
+) -> str:
+    chosen = []
+    for entry in entries:
+        sets = {
+            name: one
+            for name, one in entry.passport.sets.items()
+            if language in ("", one.language) and kind in ("", one.kind)
+        }
+        chosen += [replace(entry, passport=replace(entry.passport, sets=sets))] if sets else []
+    names = {name for one in chosen for name in one.passport.sets}
+    page = Page(
+        title=f"LitBench suite: {_title((language, kind))}",
+        lead=f"How far {len(chosen)} raters agree with people on {len(names)} sets of judgements "
+        "of creative writing.",
+        facts="Agreement: the share of pairs in which the rater prefers the story that people "
+        "preferred; ties and pairs without a judgement count half. 95 % intervals.",
+        sections=[
+            Section(
+                "Leaderboard",
+                "Mean over sets, each of which counts once, with an interval over sets and "
+                "prompts. Each table has the raters that judged the same pairs of the same sets: "
+                "figures of different tables may not be compared.",
+                parts=_groups(chosen),
+            ),
+            _sets_section(chosen),
+            Section("What may not be compared", _not_comparable(chosen)),
+        ],
+    )
+    links = [(_title(one), _file(one)) for one in choices if one != (language, kind)]
+    digests = "\n".join(f"{one.passport.rater}: {fingerprint(one.source)}" for one in chosen)
+    return render(page, {"passports": digests}, links)
+
+
+def _groups(entries: Sequence[Entry]) -> list[Section]:
+    """A table for each group of raters with the same pairs of the same sets, and one reference."""
+    groups: dict[tuple[tuple[tuple[str, str], ...], str], list[Entry]] = {}
+    for one in entries:
+        valid = {k: of for k, of in one.passport.sets.items() if not of.trained_on_prompts}
+        key = tuple(sorted((name, of.pairs_sha256) for name, of in valid.items()))
+        groups.setdefault((key, one.passport.reference), []).append(one)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[0][0]), -len(item[1]), item[0]))
+    return [_group([name for name, _ in key], own) for (key, _), own in ordered if key]
+
+
+def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
+    by_rater = {one.passport.rater: one for one in entries}
+    rows = [row for one in entries for row in set_rows_of(one.passport) if row["set"] in names]
+    first = entries[0].passport
+    groups = {name: first.sets[name].group for name in names}
+
+    def sets_of(row: Mapping[str, Any]) -> list[SetFigures]:
+        sets = by_rater[row["rater"]].passport.sets
+        return [sets[name] for name in names]
+
+    def named(row: Mapping[str, Any]) -> Cell:
+        entry = by_rater[row["rater"]]
+        small = ("recomputed",) * entry.is_recomputed
+        return Cell(row["rater"], small, address=entry.address)
+
+    def agreement(row: Mapping[str, Any]) -> Interval:
+        # Of one set, the interval over its prompts.
+        (own, *more) = sets_of(row)
+        return _interval(row, len(names)) if more else own.agreement.interval()
+
+    def difference(row: Mapping[str, Any]) -> Cell:
+        (own, *more) = sets_of(row)
+        if more and row["minus_reference"]:
+            found = _interval(row["minus_reference"], len(names))
+            return stacked(found, is_signed=True)
+        return Cell("–") if more else _difference(own.minus_reference)
+
+    def relative(row: Mapping[str, Any]) -> str:
+        people = [
+            one.people
+            for one in sets_of(row)
+            if one.people and not (one.people.at_chance or one.people.is_dependent)
+        ]
+        known = [one.relative.mean for one in people if one.relative.mean is not None]
+        return f"{sum(known) / len(known):.2f} ({len(known)})" if known else "–"
+
+    table = table_of(
+        over_sets(rows, list(by_rater), first.reference, groups)["raters"],
+        {
+            "rater": named,
+            "kind": lambda row: by_rater[row["rater"]].passport.kind,
+            "agreement": lambda row: stacked(agreement(row)),
+            ENDS: lambda row: Cell(scale=agreement(row)),
+            f"minus\n{first.reference}": difference,
+            "relative to people\n(sets)": relative,
+            "least\ncoverage": lambda row: percent(min(one.coverage for one in sets_of(row))),
+        },
+    )
+    counts = [f"{name} ({first.sets[name].agreement.n:,} pairs)" for name in names]
+    title = f"{len(names)} sets" if len(names) > 1 else counts[0]
+    note = ", ".join(counts) if len(names) > 1 else ""
+    name = f"on-{fingerprint([first.sets[name].pairs_sha256 for name in names])[:8]}"
+    return Section(title, note, table=table, name=name)
+
+
+def _interval(row: Mapping[str, Any], sets: int) -> Interval:
+    low, high = (math.nan if row[key] is None else row[key] for key in ("low", "high"))
+    return Interval(row["mean"], low, high, sets, sets, float(sets))
+
+
+def _difference(estimate: Estimate | None) -> Cell:
+    return stacked(None if estimate is None else estimate.interval(), is_signed=True)
+
+
+def _by_pairs(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
+    """The raters by set and digest of its pairs."""
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for one in entries:
+        for name, figures in one.passport.sets.items():
+            found.setdefault((name, figures.pairs_sha256), []).append(one)
+    return found
+
+
+def _sets_section(entries: Sequence[Entry]) -> Section:
+    rows = []
+    for (name, _), own in sorted(_by_pairs(entries).items()):
+        first = own[0].passport.sets[name]
+        cells = []
+        for one in entries:
+            if one not in own:
+                cells.append(Cell())
+                continue
+            figures = one.passport.sets[name]
+            seen = figures.trained_on_prompts
+            marks = (f"trained on {seen} of its prompts",) if seen else ()
+            cells.append(stacked(figures.agreement.interval(), *marks))
+        licence = first.licence or "no licence stated"
+        facts = f"{first.language}, {first.kind}, {first.judged}; {licence}"
+        size = f"{first.agreement.n:,} pairs, {first.agreement.clusters:,} prompts"
+        small = (first.title, facts, size, *_warnings(first))
+        people = None if first.people is None else first.people.one_annotator.interval()
+        rows.append([Cell(name, small, is_text=True), stacked(people), *cells])
+    heading = ["set", "one annotator", *(one.passport.rater for one in entries)]
+    note = (
+        "One annotator: agreement with the mean of the other annotators, on other comparisons than "
+        "the labels; the raters' pages compare on the same ones."
+    )
+    return Section("Set by set", note, table=Table(heading, rows))
+
+
+def _warnings(figures: SetFigures) -> list[str]:
+    """What to know before reading a set's figures."""
+    found = []
+    if figures.people is not None and figures.people.at_chance:
+        found.append("annotators agree at chance: beating one means little")
+    if figures.people is not None and figures.people.is_dependent:
+        found.append(
+            "annotators' residuals correlate negatively: one of them is no measure of people"
+        )
+    if figures.people is not None and figures.people.blind_above:
+        names = " and ".join(figures.people.blind_above)
+        found.append(f"content-blind: {names} agrees with annotators more than one of them does")
+    if figures.agreement.effective_clusters < 20:
+        found.append(f"few prompts: {figures.agreement.effective_clusters:.0f} effective")
+    found += [f"audit: {finding}" for finding in (figures.audit or [])[:1]]
+    return found
+
+
+def _not_comparable(entries: Sequence[Entry]) -> list[str]:
+    found = ["Figures of different sets: where annotators agree little, no rater can agree much."]
+    judged: dict[str, list[str]] = {}
+    for (name, _), own in sorted(_by_pairs(entries).items()):
+        pairs = own[0].passport.sets[name].agreement.n
+        raters = ", ".join(one.passport.rater for one in own)
+        judged.setdefault(name, []).append(f"{pairs:,} pairs ({raters})")
+    found += [
+        f"{name} was judged on different pairs: {'; '.join(of)}."
+        for name, of in judged.items()
+        if len(of) > 1
+    ]
+    for one in entries:
+        sets = one.passport.sets
+        if trained := [name for name, of in sets.items() if of.trained_on_prompts]:
+            found.append(f"{one.passport.rater} was trained on prompts of {', '.join(trained)}.")
+    versions = sorted({str(one.passport.versions.get("litbench")) for one in entries})
+    if len(versions) > 1:
+        found.append(f"The passports were made by LitBench {', '.join(versions)}.")
+    return found
+
+
+# A rater ---------------------------------------------------------------------------------------
+
+
+def weaknesses(passport: Passport) -> list[str]:
+    """What the figures of a rater warn of, in words; each with the sets where it is so.
+
+    The last sentence is the number of tests over which significance is corrected.
+    """
+    tests: dict[tuple[str, str], tuple[float, float]] = {}
+    for name, one in passport.sets.items():
+        people = None if one.people is None else one.people.difference
+        for kind, estimate, null in (
+            (_WORSE, one.minus_reference, 0.0),
+            (_BELOW_PEOPLE, people, 0.0),
+            (_POSITION, one.first_share, 0.5),
+        ):
+            if estimate is not None and estimate.low is not None:
+                of, is_share = estimate.interval(), kind == _POSITION
+                tests[kind, name] = (of.mean - null, interval_p(of, null, is_share=is_share))
+    adjusted = holm([p for _, p in tests.values()])
+    significant: dict[str, list[str]] = {}
+    for ((kind, name), (lead, _)), p in zip(tests.items(), adjusted, strict=True):
+        if p < _ALPHA and (lead < 0 or kind == _POSITION):
+            significant.setdefault(kind, []).append(name)
+
+    def lean(one: SetFigures) -> float:
+        return _mean(one.chosen_longer, 0.5) - _mean(one.chosen_shorter, 0.5)
+
+    def blind(one: SetFigures) -> float:
+        names = [name for name in ("longer", "shorter", "notes") if name in one.beside]
+        return max((_mean(one.beside[name], 0.0) for name in names), default=0.0)
+
+    signs: dict[str, Callable[[SetFigures], bool]] = {
+        "No better than a rater that does not read (longer, shorter or notes)": lambda one: (
+            _mean(one.agreement, 1.0) <= blind(one)
+        ),
+        "Prefers the longer story beyond what people do": lambda one: lean(one) > _LEAN,
+        "Prefers the shorter story beyond what people do": lambda one: lean(one) < -_LEAN,
+        f"Changes its mind with the order of the stories in over {_FLIPS:.0%}": lambda one: (
+            _mean(one.flip_rate, 0.0) > _FLIPS
+        ),
+        f"Does not judge over {1 - _COVERAGE:.0%}": lambda one: one.coverage < _COVERAGE,
+        "Trained on prompts of these sets, whose figures are not valid": lambda one: (
+            one.trained_on_prompts > 0
+        ),
+    }
+    named = {kind.format(passport.reference): names for kind, names in significant.items()}
+    named |= {
+        text: [name for name, one in passport.sets.items() if holds(one)]
+        for text, holds in signs.items()
+    }
+    found = [f"{text}: {', '.join(names)}." for text, names in named.items() if names]
+    return [*found, f"Significant after Holm's correction over {len(tests)} tests of this page."]
+
+
+def _mean(estimate: Estimate | None, otherwise: float) -> float:
+    return otherwise if estimate is None or estimate.mean is None else estimate.mean
+
+
+def _rater_page(entry: Entry) -> str:
+    passport = entry.passport
+
+    def with_people(write: Callable[[Any], Cell]) -> Callable[[tuple[str, SetFigures]], Cell]:
+        return lambda of: write(of[1].people) if of[1].people else Cell("–")
+
+    values = shrunken([one.agreement.interval() for one in passport.sets.values()])
+    shrunk = dict(zip(passport.sets, values or [], strict=False))
+    table = table_of(
+        list(passport.sets.items()),
+        {
+            "set": lambda of: Cell(of[0], (of[1].title, *_warnings(of[1])), is_text=True),
+            "pairs /\nprompts": lambda of: f"{of[1].agreement.n:,} / {of[1].agreement.clusters:,}",
+            "agreement": lambda of: stacked(of[1].agreement.interval()),
+            f"minus\n{passport.reference}": lambda of: _difference(of[1].minus_reference),
+            **({"shrunken": lambda of: shrunk[of[0]]} if shrunk else {}),
+            "chosen\nlonger": lambda of: of[1].chosen_longer.mean,
+            "chosen\nshorter": lambda of: of[1].chosen_shorter.mean,
+            "flip\nrate": lambda of: of[1].flip_rate and of[1].flip_rate.mean,
+            "first\npreferred": lambda of: of[1].first_share and of[1].first_share.mean,
+            "coverage": lambda of: percent(of[1].coverage),
+            "one\nannotator": with_people(lambda one: stacked(one.one_annotator.interval())),
+            "minus one\nannotator": with_people(lambda one: _difference(one.difference)),
+            "relative\nto people": with_people(_relative),
+        },
+    )
+    status = (
+        "Figures, tokens and cost were computed again from the verdicts; options, files, versions "
+        "and date are as the run's manifest states them."
+        if entry.is_recomputed
+        else "Everything is as submitted: the digest shows that the file is whole, not true."
+    )
+    what = {"kind": passport.kind, **passport.options, **passport.files}
+    what |= {"cost in dollars": passport.cost_usd, "date": passport.date}
+    facts = [
+        [key, Cell(str(value), is_text=True)] for key, value in what.items() if value is not None
+    ]
+    mean, lead = passport.over_sets, f"{len(passport.sets)} sets."
+    if mean:
+        count = len(mean.sets)
+        lead = f"Mean agreement {write_interval(_interval(vars(mean), count))} over {count} sets."
+    sections = [
+        Section("Weaknesses", weaknesses(passport)),
+        Section("In pictures", figures=_pictures(passport)),
+        Section("Set by set", _SHRUNKEN if shrunk else "", table=table),
+        Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
+    ]
+    page = Page(passport.rater, lead, status, sections)
+    return render(page, {"passport": entry.source}, [("all sets", "index.html")])
+
+
+def _relative(people: PeopleFigures) -> Cell:
+    """Agreement relative to people, marked where they are at chance."""
+    interval = people.relative.interval()
+    if not math.isfinite(interval.mean):
+        return Cell("–")
+    known = math.isfinite(interval.low)
+    small = [f"[{interval.low:.2f}, {interval.high:.2f}]"] if known else []
+    small += ["people at chance"] if people.at_chance else []
+    small += ["people not independent"] if people.is_dependent else []
+    return Cell(f"{interval.mean:.2f}", small)
+
+
+def _pictures(passport: Passport) -> list[Figure]:
+    def intervals(*of: Estimate | None) -> list[list[Interval]]:
+        return [[one.interval()] if one and one.mean is not None else [] for one in of]
+
+    reference, sets = passport.reference, passport.sets.items()
+    names = [passport.rater]
+    names += [reference] * any(reference in one.beside for _, one in sets)
+    agreement = [
+        (name, intervals(one.agreement, one.beside.get(reference))[: len(names)])
+        for name, one in sets
+    ]
+    lengths = [(name, intervals(one.chosen_longer, one.chosen_shorter)) for name, one in sets]
+    return [
+        Figure(
+            "Agreement with people",
+            "By set, with 95 % intervals.",
+            dots(agreement, names, "agreement", limits=(0, 1)),
+        ),
+        Figure(
+            "By length",
+            "Agreement where the chosen story is the longer, and the shorter one.",
+            dots(lengths, ["chosen is longer", "chosen is shorter"], "agreement", limits=(0, 1)),
+        ),
+    ]

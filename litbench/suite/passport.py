@@ -1,0 +1,399 @@
+"""Passports: all figures of one rater on the suite's sets, in a small file with a digest.
+
+    passport = read_passport(Path("passport.json"))
+
+The digest shows that a file is complete, not that its figures are right: `litbench leaderboard
+--runs` recomputes them from the verdicts.
+"""
+
+import json
+import math
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from litbench.data.sources.registry import Judged, Kind, Language
+from litbench.metrics.intervals import LEVEL, Interval
+from litbench.runs.config import as_plain, build
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import read_sealed, write_sealed
+from litbench.runs.terminal import clean_name
+
+VERSION = 1
+_DATE = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$"
+_LONGEST_NAME = 200
+# Greek and Cyrillic letters and digits that look like a Latin letter.
+_ALIKE = str.maketrans("αικνορτυχвеікмнорѕстухјԛԝ10|", "aikvoptuxbeikmhopsctyxjqwlol")
+
+
+def _check_name(name: str) -> str:
+    if not name or len(name) > _LONGEST_NAME or name != clean_name(name):
+        raise ValueError("the name is empty, too long, or has invisible characters")
+    return name
+
+
+def appearance(name: str) -> str:
+    """Return what names that look alike share: case, width, dashes and similar letters folded."""
+    folded = unicodedata.normalize("NFKC", name).casefold().translate(_ALIKE)
+    return "".join("-" if unicodedata.category(letter) == "Pd" else letter for letter in folded)
+
+
+# Numbers and names of a passport, which may come from anyone.
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Name = Annotated[str, AfterValidator(_check_name)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass
+class Estimate:
+    """A mean over pairs and its 95 % interval; null where they cannot be estimated."""
+
+    mean: Number | None
+    low: Number | None
+    high: Number | None
+    n: NonNegativeInt
+    clusters: NonNegativeInt
+    effective_clusters: NonNegativeFloat
+
+    def __post_init__(self) -> None:
+        """Check the order of the numbers; ValueError otherwise."""
+        bounds = [self.low, self.mean, self.high]
+        if (self.low is None) != (self.high is None) or (
+            self.mean is None and self.low is not None
+        ):
+            raise ValueError("low and high need each other, and the mean")
+        numbers = [number for number in bounds if number is not None]
+        if numbers != sorted(numbers):
+            raise ValueError(f"low, mean and high are {', '.join(map(str, numbers))}")
+        if self.mean is not None and not self.n:
+            raise ValueError("the mean is of n = 0")
+        if not self.effective_clusters - 1e-6 <= self.clusters <= self.n:
+            raise ValueError(
+                f"effective_clusters, clusters and n are {self.effective_clusters}, "
+                f"{self.clusters} and {self.n}"
+            )
+
+    def interval(self) -> Interval:
+        """As an interval, with NaN for null."""
+        return Interval.of({field.name: getattr(self, field.name) for field in fields(Interval)})
+
+    def check(self, name: str, lowest: float) -> None:
+        """Check that the numbers are between `lowest` and 1; ValueError otherwise."""
+        numbers = [self.low, self.mean, self.high]
+        if any(number is not None and not lowest <= number <= 1 for number in numbers):
+            raise ValueError(f"{name} is not between {lowest} and 1")
+
+
+@dataclass
+class Difference(Estimate):
+    """A paired difference from the reference, and its p value after Holm's correction."""
+
+    p_holm: Share | None
+
+
+@dataclass
+class PeopleFigures:
+    """The rater and one annotator against the other annotators, on the same comparisons.
+
+    Attributes:
+        annotators: number of annotators.
+        agreement: of the rater.
+        one_annotator: of one annotator.
+        difference: the rater minus one annotator.
+        relative: see `litbench.metrics.annotators.RaterAgreement`.
+        at_chance: whether annotators do not agree significantly above chance.
+        blind_above: content-blind raters that agree with annotators more than one of them does.
+        is_dependent: whether annotators agree significantly less than independent ones would.
+    """
+
+    annotators: Annotated[int, Field(ge=2)]
+    agreement: Estimate
+    one_annotator: Estimate
+    difference: Estimate
+    relative: Estimate
+    at_chance: bool
+    blind_above: list[Name]
+    is_dependent: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the ranges; ValueError otherwise."""
+        for name in ("agreement", "one_annotator"):
+            getattr(self, name).check(name, 0)
+        self.difference.check("difference", -1)
+
+
+@dataclass
+class SetFigures:
+    """A rater on one set.
+
+    Attributes:
+        title: of the registry, as language, kind, judged, licence, origin and revision.
+        group: the first of the sets judged together that shares prompts with it, or itself.
+        pairs_sha256: digest of the pairs: their ids, the chosen stories' ids and all texts. Compare
+            figures only where it is the same.
+        agreement: with the labels.
+        minus_reference: paired; null for the reference.
+        p_value: of `minus_reference`, for this comparison alone.
+        flip_rate: share of pairs in which the two orders disagree; null if order is irrelevant.
+        first_share: how often the story shown first wins.
+        coverage: share of verdicts that are judgements.
+        chosen_longer: agreement on pairs whose chosen story is longer.
+        chosen_shorter: agreement on the others.
+        outcomes: number of verdicts by outcome.
+        trained_on_prompts: prompts of the set that the rater was trained on; if above 0, the
+            figures are not valid.
+        beside: agreement of the baselines that ran beside it.
+        people: null without several annotators.
+        audit: findings of `litbench audit` on the set, worst first; null if it was not audited.
+    """
+
+    title: str
+    language: Language
+    kind: Kind
+    judged: Judged
+    licence: str | None
+    origin: str
+    revision: str | None
+    group: Name
+    pairs_sha256: Digest
+    agreement: Estimate
+    minus_reference: Estimate | None
+    p_value: Share | None
+    flip_rate: Estimate | None
+    first_share: Estimate | None
+    coverage: Share
+    chosen_longer: Estimate
+    chosen_shorter: Estimate
+    outcomes: dict[str, NonNegativeInt]
+    trained_on_prompts: NonNegativeInt
+    beside: dict[Name, Estimate]
+    people: PeopleFigures | None
+    audit: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges; ValueError otherwise."""
+        if self.agreement.mean is None:
+            raise ValueError("agreement has no mean")
+        for name in ("agreement", "flip_rate", "first_share", "chosen_longer", "chosen_shorter"):
+            if (share := getattr(self, name)) is not None:
+                share.check(name, 0)
+        for name, share in self.beside.items():
+            share.check(f"beside.{name}", 0)
+        if self.minus_reference is not None:
+            self.minus_reference.check("minus_reference", -1)
+
+
+@dataclass
+class OverSets:
+    """A rater in `litbench.metrics.sets.over_sets`; `sets` are the names of the sets."""
+
+    sets: list[Name]
+    rater: Name
+    mean: Share
+    low: Number | None
+    high: Number | None
+    lowest: Share
+    highest: Share
+    minus_reference: Difference | None
+
+
+@dataclass
+class Passport:
+    """A rater's passport.
+
+    Attributes:
+        rater: its name.
+        kind: kind of rater.
+        options: its entry in the config, without paths.
+        files: digests of the files and models that its verdicts depend on, by option.
+        reference: the rater that it is compared with.
+        most_pairs: maximum number of pairs per set; null for all.
+        sets: figures by set.
+        over_sets: means of `litbench.metrics.sets.over_sets`; null with a single set.
+        cost_usd: of all verdicts; null if nothing was paid.
+        input_tokens: null if unknown, as `output_tokens`.
+        versions: of Python and libraries.
+        date: when the last set was judged, in UTC.
+        version: version of this form.
+    """
+
+    rater: Name
+    kind: str
+    options: dict[str, Any]
+    files: dict[str, Digest]
+    reference: Name
+    most_pairs: PositiveInt | None
+    sets: Annotated[dict[Name, SetFigures], Field(min_length=1)]
+    over_sets: OverSets | None
+    cost_usd: Annotated[Number, Field(ge=0)] | None
+    input_tokens: NonNegativeInt | None
+    output_tokens: NonNegativeInt | None
+    versions: dict[str, str]
+    date: Annotated[str, Field(pattern=_DATE)]
+    version: int = VERSION
+
+
+def write_passport(passport: Passport, path: Path) -> None:
+    """Write a passport with its digest; equal passports give equal bytes."""
+    write_sealed(as_plain(passport), path)
+
+
+def read_passport(path: Path) -> Passport:
+    """Read a passport.
+
+    Raises:
+        DataError: it is damaged or was changed, or has another form.
+    """
+    advice = "ask its author for the file"
+    content = read_sealed(path, DataError, advice)
+    try:
+        if content.get("version") != VERSION:
+            raise ConfigError(f"{path}: not a passport of version {VERSION}")
+        passport = build(Passport, content, str(path))
+        _check_over_sets(passport, str(path))
+    except ConfigError as error:
+        raise DataError(f"{error}; {advice}, or use the LitBench that wrote it") from error
+    return passport
+
+
+def _check_over_sets(passport: Passport, where: str) -> None:
+    """Refuse a mean over sets that is not the mean of the passport's sets."""
+    if (over := passport.over_sets) is None:
+        return
+    if over.rater != passport.rater or not set(over.sets) <= passport.sets.keys():
+        raise ConfigError(f"{where}: over_sets is of another rater or of other sets")
+    means = [passport.sets[name].agreement.interval().mean for name in over.sets]
+    if not means or not math.isclose(over.mean, fmean(means), abs_tol=1e-5):
+        raise ConfigError(f"{where}: over_sets.mean is {over.mean}, the sets have another mean")
+
+
+def set_rows_of(passport: Passport) -> list[dict[str, Any]]:
+    """The rows that `litbench.metrics.sets.over_sets` reads."""
+    return [
+        {
+            "set": name,
+            "rater": passport.rater,
+            "agreement": figures.agreement.mean,
+            "trained_on": figures.trained_on_prompts,
+        }
+        for name, figures in passport.sets.items()
+    ]
+
+
+# Other forms -----------------------------------------------------------------------------------
+
+
+def every_eval_ever(passport: Passport) -> dict[str, Any]:
+    """A passport in the form of Every Eval Ever (github.com/evaleval/every_eval_ever, 0.3.0)."""
+    results = []
+    for name, figures in passport.sets.items():
+        quantities: dict[str, Estimate | None] = {
+            "agreement": figures.agreement,
+            "flip_rate": figures.flip_rate,
+            "first_share": figures.first_share,
+        }
+        if figures.people is not None:
+            quantities["agreement_relative_to_people"] = figures.people.relative
+        for quantity, value in quantities.items():
+            if value is None or value.mean is None:
+                continue
+            uncertainty: dict[str, Any] = {"num_samples": value.n}
+            if value.low is not None and value.high is not None:
+                uncertainty["confidence_interval"] = {
+                    "lower": value.low,
+                    "upper": value.high,
+                    "confidence_level": LEVEL,
+                    "method": "cluster jackknife by prompt",
+                }
+            is_share = quantity != "agreement_relative_to_people"
+            results.append(
+                {
+                    "evaluation_result_id": f"{name}/{quantity}",
+                    "evaluation_name": name,
+                    "source_data": _source_data(name, figures),
+                    "metric_config": {
+                        "metric_id": f"litbench.{quantity}",
+                        "metric_name": quantity,
+                        "metric_unit": "proportion",
+                        "lower_is_better": quantity == "flip_rate",
+                        "score_type": "continuous",
+                        "min_score": 0.0 if is_share else "-Infinity",
+                        "max_score": 1.0 if is_share else "Infinity",
+                    },
+                    "score_details": {
+                        "score": value.mean,
+                        "uncertainty": uncertainty,
+                        "details": {"pairs_sha256": figures.pairs_sha256},
+                    },
+                }
+            )
+    return {
+        "schema_version": "0.3.0",
+        "evaluation_id": f"litbench/{passport.rater}/{passport.date}",
+        "evaluation_timestamp": passport.date,
+        "retrieved_timestamp": passport.date,
+        "source_metadata": {
+            "source_name": "LitBench suite",
+            "source_type": "evaluation_run",
+            "source_organization_name": "LitBench",
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {
+            "name": "litbench",
+            "version": passport.versions.get("litbench", "unknown"),
+        },
+        "model_info": {
+            "name": passport.rater,
+            "id": str(passport.options.get("model", passport.rater)),
+            "additional_details": {
+                "deployment_type": "unknown",
+                "model_availability": "unknown",
+                "kind": passport.kind,
+                "options": json.dumps(passport.options, sort_keys=True),
+            },
+        },
+        "evaluation_results": results,
+    }
+
+
+def _source_data(name: str, figures: SetFigures) -> dict[str, Any]:
+    more = {"additional_details": {"pairs_sha256": figures.pairs_sha256}}
+    if "://" in figures.origin:
+        return {"dataset_name": name, "source_type": "url", "url": [figures.origin], **more}
+    repository, _, split = figures.origin.partition(":")
+    found = {"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository, **more}
+    return found | ({"hf_split": split} if split else {})
+
+
+def eval_results(passport: Passport, benchmark: str | None = None) -> list[dict[str, Any]]:
+    """The entries of `.eval_results/litbench.yaml` in a model's repository on the Hub.
+
+    An entry names a data set on the Hub: `benchmark`, if the suite is registered as one, else that
+    of the set, where it is on the Hub; other sets are left out.
+    """
+    return [
+        {
+            "dataset": {"id": benchmark or figures.origin.partition(":")[0], "task_id": name},
+            "value": figures.agreement.mean,
+            "date": passport.date[:10],
+            "notes": f"LitBench suite: agreement with people, {figures.agreement.n:,} pairs",
+        }
+        for name, figures in passport.sets.items()
+        if figures.agreement.mean is not None and (benchmark or "://" not in figures.origin)
+    ]
+
+
+def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
+    """Rows of set, agreement and agreement relative to people, for cards and terminals."""
+    rows = []
+    for name, one in figures.items():
+        relative = None if one.people is None else one.people.relative.interval()
+        is_known = relative is not None and relative.is_bounded
+        rows.append([name, str(one.agreement.interval()), str(relative) if is_known else "–"])
+    return rows

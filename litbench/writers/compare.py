@@ -1,0 +1,374 @@
+"""Compare the writers of one or several runs of a protocol (litbench run).
+
+    litbench writers compare --config configs/eval/writers.yaml --preset longform
+
+Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Writes into `out`:
+
+- `writers.json`, `.csv` and `.txt`: the leaderboard of writers by mean grade, with intervals by
+  prompt, paired comparisons with a writer named beforehand, the judges' offsets, the share of other
+  writers' texts that each writer's texts beat by every rater, Plackett-Luce utilities, the range
+  over prompts, correlations of all columns over writers, and the agreement of raters with judges
+  and of judges with people, with intervals by prompt and writer; of runs of the protocol tow also
+  correlations with the lengths of texts, and, with several samples, how far the planner's weights
+  differ between them;
+- `writers.html` and `manifest.json`.
+
+A killed run resumes.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial, reduce
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import NonNegativeFloat
+
+from litbench.data.records import GRADES, RATINGS, STORIES
+from litbench.data.sources.ratings import grades_of, overall_ratings
+from litbench.data.tables import read_table
+from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.scoring import score_stories
+from litbench.metrics.intervals import Interval
+from litbench.metrics.leaderboard import plain
+from litbench.raters.entries import files_of, parse_raters
+from litbench.raters.templates.rubric import load_rubric
+from litbench.runs.config import Input, Runtime, nearest, run_program
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact, Cache, read_manifest_of, write_json
+from litbench.writers.grades import (
+    Graded,
+    agreements_with_people,
+    cells_of,
+    length_correlations,
+    pairwise_rankings,
+    plan_inconsistencies,
+    rankings_of,
+    without_people,
+)
+from litbench.writers.metrics import (
+    PairCredits,
+    TextAgreement,
+    correlate,
+    fit_offsets,
+    pair_credits,
+    prompt_ranges,
+    text_agreements,
+    win_rates,
+    writer_rows,
+)
+from litbench.writers.page import Comparison, comparison_notes, write_writers
+from litbench.writers.plackett_luce import Ranking, plackett_luce
+
+# So many books make a distribution.
+_FEWEST_BOOKS = 10
+
+
+@dataclass
+class Config:
+    """Configuration of `writers.py`.
+
+    Attributes:
+        runs: one or several folders of runs of the same protocol.
+        out: output folder.
+        quantity: the quantity to compare; the protocol's headline when null.
+        reference: the writer that all others are compared with; choose it before seeing results.
+        raters: raters with rewards, which score the runs' stories; see litbench.raters.entries.
+        slop: folder of the slop lists; adds the text statistics of `litbench.writers.prose`.
+        published: published results by name: a number for each writer, for comparison.
+        utility_prior: strength of a Gaussian prior of the Plackett-Luce utilities, for writers that
+            wins do not connect both ways; 0 for none.
+        collapse: count a writer's prompts with a mean grade below this.
+    """
+
+    # The manifests of the runs are inputs; their paths do not matter.
+    runs: Annotated[Path | list[Path], Runtime]
+    out: Path
+    quantity: str | None = None
+    reference: str | None = None
+    raters: dict[str, Any] = field(default_factory=dict)
+    slop: Annotated[Path | None, Input] = None
+    published: dict[str, dict[str, float]] = field(default_factory=dict)
+    utility_prior: NonNegativeFloat = 0.0
+    collapse: float | None = None
+
+
+def read_runs(folders: Sequence[Path]) -> Graded:
+    """Read the tables of all runs."""
+    grades, people, texts, notes, protocols = [], set(), {}, [], set()
+    stories: list[pa.Table] = []
+    criteria: list[dict[str, Any]] = []
+    for folder in folders:
+        counts = read_manifest_of(folder / "grades.parquet")["counts"]
+        protocols.add((counts.get("protocol"), counts["headline"]))
+        notes += counts.get("not_comparable", [])
+        grades.append(read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names))
+        own = None
+        if (folder / "stories.parquet").is_file():
+            own = read_table(folder / "stories.parquet", STORIES)
+            # People may have rated the stories of another run.
+            known = [pc.is_in(own["story_id"], table["story_id"]) for table in stories]
+            stories.append(own.filter(pc.invert(reduce(pc.or_, known))) if known else own)
+        path = folder / "ratings.parquet"
+        if not pq.read_metadata(path).num_rows:
+            # A run without judges.
+            continue
+        ratings = read_table(path, RATINGS)
+        for row in overall_ratings(ratings).to_pylist():
+            if row["rater_kind"] == "person":
+                people.add(row["rater"])
+            elif row["rating"] is not None:
+                texts[row["rater"], row["story_id"]] = row["rating"]
+        if own is not None:
+            named = {"overall", *grades[-1]["quantity"].to_pylist()}
+            # A judge may also have rated a whole work, which is not a story of its own.
+            of_stories = ratings.filter(pc.is_in(ratings["story_id"], own["story_id"]))
+            found = grades_of(of_stories, own, "source").to_pylist()
+            criteria += [
+                row for row in found if row["quantity"] not in named and row["grade"] is not None
+            ]
+    if len(protocols) > 1:
+        names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
+        raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
+    rows = pa.concat_tables(grades).to_pylist()
+    keys = Counter(tuple(row[name] for name in GRADES.key) for row in rows)
+    twice, times = keys.most_common(1)[0] if keys else ((), 1)
+    if times > 1:
+        raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
+    graded = [row for row in rows if row["grade"] is not None]
+    return Graded(
+        graded,
+        len(rows) - len(graded),
+        people,
+        pa.concat_tables(stories, promote_options="default") if stories else None,
+        texts,
+        next(iter(protocols))[1],
+        list(dict.fromkeys(notes)),
+        criteria,
+    )
+
+
+def score_texts(
+    config: Config, graded: Graded, parts: Cache
+) -> tuple[
+    dict[str, dict[str, Interval]], list[TextAgreement], dict[str, int], dict[str, list[Ranking]]
+]:
+    """Score the stories with all raters.
+
+    Returns:
+        By rater and writer the win rate; agreements with the judges' grades of texts,
+        compared with the longer text if it is one of the raters; by rater the number of prompts it
+        was trained on; by rater its verdicts on pairs of texts.
+    """
+    stories = graded.stories
+    specs = parse_raters(config.raters) if config.raters else []
+    rates, trained_on, verdicts = {}, {}, {}
+    credits: dict[tuple[str, str], PairCredits] = {}
+    for spec in specs:
+        if stories is None:
+            raise DataError("raters: none of the runs has stories.parquet: leave out raters")
+        rewards, trained_on[spec.name] = score_stories(spec, stories, parts)
+        writers, prompts, steps, ids = (
+            stories[name].to_pylist() for name in ("source", "prompt_id", "step", "story_id")
+        )
+        groups = list(zip(prompts, steps, strict=True))
+        rates[spec.name] = win_rates(rewards.tolist(), writers, groups, prompts)
+        verdicts[spec.name] = pairwise_rankings(rewards.tolist(), writers, groups, prompts)
+        for judge in dict.fromkeys(judge for judge, _ in graded.text_grades):
+            at = [index for index, name in enumerate(ids) if (judge, name) in graded.text_grades]
+            credits[spec.name, judge] = pair_credits(
+                [graded.text_grades[judge, ids[index]] for index in at],
+                rewards[at].tolist(),
+                [groups[index] for index in at],
+                [prompts[index] for index in at],
+                [writers[index] for index in at],
+            )
+    longer = next((spec.name for spec in specs if spec.kind == "longer"), None)
+    return rates, text_agreements(credits, longer), trained_on, verdicts
+
+
+def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
+    """Text statistics by name and writer."""
+    from litbench.writers.prose import SlopLists, prose_statistics  # noqa: PLC0415
+
+    if graded.stories is None:
+        raise DataError("slop: none of the runs has stories.parquet: leave out slop")
+    lists = SlopLists.read(folder)
+    works: dict[str, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
+    names = ("source", "prompt_id", "sample", "text")
+    for writer, prompt, sample, text in zip(
+        *(graded.stories[name].to_pylist() for name in names), strict=True
+    ):
+        works[writer][prompt, sample].append(text)
+    columns: dict[str, dict[str, float]] = defaultdict(dict)
+    for writer, of_writer in works.items():
+        for name, value in asdict(prose_statistics(list(of_writer.values()), lists)).items():
+            columns[name][writer] = value
+    return dict(columns)
+
+
+def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """By writer, a prompt and the writer's first text for it; of one prompt that most have."""
+    if graded.stories is None:
+        return {}
+    names = ("prompt_id", "step", "sample", "source", "prompt", "text")
+    columns = (graded.stories[name].to_pylist() for name in names)
+    # By prompt, each writer's first text.
+    firsts: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    order = sorted(zip(*columns, strict=True), key=lambda row: tuple(map(str, row[:3])))
+    for prompt_id, _, _, writer, prompt, text in order:
+        firsts[prompt_id].setdefault(writer, (prompt, text))
+    found: dict[str, tuple[str, str]] = {}
+    for of_prompt in sorted(firsts.values(), key=lambda of: -len(of)):
+        found = of_prompt | found
+    return {writer: found[writer] for writer in writers if writer in found}
+
+
+def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
+    """The grades of books by WebNovelBench's criteria and their mean, by writer (its Figure 4).
+
+    Writers with fewer than ten books, or without different grades, are left out.
+    """
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in (*(one.name for one in load_rubric("webnovel").criteria), "mean"):
+        by_writer = defaultdict(list)
+        for cell in without_people(cells_of(graded, name)):
+            by_writer[cell.writer].append(cell.grade)
+        kept = {
+            writer: np.array(grades)
+            for writer, grades in by_writer.items()
+            if len(grades) >= _FEWEST_BOOKS and np.ptp(grades) > 0
+        }
+        found |= {name: kept} if kept else {}
+    # Other protocols have means, too.
+    return found if len(found) > 1 else {}
+
+
+def compare(config: Config, graded: Graded, parts: Cache) -> Comparison:
+    """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
+    quantity = config.quantity or graded.headline
+    by_quantity = {
+        name: cells_of(graded, name)
+        for name in dict.fromkeys(row["quantity"] for row in graded.rows)
+    }
+    if not by_quantity:
+        raise DataError(
+            f"none of {graded.missing:,} grades is known, since no rating could be read: see the "
+            "outcomes in ratings.parquet and the replies in turns.parquet"
+        )
+    if quantity not in by_quantity:
+        known = nearest(quantity, list(by_quantity))
+        raise ConfigError(f"no grades of quantity '{quantity}': {known}")
+    cells = by_quantity[quantity]
+    judged = without_people(cells)
+    writers = sorted({cell.writer for cell in judged})
+    if config.reference is not None and config.reference not in writers:
+        raise ConfigError(
+            f"reference: no writer '{config.reference}': {nearest(config.reference, writers)}"
+        )
+    rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
+    fit = fit_offsets(judged)
+    columns = {
+        f"{quantity} by {judge}" if judge else quantity: {
+            row.writer: row.plain
+            for row in writer_rows([cell for cell in cells if cell.judge == judge])
+        }
+        for judge in dict.fromkeys(cell.judge for cell in cells)
+    }
+    columns |= {
+        f"win rate by {rater}": {writer: share.mean for writer, share in of_rater.items()}
+        for rater, of_rater in rates.items()
+    }
+    if config.slop is not None:
+        columns |= prose_columns(graded, config.slop)
+    columns |= {f"published {name}": values for name, values in config.published.items()}
+    return Comparison(
+        quantity=quantity,
+        reference=config.reference,
+        rows=writer_rows(judged, config.reference, rates),
+        judges=fit.judges,
+        is_connected=fit.is_connected,
+        utilities={
+            name: plackett_luce(rankings, prior=config.utility_prior)
+            for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()
+            if any(len(list(itertools.chain(*one.blocks))) > 1 for one in rankings)
+        },
+        columns=columns,
+        quantities={
+            name: {row.writer: row.grade.mean for row in writer_rows(without_people(of_quantity))}
+            for name, of_quantity in by_quantity.items()
+        },
+        correlations=[correlate(*pair, columns) for pair in itertools.combinations(columns, 2)],
+        text_agreement=agreements,
+        people_agreement=agreements_with_people(graded),
+        length_correlation=length_correlations(graded, quantity),
+        plan_inconsistency=plan_inconsistencies(graded),
+        ranges=prompt_ranges(judged, config.collapse),
+        missing_grades=graded.missing,
+        not_comparable=graded.notes,
+        trained_on=trained_on,
+    )
+
+
+def main(config: Config) -> None:
+    """Read the runs, compare the writers, and write the results."""
+    folders = config.runs if isinstance(config.runs, list) else [config.runs]
+    artifact = Artifact(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={
+            f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)
+        },
+        models=files_of(parse_raters(config.raters)) if config.raters else {},
+    )
+    if artifact.is_current():
+        artifact.show("writers.txt", "writers.html")
+        return
+    graded, parts = read_runs(folders), Cache(config.out / "parts")
+    comparison = compare(config, graded, parts)
+    notes = comparison_notes(comparison)
+    if config.utility_prior and comparison.utilities:
+        notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
+    rows = [
+        {
+            "writer": row.writer,
+            "grade": row.grade.mean,
+            "low": row.grade.low,
+            "high": row.grade.high,
+            "prompts": row.grade.clusters,
+            "grades": row.grades,
+            "missing": row.missing,
+            "plain_mean": row.plain,
+            **{name: of.get(row.writer) for name, of in comparison.columns.items()},
+        }
+        for row in comparison.rows
+    ]
+    artifact.write("writers.json", partial(write_json, plain(comparison)))
+    artifact.write("writers.csv", partial(write_csv, rows))
+    artifact.counts = {
+        "writers": len(rows),
+        "grades": len(graded.rows),
+        "missing_grades": graded.missing,
+    }
+    write_writers(
+        artifact,
+        comparison,
+        notes,
+        config.published,
+        read_excerpts(graded, [row.writer for row in comparison.rows]),
+        criterion_grades(graded),
+    )
+    artifact.finish()
+    parts.discard_unused()
+    artifact.show("writers.txt", "writers.html")
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)

@@ -1,0 +1,256 @@
+"""Grades of runs, and what they say about writers, judges and people.
+
+Grades are rows of `litbench.data.records.GRADES`; those of people count as those of one rater,
+`PEOPLE`.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.metrics.annotators import annotator_agreement
+from litbench.metrics.intervals import Interval, two_way_mean_interval
+from litbench.writers.metrics import Cell, GradeAgreement, grade_agreement, grouped, members_of
+from litbench.writers.plackett_luce import Ranking, ranking_of
+from litbench.writers.writing import (
+    Inconsistency,
+    LengthCorrelation,
+    length_correlation,
+    negotiation_inconsistency,
+)
+
+PEOPLE = "people"
+# Quantities of the protocol tow: lengths of the input and of the text, weights of the planner, and
+# shares of the criteria that a judge has planned for a text.
+LENGTHS = ("input characters", "output characters")
+WEIGHT, SHARE = "weight ", "share "
+
+
+@dataclass
+class Graded:
+    """All grades of the runs.
+
+    Attributes:
+        rows: rows of the tables of grades that have a grade.
+        missing: number of rows without one.
+        people: raters that are people.
+        stories: the stories of all runs; None if there are none.
+        text_grades: (judge, story_id) -> the judge's grade of that text.
+        headline: the quantity that the protocol names first.
+        notes: why results cannot be compared with published ones.
+        criteria: ratings by criterion, in the form of `rows`, that have no grades of their own.
+    """
+
+    rows: list[dict[str, Any]]
+    missing: int
+    people: set[str]
+    stories: pa.Table | None
+    text_grades: dict[tuple[str, str], float]
+    headline: str
+    notes: list[str]
+    criteria: list[dict[str, Any]] = field(default_factory=list)
+
+
+def cells_of(graded: Graded, quantity: str) -> list[Cell]:
+    """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""
+    rows = [
+        row | {"rater": PEOPLE if row["rater"] in graded.people else row["rater"] or ""}
+        for row in graded.rows
+        if row["quantity"] == quantity
+    ]
+    means = _means(rows, "writer", "prompt_id", "rater")
+    return [Cell(writer, prompt, judge, grade) for (writer, prompt, judge), grade in means.items()]
+
+
+def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
+    """Mean grades by the values of some columns."""
+    groups = grouped(rows, itemgetter(*names))
+    return {key: float(np.mean([row["grade"] for row in own])) for key, own in groups.items()}
+
+
+def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
+    """Every rater's rankings of the writers by prompt, of people and of judges."""
+    rows = [row for row in graded.rows if row["quantity"] == quantity and row["rater"] is not None]
+    by_rater = grouped(rows, itemgetter("rater", "prompt_id"))
+    rankings = [
+        ranking_of({w: round(mean, 9) for w, mean in _means(own, "writer").items()}, *key)
+        for key, own in by_rater.items()
+    ]
+    return grouped(rankings, lambda one: PEOPLE if one.rater in graded.people else "judges")
+
+
+def pairwise_rankings(
+    rewards: Sequence[float], writers: Sequence[str], groups: Sequence[Any], prompts: Sequence[str]
+) -> list[Ranking]:
+    """A rater's verdicts on pairs of texts by two writers; intervals are by prompt."""
+    return [
+        ranking_of(
+            {writers[one]: rewards[one], writers[other]: rewards[other]}, prompt=prompts[one]
+        )
+        for indices in members_of(groups)
+        for one, other in itertools.combinations(indices, 2)
+        if writers[one] != writers[other]
+    ]
+
+
+def without_people(cells: list[Cell]) -> list[Cell]:
+    """The judges' grades; those of people if there are no judges. The two are not pooled."""
+    return [cell for cell in cells if cell.judge != PEOPLE] or cells
+
+
+@dataclass(frozen=True)
+class PeopleAgreement(GradeAgreement):
+    """How far a rater agrees with people on one quantity.
+
+    Attributes:
+        is_paired: whether both graded the same texts; otherwise their means by writer and prompt
+            are compared, such as those of sessions that a model and that people played.
+        within: mean rank correlation (tau-b) with one person over the texts of a prompt, by prompt
+            and person.
+        offset: the rater's grade minus a person's of the same text, by prompt and person.
+        one_person: agreement of one person with the mean of the others, by prompt; None if no text
+            was graded by two.
+        against_others: the rater's agreement with the same means.
+    """
+
+    is_paired: bool
+    within: Interval
+    offset: Interval
+    one_person: Interval | None
+    against_others: Interval | None
+
+
+# Writer, prompt and sample; without a sample all of them together.
+_Place = tuple[Any, ...]
+
+
+def agreements_with_people(graded: Graded) -> list[PeopleAgreement]:
+    """Compare every judge with the people, by quantity and criterion."""
+    rows = [row for row in [*graded.rows, *graded.criteria] if row["rater"] is not None]
+    place = ("writer", "prompt_id", "sample")
+    found = []
+    for quantity, of_quantity in grouped(rows, itemgetter("quantity")).items():
+        by_rater = grouped(of_quantity, itemgetter("rater"))
+        people = by_rater.keys() & graded.people
+        read = {itemgetter(*place)(row) for name in people for row in by_rater[name]}
+        for rater in sorted(by_rater.keys() - people) if people else ():
+            is_paired = not read.isdisjoint(map(itemgetter(*place), by_rater[rater]))
+            names = place if is_paired else place[:2]
+            grades = {name: _means(own, *names) for name, own in by_rater.items()}
+            compared = {name: grades[name] for name in by_rater if name in people}
+            one = _agreement_with_people(
+                rater, quantity, grades[rater], compared, is_paired=is_paired
+            )
+            found += [one] if one is not None else []
+    return found
+
+
+def _agreement_with_people(
+    rater: str,
+    quantity: str,
+    grades: Mapping[_Place, float],
+    people: Mapping[str, Mapping[_Place, float]],
+    *,
+    is_paired: bool,
+) -> PeopleAgreement | None:
+    """Compare a rater's grades with those of each person; None without a common text."""
+    from scipy.stats import kendalltau  # noqa: PLC0415
+
+    # Place, person and grade of the texts that the rater graded too.
+    both = [
+        (place, name, grade)
+        for name, of in people.items()
+        for place, grade in of.items()
+        if place in grades
+    ]
+    of_people = grouped(both, lambda one: one[0])
+    places = [place for place in grades if place in of_people]
+    if not places:
+        return None
+    rows = [
+        (p[0], p[1], p[1], float(np.mean([one[2] for one in of_people[p]])), grades[p])
+        for p in places
+    ]
+    base = grade_agreement(rater, PEOPLE, quantity, rows)
+    offsets = [(grades[place] - grade, place[1], name) for place, name, grade in both]
+    correlations = []
+    for (prompt, name), texts in grouped(both, lambda one: (one[0][1], one[1])).items():
+        pairs = np.array([(grade, grades[place]) for place, _, grade in texts])
+        # Undefined if one of the two grades all texts alike.
+        if (np.ptp(pairs, axis=0) > 0).all():
+            correlations.append((float(kendalltau(*pairs.T).statistic), prompt, name))
+    groups = members_of([place[1] for place in places])
+    firsts, seconds = (
+        [places[pair[side]] for of in groups for pair in itertools.combinations(of, 2)]
+        for side in (0, 1)
+    )
+    gaps = [grades[one] - grades[other] for one, other in zip(firsts, seconds, strict=True)]
+    left_out = firsts and annotator_agreement(
+        {name: {str(place): grade for place, grade in of.items()} for name, of in people.items()},
+        list(map(str, firsts)),
+        list(map(str, seconds)),
+        [place[1] for place in firsts],
+        {rater: (1 + np.sign(np.round(gaps, 9))) / 2},
+    )
+    return PeopleAgreement(
+        **vars(base),
+        is_paired=is_paired,
+        within=_by_prompt_and_person(correlations),
+        offset=_by_prompt_and_person(offsets),
+        one_person=left_out.one_annotator if left_out else None,
+        against_others=left_out.raters[0].agreement if left_out else None,
+    )
+
+
+def _by_prompt_and_person(rows: Sequence[tuple[float, str, str]]) -> Interval:
+    values, prompts, names = ([row[at] for row in rows] for at in range(3))
+    return two_way_mean_interval(np.array(values, dtype=float), prompts, names)
+
+
+def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, LengthCorrelation]]:
+    """Correlate lengths with each other, and the judges' grades with them, over texts."""
+    rows = [
+        row
+        for row in graded.rows
+        if row["quantity"] in LENGTHS or (row["quantity"] == quantity and row["rater"] is not None)
+    ]
+    values = {
+        name if name in LENGTHS else f"{name} by {rater}": _means(
+            own, "writer", "prompt_id", "sample"
+        )
+        for (name, rater), own in grouped(rows, itemgetter("quantity", "rater")).items()
+    }
+    found = []
+    for x, y in itertools.combinations(values, 2) if values.keys() >= set(LENGTHS) else ():
+        shared = [place for place in values[x] if place in values[y]]
+        if x in LENGTHS and shared:
+            of_both = ([values[name][place] for place in shared] for name in (x, y))
+            found.append((x, y, length_correlation(*of_both)))
+    return found
+
+
+def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
+    """How far the weights of each planner differ between samples, by prompt with several.
+
+    A judge that plans its own criteria is a planner, too; its plan is of one writer's text.
+    """
+    rows = [row for row in graded.rows if row["quantity"].startswith((WEIGHT, SHARE))]
+
+    def plan_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
+        # The planner's plan does not depend on the writer.
+        writer = row["writer"] if row["quantity"].startswith(SHARE) else ""
+        return row["rater"], row["prompt_id"], writer
+
+    found = []
+    for (planner, *_), own in grouped(rows, plan_of).items():
+        trials = sorted(grouped(own, itemgetter("sample")).items())
+        if len(trials) > 1:
+            weights = [{row["quantity"]: row["grade"] for row in of} for _, of in trials]
+            found.append((planner, negotiation_inconsistency(weights)))
+    by_planner = grouped(found, itemgetter(0))
+    return {planner: [one for _, one in of] for planner, of in by_planner.items()}

@@ -1,0 +1,474 @@
+"""Compare writers by grades: means, judges' offsets, comparisons, agreement and correlations.
+
+A grade is a number for one piece of writing (`litbench.data.records.GRADES`). Grades of one
+quantity can be compared, those of two quantities cannot.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from litbench.data.records import connected_rows
+from litbench.metrics.comparisons import difference_interval, holm
+from litbench.metrics.intervals import (
+    ClusteredMean,
+    Interval,
+    jackknife_interval,
+    two_way_interval,
+    two_way_mean,
+)
+
+_ROUNDING = 1e-9
+_Row = TypeVar("_Row")
+_Key = TypeVar("_Key")
+
+
+class Cell(NamedTuple):
+    """The mean grade of a writer for a prompt by a judge, over samples."""
+
+    writer: str
+    prompt: str
+    judge: str
+    grade: float
+
+
+@dataclass(frozen=True)
+class AdditiveFit:
+    """Least squares fit of grade = writer + judge + prompt.
+
+    Attributes:
+        judges: by judge, how far it grades above the mean of all judges.
+        is_connected: whether the table allows the fit; if not, all offsets are 0. It does not if,
+            for example, no writer has grades by two judges.
+    """
+
+    judges: dict[str, float]
+    is_connected: bool
+
+
+@dataclass(frozen=True)
+class WriterRow:
+    """A line of the leaderboard of writers.
+
+    Attributes:
+        grade: mean over all prompts of the grades without the judges' offsets; see
+            `additive_grades`. The interval is by prompt; `clusters` are the writer's prompts.
+        plain: mean of the grades as they are.
+        grades: number of grades.
+        missing: number of prompts that other writers have grades for and this one has not.
+        difference: grade minus that of the reference; None for the reference, and if no prompts
+            connect the two.
+        p_holm: p value of no difference, after Holm's correction.
+        win_rates: by rater, the share of other writers' texts with a lower reward.
+    """
+
+    writer: str
+    grade: Interval
+    plain: float
+    grades: int
+    missing: int
+    difference: Interval | None
+    p_holm: float | None
+    win_rates: dict[str, Interval]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Correlations of two columns over writers; NaN with fewer than three."""
+
+    first: str
+    second: str
+    writers: int
+    pearson: float
+    kendall: float
+    spearman: float
+
+
+@dataclass(frozen=True)
+class GradeAgreement:
+    """How far a rater agrees with the grades of another one, on single texts and on writers.
+
+    Attributes:
+        agreement: share of pairs of texts for the same prompt that it orders as the reference does,
+            of those that the reference grades differently; a tie counts one half; clustered by
+            prompt and writer.
+        systems: correlations of the writers' means.
+        texts: number of texts.
+    """
+
+    rater: str
+    reference: str
+    quantity: str
+    agreement: Interval
+    systems: Correlation
+    texts: int
+
+
+def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
+    """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
+    from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
+
+    encoder = OneHotEncoder()
+    # Sparse: a dense matrix of a thousand prompts would take hundreds of megabytes.
+    design = encoder.fit_transform([(cell.writer, cell.prompt, cell.judge) for cell in cells])
+    writers, _, judges = encoder.categories_
+    # The normal equations, with two constraints that make prompts and judges sum to 0.
+    normal = (design.T @ design).toarray()
+    normal[len(writers) : -len(judges), len(writers) : -len(judges)] += 1
+    normal[-len(judges) :, -len(judges) :] += 1
+    grades = np.array([cell.grade for cell in cells])
+    effects, _, rank, _ = np.linalg.lstsq(normal, design.T @ grades, rcond=None)
+    is_connected = bool(rank == len(normal))
+    offsets = effects[-len(judges) :] if is_connected else np.zeros(len(judges))
+    return AdditiveFit(dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected)
+
+
+def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    """The rows by key, of keys in the order of their first rows."""
+    groups: dict[_Key, list[_Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return dict(groups)
+
+
+def members_of(groups: Sequence[Any]) -> list[list[int]]:
+    """The indices of each group's members, of groups in the order of their first members."""
+    return list(grouped(range(len(groups)), groups.__getitem__).values())
+
+
+def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    """Mean grades by writer and prompt, without the judges' offsets."""
+    offsets = fit_offsets(cells).judges
+    return {
+        writer: {
+            prompt: float(np.mean([cell.grade - offsets[cell.judge] for cell in of]))
+            for prompt, of in grouped(own, lambda cell: cell.prompt).items()
+        }
+        for writer, own in grouped(cells, lambda cell: cell.writer).items()
+    }
+
+
+def _connected_writers(means: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+    """Groups of writers whom common prompts connect, directly or through other writers."""
+    pairs = [(writer, prompt) for writer, of in means.items() for prompt in of]
+    groups = connected_rows(
+        [("writer", [writer for writer, _ in pairs]), ("prompt", [prompt for _, prompt in pairs])]
+    )
+    of_writer = dict(zip((writer for writer, _ in pairs), groups, strict=True))
+    return list(grouped(means, of_writer.__getitem__).values())
+
+
+def additive_grades(
+    means: Mapping[str, Mapping[str, float]], reference: str | None = None
+) -> tuple[dict[str, ClusteredMean], dict[str, ClusteredMean]]:
+    """Each writer's mean grade over all prompts, by least squares of grade = writer + prompt.
+
+    The fit predicts the grades that a writer lacks, so that a writer that refuses the hard prompts
+    gains nothing. Without missing grades it is the mean over prompts. Standard errors are the
+    jackknife by prompt, which repeats the fit without each prompt.
+
+    Args:
+        means: grades by writer and prompt; common prompts connect all writers.
+        reference: writer to compare the others with; nothing is compared if it is not among them.
+
+    Returns:
+        By writer the grade, and the difference from the reference. The error is NaN for a writer
+        with a single prompt, and for all if a single prompt connects some of them with the others.
+    """
+    prompts = list(dict.fromkeys(prompt for of in means.values() for prompt in of))
+    names, column = list(means), {prompt: index for index, prompt in enumerate(prompts)}
+    grades = np.zeros((len(prompts), len(names)))
+    known = np.zeros_like(grades)
+    for index, of in enumerate(means.values()):
+        rows = [column[prompt] for prompt in of]
+        grades[rows, index], known[rows, index] = list(of.values()), 1
+    # Differences from the prompt's mean grade leave the writers' normal equations.
+    share = known / known.sum(1, keepdims=True)
+    level = (share * grades).sum(1)
+    normal = known[:, :, None] * np.eye(len(names)) - known[:, :, None] * share[:, None, :]
+    target = known * (grades - level[:, None])
+
+    def fit(normal: np.ndarray, target: np.ndarray, level: np.ndarray, share: np.ndarray) -> Any:
+        effects = (np.linalg.pinv(normal, hermitian=True) @ target[..., None])[..., 0]
+        return effects + (level - (share * effects).sum(-1))[..., None]
+
+    whole = fit(normal.sum(0), target.sum(0), level.mean(), share.mean(0))
+    count, sizes = len(prompts), known.sum(0)
+    errors, gap_errors = np.full((2, len(names)), math.nan)
+    base = names.index(reference) if reference in names else None
+    if count > 1:
+        left = normal.sum(0) - normal
+        without = fit(
+            left,
+            target.sum(0) - target,
+            (level.sum() - level) / (count - 1),
+            (share.sum(0) - share) / (count - 1),
+        )
+        # Writers that have only this prompt drop out of the fit without it.
+        dropped = ((known > 0) & (sizes == 1)).sum(1)
+        rank = np.linalg.matrix_rank(left, hermitian=True)
+        if (rank >= len(names) - 1 - dropped).all():
+            errors = _jackknife_error(without - whole)
+            errors[sizes == 1] = math.nan
+            if base is not None:
+                gaps = without - without[:, [base]] - (whole - whole[base])
+                gap_errors = _jackknife_error(gaps)
+                gap_errors[(sizes == 1) | (sizes[base] == 1)] = math.nan
+
+    def estimate(mean: float, error: float, n: float) -> ClusteredMean:
+        return ClusteredMean(float(mean), float(error), int(n), int(n), float(n))
+
+    found = {name: estimate(whole[k], errors[k], sizes[k]) for k, name in enumerate(names)}
+    if base is None:
+        return found, {}
+    return found, {
+        name: estimate(whole[k] - whole[base], gap_errors[k], min(sizes[k], sizes[base]))
+        for k, name in enumerate(names)
+        if k != base
+    }
+
+
+def _jackknife_error(deviations: np.ndarray) -> np.ndarray:
+    """Standard errors of estimates without each of `count` clusters; shape (count, k) to (k,)."""
+    count = len(deviations)
+    errors: np.ndarray = np.sqrt((count - 1) / count * np.square(deviations).sum(0))
+    # A variance of zero is not exactly zero after rounding.
+    return np.where(errors > _ROUNDING, errors, 0.0)
+
+
+def writer_rows(
+    cells: Sequence[Cell],
+    reference: str | None = None,
+    win_rates: Mapping[str, Mapping[str, Interval]] = {},
+) -> list[WriterRow]:
+    """Return the leaderboard, best first.
+
+    Args:
+        cells: the grades of one quantity.
+        reference: the writer that all others are compared with, chosen beforehand.
+        win_rates: by rater and writer, see the function `win_rates`.
+    """
+    means = means_by_prompt(cells)
+    estimates: dict[str, ClusteredMean] = {}
+    differences: dict[str, tuple[Interval, float]] = {}
+    prompts = {cell.prompt for cell in cells}
+    for writers in _connected_writers(means):
+        found, gaps = additive_grades({writer: means[writer] for writer in writers}, reference)
+        estimates |= found
+        differences |= {
+            writer: difference_interval(gap, limit=math.inf) for writer, gap in gaps.items()
+        }
+    adjusted = dict(zip(differences, holm([p for _, p in differences.values()]), strict=True))
+    rows = []
+    for writer, estimate in estimates.items():
+        own = [cell.grade for cell in cells if cell.writer == writer]
+        rows.append(
+            WriterRow(
+                writer,
+                difference_interval(estimate, limit=math.inf)[0],
+                float(np.mean(own)),
+                len(own),
+                len(prompts) - estimate.clusters,
+                differences[writer][0] if writer in differences else None,
+                adjusted.get(writer),
+                {rater: of[writer] for rater, of in win_rates.items() if writer in of},
+            )
+        )
+    return sorted(rows, key=lambda row: -row.grade.mean)
+
+
+def win_rates(
+    rewards: Sequence[float],
+    writers: Sequence[str],
+    groups: Sequence[Any],
+    prompts: Sequence[str],
+) -> dict[str, Interval]:
+    """By writer, the share of other writers' texts of the same group that have a lower reward.
+
+    A tie counts one half. All arguments have shape (texts,).
+
+    Args:
+        rewards: the rewards of a rater.
+        writers: who wrote each text.
+        groups: texts of one group are compared, such as those for the same prompt and step.
+        prompts: clusters of the intervals.
+    """
+    credits = []
+    for indices in members_of(groups):
+        for index in indices:
+            others = [other for other in indices if writers[other] != writers[index]]
+            if others:
+                gaps = rewards[index] - np.array([rewards[other] for other in others])
+                credit = float(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+                credits.append((writers[index], credit, prompts[index]))
+    return {
+        writer: jackknife_interval(np.array([one[1] for one in own]), [one[2] for one in own])
+        for writer, own in grouped(credits, lambda one: one[0]).items()
+    }
+
+
+class PairCredits(NamedTuple):
+    """Credits of a grading for pairs of texts, and what the pairs share.
+
+    Attributes:
+        credits: 1 where it orders the pair as the reference does, 1/2 for a tie; shape (pairs,).
+        prompts: shape (pairs,).
+        writers: both writers of each pair; shape (pairs, 2).
+    """
+
+    credits: np.ndarray
+    prompts: np.ndarray
+    writers: np.ndarray
+
+    def interval(self) -> Interval:
+        """The mean, clustered by prompt and by writer, since most pairs share writers."""
+        return two_way_interval(*self)
+
+    def difference(self, other: "PairCredits") -> tuple[Interval, float]:
+        """The mean paired difference from another grading of the same pairs, and its p value."""
+        paired = self.credits - other.credits
+        return difference_interval(two_way_mean(paired, self.prompts, self.writers))
+
+
+def pair_credits(
+    reference: Sequence[float],
+    values: Sequence[float],
+    groups: Sequence[Any],
+    prompts: Sequence[str],
+    writers: Sequence[str],
+) -> PairCredits:
+    """Compare two gradings of the same texts, on all pairs within a group.
+
+    Pairs that the reference grades equally are left out. All arguments have shape (texts,).
+    """
+    pairs = [pair for indices in members_of(groups) for pair in itertools.combinations(indices, 2)]
+    one, other = np.array(pairs, dtype=int).reshape(-1, 2).T
+    expected, own = (np.asarray(of)[one] - np.asarray(of)[other] for of in (reference, values))
+    is_known = np.abs(expected) > _ROUNDING
+    agrees = np.where(np.abs(own) <= _ROUNDING, 0.5, (own > 0) == (expected > 0))
+    both = np.array([(writers[a], writers[b]) for a, b in pairs], dtype=object).reshape(-1, 2)
+    return PairCredits(agrees[is_known], np.array(prompts)[one][is_known], both[is_known])
+
+
+@dataclass(frozen=True)
+class TextAgreement:
+    """How far a rater orders single texts as a judge does.
+
+    Attributes:
+        difference: agreement minus that of the longer text on the same pairs; None for the longer
+            text itself, and if it was not asked.
+        p_holm: p value of no difference, after Holm's correction for all raters and judges.
+    """
+
+    rater: str
+    judge: str
+    agreement: Interval
+    difference: Interval | None = None
+    p_holm: float | None = None
+
+
+def text_agreements(
+    credits: Mapping[tuple[str, str], PairCredits], reference: str | None
+) -> list[TextAgreement]:
+    """The agreement of raters with judges, compared with a reference.
+
+    Args:
+        credits: by rater and judge.
+        reference: the rater that all others are compared with; None for no comparison.
+    """
+    compared = {
+        (rater, judge): of.difference(credits[reference, judge])
+        for (rater, judge), of in credits.items()
+        if reference is not None and rater != reference
+    }
+    adjusted = dict(zip(compared, holm([p for _, p in compared.values()]), strict=True))
+    return [
+        TextAgreement(
+            *key, of.interval(), compared[key][0] if key in compared else None, adjusted.get(key)
+        )
+        for key, of in credits.items()
+    ]
+
+
+def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]]) -> Correlation:
+    """Correlate two columns (by name, then writer) over the writers with both numbers."""
+    from scipy import stats  # noqa: PLC0415
+
+    known = [
+        {writer: number for writer, number in columns[name].items() if math.isfinite(number)}
+        for name in (first, second)
+    ]
+    shared = sorted(known[0].keys() & known[1].keys())
+    x, y = (np.array([numbers[writer] for writer in shared]) for numbers in known)
+    # A column whose values differ only by rounding has no order.
+    if len(shared) < 3 or min(np.ptp(x), np.ptp(y)) <= _ROUNDING:
+        return Correlation(first, second, len(shared), math.nan, math.nan, math.nan)
+    x, y = x.round(9), y.round(9)
+    return Correlation(
+        first,
+        second,
+        len(shared),
+        float(stats.pearsonr(x, y).statistic),
+        float(stats.kendalltau(x, y).statistic),
+        float(stats.spearmanr(x, y).statistic),
+    )
+
+
+def grade_agreement(
+    rater: str,
+    reference: str,
+    quantity: str,
+    graded: Sequence[tuple[str, str, Any, float, float]],
+) -> GradeAgreement:
+    """Compare a rater with a reference on the texts that both graded.
+
+    Args:
+        rater: name of the rater.
+        reference: name of the reference, such as people.
+        quantity: what was graded.
+        graded: (writer, prompt, group, grade of the reference, grade of the rater) per text.
+    """
+    writers, prompts, groups, expected, values = zip(*graded, strict=True)
+    columns: dict[str, dict[str, float]] = {rater: {}, reference: {}}
+    for indices in members_of(writers):
+        writer = writers[indices[0]]
+        columns[rater][writer] = float(np.mean([values[index] for index in indices]))
+        columns[reference][writer] = float(np.mean([expected[index] for index in indices]))
+    return GradeAgreement(
+        rater,
+        reference,
+        quantity,
+        pair_credits(expected, values, groups, prompts, writers).interval(),
+        correlate(rater, reference, columns),
+        len(graded),
+    )
+
+
+@dataclass(frozen=True)
+class PromptRange:
+    """The lowest and the highest mean grade of a writer, and their prompts.
+
+    `collapsed` counts the prompts below the limit given; None without a limit.
+    """
+
+    writer: str
+    low: float
+    lowest: str
+    high: float
+    highest: str
+    collapsed: int | None
+
+
+def prompt_ranges(cells: Sequence[Cell], limit: float | None = None) -> list[PromptRange]:
+    """Each writer's range over prompts, by grades without the judges' offsets."""
+    ranges = []
+    for writer, means in means_by_prompt(cells).items():
+        low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        below = None if limit is None else sum(mean < limit for mean in means.values())
+        ranges.append(PromptRange(writer, means[low], low, means[high], high, below))
+    return ranges

@@ -1,0 +1,198 @@
+"""Interactive elements of a story: what they are like, and whether one repeats another.
+
+An element's HTML is text to compare, never to run.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pydantic import PositiveInt
+
+from litbench.writers.narra.reading import WORDS
+
+_KEPT_RECORDS = 8
+_BONUS, _SIGNAL_BONUS = 0.2, 0.15
+
+
+@dataclass(frozen=True)
+class Element:
+    """An interactive element as its writer describes it.
+
+    Attributes:
+        type: such as "locked_box".
+        description: what it is.
+        purpose: what the player does and finds; None if the plan names none.
+        html: the page, untrusted.
+    """
+
+    type: str
+    description: str
+    purpose: str | None
+    html: str
+
+
+@dataclass
+class Novelty:
+    """When an element repeats an earlier one.
+
+    Attributes:
+        tau: similarity from which it is made once more, and violates the rule if it is kept.
+        window: accepted elements that it is compared with, from the last on.
+        strict_tags: read tags from words of their own; by default from substrings, as published,
+            so that `path` of an SVG makes a map.
+    """
+
+    tau: float = 0.58
+    window: PositiveInt = 6
+    strict_tags: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """An accepted element.
+
+    Attributes:
+        summary: its one-sentence summary.
+        tags: its tags.
+        score: similarity to the closest element before it, rounded to three digits.
+        violation: the kept version is as similar as `tau` or more.
+        closest: summary of that element; None for the first one.
+        retried: whether a second version was made.
+    """
+
+    summary: str
+    tags: tuple[str, ...]
+    score: float
+    violation: bool
+    closest: str | None
+    retried: bool
+
+
+def _has(text: str, words: Collection[str], strict: bool) -> bool:
+    """Whether a text has one of the words, as a substring or (strict) as a word of its own."""
+    if strict:
+        return re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", text) is not None
+    return any(word in text for word in words)
+
+
+def visual_style(element: Element, *, strict_tags: bool = False) -> str:
+    """The look of an element: the first of six that its words show, or its type."""
+    text = f"{element.type} {element.description} {element.html}".lower()
+    for style, words in WORDS["styles"].items():
+        if _has(text, words, strict_tags):
+            return f"{style} aesthetic"
+    return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
+
+
+def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
+    """How the player handles an element: the first of seven that its HTML shows."""
+    html = element.html.lower()
+    for pattern, words in WORDS["interactions"].items():
+        if _has(html, words, strict_tags):
+            return f"{pattern} interaction"
+    return "tap/click interaction"
+
+
+def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
+    """Type, look, pattern, content and handling of an element; see `Novelty.strict_tags`."""
+    text = f"{element.type} {element.description} {element.html}".lower()
+    named = {**WORDS["content_tags"], **WORDS["interaction_tags"]}
+    tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
+    labels = (
+        element.type.lower().replace("_", "-"),
+        visual_style(element, strict_tags=strict_tags).lower(),
+        interaction_pattern(element, strict_tags=strict_tags).lower(),
+    )
+    return tags | {label.replace(" ", "-") for label in labels if label}
+
+
+def element_summary(element: Element, *, strict_tags: bool = False) -> str:
+    """One sentence: look, type, handling and purpose."""
+    purpose = (element.purpose or element.description or "advance the story").strip().rstrip(".")
+    return (
+        f"A {visual_style(element, strict_tags=strict_tags)} built as a "
+        f"{element.type.replace('_', ' ')}; the player engages through "
+        f"{interaction_pattern(element, strict_tags=strict_tags)} to {purpose.lower()}."
+    )
+
+
+def _jaccard(first: Collection[str], second: Collection[str]) -> float:
+    return len(set(first) & set(second)) / len(set(first) | set(second))
+
+
+def tag_similarity(first: Collection[str], second: Collection[str]) -> float:
+    """Jaccard index of two sets of tags, plus 0.2 for common content and for common handling."""
+    if not first or not second:
+        return 0.0
+    shared = set(first) & set(second)
+    bonus = sum(
+        bool(shared & set(named)) for named in (WORDS["content_tags"], WORDS["interaction_tags"])
+    )
+    return min(1.0, _jaccard(first, second) + _BONUS * bonus)
+
+
+def summary_similarity(first: str, second: str) -> float:
+    """Jaccard index of the words of two summaries, plus 0.15 for a common telling word.
+
+    Words of up to three characters do not count, so that "map" never does.
+    """
+    words = [
+        {word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) > 3}
+        for text in (first, second)
+    ]
+    if not words[0] or not words[1]:
+        return 0.0
+    bonus = _SIGNAL_BONUS * bool(words[0] & words[1] & set(WORDS["signal"]))
+    return min(1.0, _jaccard(*words) + bonus)
+
+
+def needs_retry(
+    element: Element, records: Sequence[Record], rule: Novelty
+) -> tuple[bool, float, Record | None]:
+    """Whether an element is to be made once more, its score, and the first record that gives it."""
+    summary = element_summary(element, strict_tags=rule.strict_tags)
+    tags = element_tags(element, strict_tags=rule.strict_tags)
+    score, nearest = 0.0, None
+    for record in records[-rule.window :]:
+        found = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
+        if found > score:
+            score, nearest = found, record
+    return score >= rule.tau, score, nearest
+
+
+def accept(
+    element: Element, retry: Element | None, records: Sequence[Record], rule: Novelty
+) -> tuple[Record, ...]:
+    """Keep an element, or its retry if that is strictly less similar.
+
+    Args:
+        element: the first version.
+        retry: the second one, if it was made and could be read.
+        records: accepted elements, the newest last.
+        rule: when an element repeats another.
+
+    Returns:
+        The records with that of the kept version, at most eight.
+    """
+    kept = element
+    violates, score, nearest = needs_retry(element, records, rule)
+    if retry is not None:
+        again = needs_retry(retry, records, rule)
+        if again[1] < score:
+            kept, (violates, score, nearest) = retry, again
+    record = Record(
+        element_summary(kept, strict_tags=rule.strict_tags),
+        tuple(sorted(element_tags(kept, strict_tags=rule.strict_tags))),
+        round(score, 3),
+        violates,
+        nearest.summary if nearest else None,
+        retry is not None,
+    )
+    return (*records, record)[-_KEPT_RECORDS:]
+
+
+def extract_html(text: str) -> str:
+    """The HTML of a reply: the content of its first closed fence, or the whole reply."""
+    fenced = re.search(r"```(?:html)?(.*?)```", text, re.S | re.I)
+    return (fenced[1] if fenced else "").strip() or text.strip()

@@ -1,0 +1,721 @@
+"""One episode: a reader's need, the construction of a story, and the turns through it.
+
+An episode is a function of the answers that it gets. Asked again for the same answers it takes the
+same way, so a killed run has nothing to restore.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
+from litbench.raters.templates import fill, without_delimiters
+from litbench.raters.templates.parser import without_reasoning
+from litbench.runs.config import read_yaml
+from litbench.runs.errors import LitBenchError
+from litbench.writers.narra import artifacts, memory
+from litbench.writers.narra.history import (
+    Message,
+    exchanges,
+    has_transition,
+    may_end,
+    spoken,
+)
+from litbench.writers.narra.pacing import (
+    Part,
+    SceneState,
+    guard,
+    pace_of,
+    stagnation_signals,
+)
+from litbench.writers.narra.personas import card_text
+from litbench.writers.narra.reading import (
+    END_CHOICE,
+    Beat,
+    character_id,
+    is_scene_shift,
+    limit_choices,
+    read_beat,
+    read_json,
+    resolve_choices,
+    text_of,
+    wants_end,
+)
+
+READER = "reader"
+PROMPTS: dict[str, Any] = read_yaml(Path(__file__).with_name("prompts.yaml"))
+
+_RECENT = 12
+_READER_LETTERS = 800
+_VOICE_LINES, _VOICE_LETTERS = 3, 40
+_LEAST_QUESTIONS, _QUESTIONS = 5, 10
+_MOST_KEYWORDS = 4
+_CHOICES = 3
+# The published service asks whether the plot has moved once there are so many messages.
+_PROGRESS_FROM = 10
+# What the critic rates: in the paper, and as published.
+_DIMENSIONS = (
+    "novelty, tension, pacing, cinematic quality, emotional resonance, structural coherence",
+    "novelty, engagement, cinematic quality, emotional resonance, character depth, structural "
+    "coherence",
+)
+
+End = Literal["turns", "left", "asked", "completed", "truncated", "failed"]
+
+
+class _StageError(LitBenchError):
+    """A stage that must be there cannot be read; its message names the stage."""
+
+
+@dataclass(kw_only=True)
+class EpisodeOptions:
+    """Options of an episode.
+
+    Attributes:
+        as_published: numbers, rules and readings of the published code instead of the paper's.
+        part: what the judged sweep ran, or also planner, critic and artifacts.
+        critic_threshold: the acts are refined if the critic's mean is below it, as published
+            always.
+        summary_overlap: share of common words from which two summaries count as the same; null:
+            they must be equal.
+        novelty: when an artifact is made once more (part `full`).
+    """
+
+    as_published: bool = False
+    part: Part = "benchmark"
+    critic_threshold: float = 7.0
+    summary_overlap: float | None = None
+    novelty: artifacts.Novelty = field(default_factory=artifacts.Novelty)
+
+
+@dataclass(frozen=True)
+class _Action:
+    """What the reader does; an action that cannot be read has no name."""
+
+    name: str
+    text: str
+    choice_id: str = ""
+
+
+@dataclass
+class Episode:
+    """The state of one episode, and the coroutine that runs it.
+
+    Attributes:
+        session: asks the writer and the reader.
+        persona: the card of whom the reader plays.
+        options: see `EpisodeOptions`.
+        prompts: see `PROMPTS`.
+        end: how the episode ended.
+        detail: the stage at which it failed.
+        cut: answers of the writer that were cut.
+        events: rows of `events.jsonl`.
+        history: all messages.
+        notes: the reader's hidden notes.
+    """
+
+    session: Session
+    persona: Mapping[str, Any]
+    options: EpisodeOptions
+    prompts: Mapping[str, Any]
+    end: End = "turns"
+    detail: str = ""
+    cut: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+    history: list[Message] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._as_published = self.options.as_published
+        self._pace = pace_of(self.options.part, as_published=self._as_published)
+        self._is_full = self.options.part == "full"
+        self._is_sweep = self._as_published and not self._is_full
+        self._need = self._about = self._location = self._objective = ""
+        self._story: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._protagonist = ""
+        self._acts: list[dict[str, Any]] = []
+        self._act = 0
+        self._choices: list[str] = []
+        self._countdown = 0
+        self._memory = memory.Memory()
+        self._due: dict[memory.Call, int] = {}
+        self._records: tuple[artifacts.Record, ...] = ()
+        self._is_forced = False
+        self._carried = ""
+
+    async def run(self) -> None:
+        """Run the episode; raises UnfinishedError if a request fails."""
+        try:
+            await self._start()
+            await self._construct()
+            await self._play()
+        except _StageError as error:
+            self.end, self.detail = "failed", str(error)
+            self._note_event("stage", name=self.detail, state="failed")
+        self._note_event(
+            "end",
+            reason=self.end,
+            turns=self.count("turn"),
+            safe_turns=self.count("turn", safe=True),
+            repaired=self.count("repaired"),
+            failed_memory_calls=self._memory.failed_calls,
+        )
+
+    def count(self, event: str, **facts: Any) -> int:
+        """How many events of a kind have these facts, such as turns that are safe."""
+        return sum({"event": event, **facts}.items() <= one.items() for one in self.events)
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Role, speaker and text of all messages."""
+        roles = {"text": "assistant", "message": "user", "choice": "user"}
+        return [
+            (roles.get(m.kind, "system"), self._names.get(m.speaker, ""), m.text)
+            for m in self.history
+        ]
+
+    # Asking --------------------------------------------------------------------------------
+
+    def _note_event(self, event: str, **facts: Any) -> None:
+        self.events.append({"event": event, **facts})
+
+    async def _ask(self, step: str, prompt: str, texts: Mapping[str, str], attempt: int = 0) -> str:
+        """The writer's answer; empty if it refused."""
+        messages = [
+            ("system", self.prompts["system"]["writer"].strip()),
+            ("user", _filled(prompt, texts)),
+        ]
+        turn = await self.session.ask(WRITER, messages, step=step, attempt=attempt)
+        if turn.outcome == "error":
+            raise UnfinishedError(f"{step}: {turn.answer.detail}")
+        self.cut += turn.outcome == "cut"
+        return without_reasoning(turn.text)
+
+    async def _act_as_reader(
+        self,
+        step: str,
+        task: str,
+        texts: Mapping[str, str],
+        instead: str,
+        options: Sequence[Any] = (),
+    ) -> _Action:
+        """The reader's action among options or in own words; `instead` where none can be read."""
+        prompts = self.prompts["reader"]
+        framed = {
+            "card": card_text(self.persona),
+            "recent": self._recent(_READER_LETTERS) or "(nothing yet)",
+            "note": self.notes[-1] if self.notes else "(none)",
+            "task": _filled(prompts[task], texts),
+        }
+        messages = [
+            ("system", self.prompts["system"]["reader"].strip()),
+            ("user", _filled(prompts["frame"], framed)),
+        ]
+        self.session.shown = {
+            **texts,
+            "task": task,
+            "options": [str(option) for option in options],
+            "lines": self.lines(),
+            "countdown": self._countdown,
+        }
+        turn = await self.session.ask(READER, messages, step=step)
+        if turn.outcome == "error":
+            raise UnfinishedError(f"{step}: {turn.answer.detail}")
+        value = read_json(without_reasoning(turn.text), dict)
+        name, text = text_of(value or {}, "action"), text_of(value or {}, "text")
+        note = text_of(value or {}, "internal_state")
+        self.notes += [note] * bool(note)
+        if not text and name not in ("select_choice", "end_story"):
+            self._note_event("repaired", step=step)
+            return _Action("", instead)
+        return _Action(name, text, str((value or {}).get("choice_id", "")).strip())
+
+    def _recent(self, letters: int | None = None) -> str:
+        return "\n".join(
+            f"{self._names.get(m.speaker, m.speaker)}: {_flat(m.text)[:letters]}"
+            for m in self.history[-_RECENT:]
+        )
+
+    # Before the story ----------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Need, questions, answers and keywords."""
+        need = await self._act_as_reader("need", "need", {}, self.persona["emotional_need"].strip())
+        self._need = need.text
+        texts = {"need": self._need}
+        names = ("questions", "keywords", "profile_keywords")
+        asked = await at_once(
+            *(self._ask(name, self.prompts[name]["text"], texts) for name in names)
+        )
+        questions = _questions(asked[0])
+        if len(questions) < _LEAST_QUESTIONS:
+            raise _StageError("questions")
+        words = [str(word) for word in read_json(asked[1], list) or []]
+        profile = read_json(asked[2], dict) or {}
+        lines = [f"Need: {self._need}"]
+        for number, question in enumerate(questions, 1):
+            options = question.get("options")
+            listed = ", ".join(map(str, options)) if isinstance(options, list) else ""
+            text = text_of(question, "question")
+            answer = await self._act_as_reader(
+                f"answer_{number}",
+                "answer",
+                {"question": text, "options": listed},
+                self.prompts["reader"]["repaired"]["answer"],
+                options if isinstance(options, list) else (),
+            )
+            lines.append(f"{text} {answer.text}")
+        picked = await self._act_as_reader(
+            "keywords",
+            "keywords",
+            {"keywords": ", ".join(words)},
+            self.prompts["reader"]["repaired"]["keywords"],
+            words,
+        )
+        chosen = [word.strip() for word in picked.text.split(",") if word.strip()]
+        lines.append(f"Keywords: {', '.join(chosen[:_MOST_KEYWORDS])}")
+        lines += [
+            f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in profile.items()
+        ]
+        self._about = "\n".join(lines)
+        self._note_event("stage", name="need", state="done", questions=len(questions))
+
+    async def _construct(self) -> None:
+        """The five stages; each gets what the former ones made."""
+        self._story |= await self._build("foundation", dict)
+        self._story |= await self._build("setting", dict)
+        characters = _records(await self._build("characters", list))
+        for one in characters:
+            one["id"] = character_id(text_of(one, "id") or text_of(one, "name"))
+            self._names.setdefault(one["id"], " ".join(text_of(one, "name").split()) or one["id"])
+        leads = [one["id"] for one in characters if text_of(one, "role").lower() == "protagonist"]
+        if not leads or len(self._names) < 2 or "" in self._names:
+            raise _StageError("characters")
+        self._protagonist = leads[0]
+        self._story["characters"] = characters
+        self._story["acts"] = self._acts = _records(await self._build("acts", list))
+        if not self._acts:
+            raise _StageError("acts")
+        if self._is_full:
+            await self._criticise()
+        opening = await self._build("opening", dict)
+        sequence = opening.get("opening_sequence")
+        if not isinstance(sequence, dict):
+            raise _StageError("opening")
+        self._location = text_of(sequence, "location")
+        self._objective = text_of(self._story, "protagonist_objective")
+        first = text_of(sequence, "narrative_text") or text_of(sequence, "description")
+        if first:
+            self._add(Message("system", first, "notice"))
+        for line in _records(opening.get("initial_dialogue")):
+            speaker = character_id(text_of(line, "character_id"))
+            speaker = speaker if speaker in self._names else self._responder()
+            if text_of(line, "content"):
+                self._add(Message(speaker, text_of(line, "content"), "text"))
+        given = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
+        fallback = self.prompts["fallback_choices"]["normal"]
+        self._choices, _ = resolve_choices(given, fallback, _CHOICES, allow_end=False)
+
+    async def _build(self, stage: str, kind: type[Any]) -> Any:
+        """A stage's JSON of the kind; an unreadable one ends the episode."""
+        value = read_json(await self._ask(stage, *self._of_stage(stage)), kind)
+        if not value:
+            raise _StageError(stage)
+        self._note_event("stage", name=stage, state="done")
+        return value
+
+    def _of_stage(self, stage: str, **texts: str) -> tuple[str, dict[str, str]]:
+        """The prompt of a stage in the frame of all, and the texts that fill it."""
+        prompts = self.prompts["construction"]
+        prompt = prompts["frame"].replace("{task}", prompts[stage]["text"])
+        return prompt, {"profile": self._about, "story": _compact(self._story), **texts}
+
+    async def _criticise(self) -> None:
+        """Have the acts criticised and, if they are weak, refined; a failure keeps the draft."""
+        dimensions = _DIMENSIONS[self._as_published]
+        critique = read_json(
+            await self._ask("critic", *self._of_stage("critic", dimensions=dimensions)), dict
+        )
+        given = (critique or {}).get("dimensions")
+        named = given.values() if isinstance(given, dict) else []
+        scores = [one.get("score") for one in named if isinstance(one, dict)]
+        numbers = [score for score in scores if isinstance(score, int | float)]
+        mean = sum(numbers) / len(numbers) if numbers else None
+        is_weak = mean is not None and mean < self.options.critic_threshold
+        if critique is None or not (is_weak or self._as_published):
+            self._note_event("stage", name="critic", state="kept", mean=mean)
+            return
+        texts = self._of_stage("refiner", critique=_compact(critique))
+        refined = read_json(await self._ask("refiner", *texts), dict) or {}
+        acts = _records(refined.get("refined_acts"))
+        if acts:
+            self._story["acts"] = self._acts = acts
+        self._note_event("stage", name="refiner", state="done" if acts else "kept", mean=mean)
+
+    # The turns -----------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        """Turns of reader and writer until one of the ends."""
+        was_safe = False
+        for turn in range(1, self.persona["end_condition"]["max_user_turns"] + 1):
+            # The reader does not see the memory, so both are asked at the same time.
+            action, answers = await at_once(self._reader_turn(turn), self._ask_memory())
+            self._remember(answers)
+            if action is None:
+                return
+            self._add(action)
+            self._remember(await self._ask_memory())
+            is_safe = await self._writer_turn(turn, action)
+            if is_safe and was_safe:
+                self.end = "truncated"
+            if self.end in ("truncated", "completed"):
+                return
+            was_safe = is_safe
+
+    async def _reader_turn(self, turn: int) -> Message | None:
+        """What the reader does; None at the end of the story."""
+        offered = may_end(self._countdown, self.history)
+        texts = {
+            "turn": str(turn),
+            "turns": str(self.persona["end_condition"]["max_user_turns"]),
+            "choices": "; ".join(f"{n}: {text}" for n, text in enumerate(self._choices, 1)),
+            "ending": self.prompts["reader"]["ending_offered" if offered else "ending_not_offered"],
+        }
+        instead = self.prompts["reader"]["repaired"]["turn"]
+        action = await self._act_as_reader(f"turn_{turn}", "turn", texts, instead, self._choices)
+        text, kind = action.text or instead, "message"
+        if action.name == "select_choice" and self._choices:
+            numbers = [str(number) for number in range(1, len(self._choices) + 1)]
+            place = numbers.index(action.choice_id) if action.choice_id in numbers else 0
+            text, kind = self._choices[place], "choice"
+        self._note_event(
+            "action", turn=turn, action=action.name or "repaired", ending_offered=offered
+        )
+        if action.name == "end_story":
+            self.end = "left"
+        elif text.lower() == END_CHOICE.lower() or (kind == "message" and wants_end(text)):
+            self.end = "asked"
+        else:
+            return Message(self._protagonist, text, "choice" if kind == "choice" else "message")
+        return None
+
+    async def _writer_turn(self, turn: int, action: Message) -> bool:
+        """Take the beat that answers the reader; returns whether it is the fixed sentence."""
+        count = self._pace.count(self.history)
+        level = self._pace.level(count)
+        self._note_event("pacing", turn=turn, count=count, level=level, forced=self._is_forced)
+        plan, progress = "", dict[str, Any]()
+        if self._is_full:
+            plan = await self._plan(turn, action.text)
+            progress = await self._check_progress(turn)
+        directive = [self.prompts["pacing"][level]]
+        directive += [self.prompts["forced"]] * self._is_forced
+        if self._countdown:
+            directive.append(
+                _filled(self.prompts["countdown"], {"countdown": str(self._countdown)})
+            )
+        if self._carried:
+            directive.append(_filled(self.prompts["carried"], {"change": self._carried}))
+        responder = self._responder()
+        voice = [
+            m.text for m in self.history if m.speaker == responder and len(m.text) >= _VOICE_LETTERS
+        ]
+        texts = {
+            "turn": str(turn),
+            "story": _compact(self._story),
+            "act": str(self._act + 1),
+            "location": self._location,
+            "objective": self._objective,
+            "memory": self._memory_text(),
+            "voice": "\n".join(voice[-_VOICE_LINES:]),
+            "recent": self._recent(),
+            "directive": " ".join(directive),
+            "plan": plan,
+            "action": action.text,
+            "protagonist": self._names[self._protagonist],
+            "speaker": responder,
+            "cast": ", ".join(name for name in self._names if name != self._protagonist),
+        }
+        prompt = self.prompts["turn"]["text"]
+        if self._is_full:
+            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
+        text = await self._ask(f"turn_{turn}", prompt, texts)
+        beat = read_beat(text, list(self._names), responder, as_published=self._as_published)
+        is_safe = not beat.text
+        if is_safe:
+            beat = replace(beat, text=self.prompts["safe_text"])
+        if not beat.scene_shift:
+            beat = replace(beat, next_location="")
+        if self._is_sweep:
+            # Published: these are never empty, so that every turn counts as an escalation.
+            beat = replace(
+                beat,
+                tension=beat.tension or self.prompts["guard"]["tension"],
+                immediate_stakes=beat.immediate_stakes or self.prompts["guard"]["immediate_stakes"],
+                advancement=beat.objective or self._objective,
+            )
+        beat = self._guarded(beat, turn, count, progress)
+        shifted = self._take(beat)
+        self._advance_countdown()
+        if self.end == "completed":
+            self._choices = []
+        else:
+            self._choices = await self._offer(beat, turn, count, shifted)
+        self._note_event(
+            "turn",
+            turn=turn,
+            speaker=beat.speaker,
+            safe=is_safe,
+            shifted=shifted,
+            choices=self._choices,
+        )
+        if self._is_sweep:
+            self._memory = memory.overwritten(self._memory, beat)
+            if memory.needs_patch(self._memory, exchanges(self.history), turn - 1, shifted=shifted):
+                self._due["state_patch"] = len(spoken(self.history))
+        entry = {
+            "emotion": beat.emotional_beat,
+            "intensity": 0.7 if self._is_sweep else None,
+            "trigger" if action.kind == "message" else "decision": action.text,
+        }
+        self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
+        for signal in stagnation_signals(self.history, self._protagonist):
+            self._signal(signal)
+        return is_safe
+
+    def _guarded(self, beat: Beat, turn: int, count: int, progress: Mapping[str, Any]) -> Beat:
+        """The beat after the structure guard, which reads and clears the force flag."""
+        self._carried = ""
+        if not self._pace.guards(count, forced=self._is_forced):
+            return beat
+        following = self._acts[self._act + 1] if self._act + 1 < len(self._acts) else {}
+        state = SceneState(
+            location=self._location,
+            objective=self._objective,
+            progressed=progress.get("has_progressed") is not False,
+            suggested_development=text_of(progress, "suggested_development"),
+            reasoning=text_of(progress, "reasoning"),
+            clues=self._memory.active_clues,
+            next_act=following,
+            tensions=self._memory.open_tensions,
+        )
+        beat, patches = guard(
+            beat, state, count, self._pace, self.prompts["guard"], forced=self._is_forced
+        )
+        self._is_forced = False
+        for patch in patches:
+            self._note_event("guard_patch", turn=turn, **vars(patch))
+        self._carried = " ".join(patch.after for patch in patches if patch.field != "branches")
+        return beat
+
+    def _take(self, beat: Beat) -> bool:
+        """Add the beat to the story; returns whether the scene has changed."""
+        shifted = is_scene_shift(self._location, beat.next_location, beat.time_progression)
+        if shifted:
+            caption = beat.next_location or beat.time_progression
+            self._add(Message("system", f"[{caption}]", "transition"))
+            self._location = beat.next_location or self._location
+        if beat.act_advance or (beat.ending_ready and self._countdown):
+            self._act = min(self._act + 1, len(self._acts) - 1)
+        self._objective = beat.objective or self._objective
+        self._add(Message(beat.speaker, beat.text, "text"))
+        return shifted
+
+    async def _offer(self, beat: Beat, turn: int, count: int, shifted: bool) -> list[str]:
+        """The choices of the next turn."""
+        ending = may_end(self._countdown, self.history)
+        kind = "late" if self._pace.must_change(count) else "normal"
+        if ending or shifted:
+            kind = "ending" if ending else "shift"
+        fallback = self.prompts["fallback_choices"][kind]
+        # In the published code the guard's branches never reach the reader.
+        is_branched = bool(beat.branches) and not self._as_published
+        suggested: Sequence[str] = beat.branches if is_branched else beat.choices
+        most = self._pace.most_choices or max(_CHOICES, len(suggested))
+        choices, only_fallback = resolve_choices(suggested, fallback, most, allow_end=ending)
+        if only_fallback:
+            texts = {"beat": beat.text, "most": str(most)}
+            text = await self._ask(f"choices_{turn}", self.prompts["choices"]["text"], texts)
+            again = read_beat(text, [], "", as_published=False).choices
+            choices, _ = resolve_choices(again, fallback, most, allow_end=ending)
+        return limit_choices([*choices, END_CHOICE], most) if ending else choices
+
+    def _advance_countdown(self) -> None:
+        """Begin or lower the countdown; the story is completed when it has run out."""
+        if self._countdown:
+            self._countdown -= 1
+            self.end = "turns" if self._countdown else "completed"
+            return
+        is_late = self._pace.level(self._pace.count(self.history)) == 4
+        if is_late and (self._is_full or has_transition(self.history)):
+            self._countdown = self._pace.countdown
+            self._note_event("countdown", turns=self._countdown)
+
+    def _responder(self) -> str:
+        """Who answers: the last speaker beside the protagonist, or the first other character."""
+        speakers = [m.speaker for m in self.history if m.kind == "text"]
+        others = [name for name in [*reversed(speakers), *self._names] if name != self._protagonist]
+        return others[0]
+
+    # Memory, planner, artifacts ------------------------------------------------------------
+
+    def _add(self, message: Message) -> None:
+        """Add a message; memory calls that it makes due are made before the writer's next turn."""
+        self.history.append(message)
+        self._memory, calls = memory.observe(
+            self._memory, self.history, self.prompts["default_goal"]
+        )
+        if message.kind == "choice" and "journey_summary" not in calls:
+            calls.append("journey_summary")
+        # Two summaries of one moment would be equal, which is a sign of stagnation.
+        self._due |= dict.fromkeys(calls, len(spoken(self.history)))
+
+    async def _ask_memory(self) -> list[tuple[memory.Call, int, str]]:
+        """Make the memory calls that are due, at the same time; nothing is taken from them yet."""
+        due, self._due = self._due, {}
+        journey = [{k: v for k, v in entry.items() if v} for entry in self._memory.journey]
+        texts = {
+            "recent": self._recent(),
+            "memory": self._memory_text(),
+            "summary": self._memory.summaries[-1] if self._memory.summaries else "(none)",
+            "journey": _compact(journey),
+            "count": str(len(self.history)),
+            "need": self._need,
+        }
+
+        async def ask(call: memory.Call, number: int) -> str:
+            if call == "summary_comparison":
+                return ""
+            prompt = self.prompts["structured_memory" if call == "state_patch" else call]["text"]
+            return await self._ask(f"{call}_{number}", prompt, texts)
+
+        answers = await at_once(*(ask(*one) for one in due.items()))
+        return [(*one, answer) for one, answer in zip(due.items(), answers, strict=True)]
+
+    def _remember(self, answers: Sequence[tuple[memory.Call, int, str]]) -> None:
+        """Take the answers to memory calls, in the order in which they were due."""
+        for call, number, answer in answers:
+            if call == "summary_comparison":
+                self._memory = memory.compared(self._memory, self.options.summary_overlap)
+                if self._memory.force_advance:
+                    self._signal("equal_summaries")
+                continue
+            failed = self._memory.failed_calls
+            self._memory = memory.answered(self._memory, call, answer)
+            is_kept = self._memory.failed_calls > failed
+            self._note_event("memory", messages=number, call=call, failed=is_kept)
+
+    def _memory_text(self) -> str:
+        kept = self._memory
+        shown = {
+            "what_just_happened": kept.what_just_happened,
+            "current_goal": kept.current_goal,
+            "open_tensions": kept.open_tensions,
+            "active_clues": kept.active_clues,
+            "last_turning_point": kept.last_turning_point,
+            "summary": kept.summaries[-1:],
+            "journey": kept.journey_summary,
+            "reader": self._about,
+        }
+        return _compact({name: value for name, value in shown.items() if value})
+
+    def _signal(self, name: str) -> None:
+        """Log a sign of stagnation; it forces a change until the guard has read the flag."""
+        self._note_event("stagnation", messages=len(spoken(self.history)), signal=name)
+        # As published, a sign of stagnation only changes labels.
+        self._is_forced |= not self._as_published
+
+    async def _check_progress(self, turn: int) -> dict[str, Any]:
+        """Whether the plot has moved; a failure counts as moved."""
+        if len(spoken(self.history)) < _PROGRESS_FROM:
+            return {}
+        texts = {"recent": self._recent(), "count": str(len(self.history))}
+        text = await self._ask(f"progress_{turn}", self.prompts["progress"]["text"], texts)
+        progress = read_json(text, dict) or {}
+        if progress.get("has_progressed") is False:
+            self._signal("no_progress")
+        return progress
+
+    async def _plan(self, turn: int, action: str) -> str:
+        """What the planner suggests for the beat; makes the artifact that it recommends."""
+        texts = {
+            "title": text_of(self._story, "title"),
+            "act": str(self._act + 1),
+            "theme": text_of(self._story, "cinematic_theme"),
+            "objective": self._objective,
+            "count": str(len(spoken(self.history))),
+            "recent": self._recent(),
+            "action": action,
+        }
+        plan = read_json(await self._ask(f"plan_{turn}", self.prompts["plan"]["text"], texts), dict)
+        strategy = (plan or {}).get("story_advancement_strategy")
+        given = strategy.get("plot_suggestions") if isinstance(strategy, dict) else None
+        suggestions = [str(one) for one in given] if isinstance(given, list) else []
+        self._note_event("plan", turn=turn, is_default=not suggestions)
+        recommended = (plan or {}).get("ui_element_recommendation")
+        if isinstance(recommended, dict) and text_of(recommended, "element_type"):
+            await self._make_artifact(turn, recommended)
+        texts = {"suggestions": " ".join(suggestions) or self.prompts["default_plan"]}
+        return _filled(self.prompts["plan_hint"], texts)
+
+    async def _make_artifact(self, turn: int, wanted: Mapping[str, Any]) -> None:
+        """Make an element, once more if it is too much like a former one."""
+        described = {
+            "type": text_of(wanted, "element_type"),
+            "description": text_of(wanted, "description"),
+            "purpose": text_of(wanted, "purpose"),
+        }
+        rule = self.options.novelty
+
+        async def make(retry: str, attempt: int) -> artifacts.Element | None:
+            texts = {**described, "retry": retry}
+            prompt = self.prompts["artifact"]["text"]
+            text = await self._ask(f"artifact_{turn}", prompt, texts, attempt)
+            html = artifacts.extract_html(text)
+            return artifacts.Element(html=html, **described) if "<" in html else None
+
+        first, second = await make("", 0), None
+        if first is None:
+            self._note_event("artifact", turn=turn, failed=True)
+            return
+        again, score, nearest = artifacts.needs_retry(first, self._records, rule)
+        if again and nearest is not None:
+            texts = {
+                "score": f"{score:.2f}",
+                "closest": nearest.summary,
+                "tags": ", ".join(sorted(artifacts.element_tags(first))),
+            }
+            second = await make(_filled(self.prompts["artifact"]["retry"], texts), 1)
+        self._records = artifacts.accept(first, second, self._records, rule)
+        self._note_event("artifact", turn=turn, failed=False, **vars(self._records[-1]))
+
+
+def _filled(template: str, texts: Mapping[str, str]) -> str:
+    """A prompt with its texts; what looks like a marker in them is changed."""
+    return fill(template.strip(), {name: without_delimiters(text) for name, text in texts.items()})
+
+
+def _flat(text: str) -> str:
+    """A text on one line, in which nothing looks like a marker."""
+    return " ".join(without_delimiters(text).split())
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _records(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list in a model's JSON."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _questions(text: str) -> list[dict[str, Any]]:
+    """The questions of a reply; where the array is broken, its flat objects one by one."""
+    found = _records(read_json(text, list))
+    if not found:
+        pieces = (read_json(piece, dict) for piece in re.findall(r"\{[^{}]*\}", text))
+        found = [piece for piece in pieces if piece is not None]
+    return [one for one in found if text_of(one, "question")][:_QUESTIONS]

@@ -1,0 +1,166 @@
+"""What an episode remembers: the story's state after every message, summaries at their cadence.
+
+Light fields follow from the last messages by fixed rules. The calls that refine and summarise are
+the episode's to make: `observe` says which are due, and `answered` takes the answers.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from litbench.writers.narra.history import Message, spoken
+from litbench.writers.narra.reading import WORDS, Beat, read_json, text_of
+
+Call = Literal[
+    "dialogue_summary", "structured_memory", "summary_comparison", "journey_summary", "state_patch"
+]
+
+# After so many messages that are not of the system; the journey counts those of the system too.
+_SUMMARY_EVERY, _COMPARE_EVERY, _JOURNEY_EVERY = 3, 6, 10
+_RECENT = 6
+_EVENT_LETTERS, _SHORT_LETTERS = 220, 160
+_MOST_TENSIONS, _MOST_CLUES = 3, 4
+# Our names of text fields, and those in a refinement.
+_TEXT_FIELDS = {
+    "what_just_happened": "what_just_happened",
+    "current_goal": "current_goal",
+    "last_turning_point": "last_major_turning_point",
+}
+_KEY_FIELDS = ("current_goal", "open_tensions", "active_clues", "what_just_happened")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The story's state and the reader's journey.
+
+    Attributes:
+        what_just_happened: the last message, cut.
+        current_goal: what the protagonist is after.
+        open_tensions: at most three, the newest last.
+        active_clues: at most four, the newest last.
+        last_turning_point: the message before the last one, cut.
+        summaries: rolling summaries, the newest last.
+        force_advance: the last two summaries say the same; stays until the next comparison.
+        journey: emotion, intensity and trigger of each turn, with the point and the choice of a
+            decision.
+        journey_summary: summary of the story and the reader's way through it.
+        failed_calls: memory calls whose answer could not be used.
+    """
+
+    what_just_happened: str = ""
+    current_goal: str = ""
+    open_tensions: tuple[str, ...] = ()
+    active_clues: tuple[str, ...] = ()
+    last_turning_point: str = ""
+    summaries: tuple[str, ...] = ()
+    force_advance: bool = False
+    journey: tuple[Mapping[str, Any], ...] = ()
+    journey_summary: str = ""
+    failed_calls: int = 0
+
+
+def observe(
+    memory: Memory, history: Sequence[Message], default_goal: str
+) -> tuple[Memory, list[Call]]:
+    """Take in the last message of the history.
+
+    Args:
+        memory: the state before the message.
+        history: all messages up to it.
+        default_goal: the goal while no message has named one.
+
+    Returns:
+        The state with its light fields renewed, and the calls that are due; a message of the
+        system changes nothing.
+    """
+    said = spoken(history)
+    if not said or history[-1] is not said[-1]:
+        return memory, []
+    last = history[-1].text
+    recent = [message.text for message in said[-_RECENT:]]
+    goal = memory.current_goal
+    if not goal:
+        obliges = any(word in last.lower() for word in WORDS["obligations"])
+        goal = last[:_SHORT_LETTERS] if obliges else default_goal
+    before = said[-2].text[:_SHORT_LETTERS] if len(said) > 1 else memory.last_turning_point
+    memory = replace(
+        memory,
+        what_just_happened=last[:_EVENT_LETTERS],
+        current_goal=goal,
+        open_tensions=_merged(memory.open_tensions, recent, WORDS["tensions"], _MOST_TENSIONS),
+        active_clues=_merged(memory.active_clues, recent, WORDS["clues"], _MOST_CLUES),
+        last_turning_point=before,
+    )
+    calls: list[Call] = []
+    if len(said) % _SUMMARY_EVERY == 0:
+        calls += ["dialogue_summary", "structured_memory"]
+    if len(said) % _COMPARE_EVERY == 0:
+        calls.append("summary_comparison")
+    if len(history) % _JOURNEY_EVERY == 0:
+        calls.append("journey_summary")
+    return memory, calls
+
+
+def _merged(
+    kept: Sequence[str], recent: Sequence[str], words: Sequence[str], most: int
+) -> tuple[str, ...]:
+    """The kept texts and the last two recent ones with one of the words, without repetition."""
+    found = [text for text in recent if any(word in text.lower() for word in words)]
+    return tuple(dict.fromkeys([*kept, *found[-2:]]))[-most:]
+
+
+def compared(memory: Memory, overlap: float | None = None) -> Memory:
+    """Set the force flag if the last two summaries say the same, otherwise clear it.
+
+    Args:
+        memory: the state; nothing changes with fewer than two summaries.
+        overlap: share of common words (Jaccard) from which two summaries count as the same, as the
+            paper's main text has it; None compares the texts, as its appendix and the code do.
+    """
+    if len(memory.summaries) < 2:
+        return memory
+    first, second = (summary.strip() for summary in memory.summaries[-2:])
+    if overlap is None:
+        return replace(memory, force_advance=first == second)
+    words = [set(re.findall(r"\w+", summary.lower())) for summary in (first, second)]
+    shared = len(words[0] & words[1]) / max(1, len(words[0] | words[1]))
+    return replace(memory, force_advance=shared >= overlap)
+
+
+def answered(memory: Memory, call: Call, answer: str) -> Memory:
+    """Take the answer to a memory call; one that cannot be used is counted, and the state stays."""
+    values = read_json(answer, dict) if call in ("structured_memory", "state_patch") else None
+    if call == "dialogue_summary" and answer.strip():
+        return replace(memory, summaries=(*memory.summaries, answer))
+    if call == "journey_summary" and answer.strip():
+        return replace(memory, journey_summary=answer)
+    if values is None:
+        return replace(memory, failed_calls=memory.failed_calls + 1)
+    texts = {name: text_of(values, given) for name, given in _TEXT_FIELDS.items()}
+    changes: dict[str, Any] = {name: text for name, text in texts.items() if text}
+    for name, most in (("open_tensions", _MOST_TENSIONS), ("active_clues", _MOST_CLUES)):
+        given = values.get(name)
+        if isinstance(given, list):
+            changes[name] = tuple(str(item).strip() for item in given if str(item).strip())[-most:]
+    return replace(memory, **changes)
+
+
+def overwritten(memory: Memory, beat: Beat) -> Memory:
+    """The state as the published benchmark has it after a turn: what the tags say, one of each."""
+    return replace(
+        memory,
+        current_goal=beat.objective or memory.current_goal,
+        open_tensions=(beat.tension,) if beat.tension else memory.open_tensions,
+        active_clues=(beat.latest_reveal,) if beat.latest_reveal else memory.active_clues,
+    )
+
+
+def needs_patch(memory: Memory, exchange_count: int, turn: int, *, shifted: bool) -> bool:
+    """Whether the published benchmark has a model refresh the state after a turn.
+
+    On the first turn (0), at even counts of exchanges, after a change of scene, and when a field
+    is empty.
+    """
+    is_incomplete = not all(getattr(memory, name) for name in _KEY_FIELDS)
+    return turn == 0 or exchange_count % 2 == 0 or shifted or is_incomplete

@@ -1,0 +1,320 @@
+"""The comparison of writers: its tables for the terminal, and writers.html."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from litbench.evaluation.report import figures
+from litbench.evaluation.report.document import (
+    Card,
+    Figure,
+    Page,
+    Section,
+    Table,
+    few_prompts,
+    p_value,
+    short_name,
+    shorten,
+    signed,
+    table_of,
+    write_page,
+    written_now,
+)
+from litbench.runs.outputs import Artifact
+from litbench.writers.grades import PeopleAgreement
+from litbench.writers.metrics import (
+    Correlation,
+    PromptRange,
+    TextAgreement,
+    WriterRow,
+)
+from litbench.writers.plackett_luce import Utilities
+from litbench.writers.writing import Inconsistency, LengthCorrelation
+
+# Percentiles above it do not tell writers apart (protocol webnovel).
+CEILING = 99
+_EXCERPT = 600
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that litbench writers compare finds out.
+
+    Attributes:
+        rows: the leaderboard by `quantity`.
+        judges: the offset of each judge; `is_connected` as in `AdditiveFit`.
+        utilities: Plackett-Luce utilities by source: people, judges or a rater.
+        columns: numbers by name and writer, which `correlations` compares.
+        quantities: mean grades by quantity and writer.
+        text_agreement: of each rater with each judge.
+        people_agreement: agreement of each judge with people, by quantity.
+        length_correlation: (x, y, correlation) of lengths and grades.
+        plan_inconsistency: by planner, one per prompt.
+        trained_on: by rater, the number of prompts it was trained on.
+    """
+
+    quantity: str
+    reference: str | None
+    rows: list[WriterRow]
+    judges: dict[str, float]
+    is_connected: bool
+    utilities: dict[str, Utilities]
+    columns: dict[str, dict[str, float]]
+    quantities: dict[str, dict[str, float]]
+    correlations: list[Correlation]
+    text_agreement: list[TextAgreement]
+    people_agreement: list[PeopleAgreement]
+    length_correlation: list[tuple[str, str, LengthCorrelation]]
+    plan_inconsistency: dict[str, list[Inconsistency]]
+    ranges: list[PromptRange]
+    missing_grades: int
+    not_comparable: list[str]
+    trained_on: dict[str, int]
+
+
+def comparison_tables(found: Comparison) -> dict[str, Table]:
+    """All tables by title; empty ones are left out."""
+    writers = [row.writer for row in found.rows]
+
+    def by_writer(columns: Mapping[str, Callable[[str], str]]) -> Table:
+        return table_of(writers, {"writer": lambda name: name, **columns})
+
+    def numbers(columns: Mapping[str, Mapping[str, float]], digits: int) -> Table:
+        return by_writer(
+            {
+                name: lambda writer, of=of: _number(of.get(writer), digits)  # type: ignore[misc]
+                for name, of in columns.items()
+            }
+        )
+
+    def correlations(of: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
+        return {
+            "Pearson": lambda one: _number(of(one).pearson),
+            "tau-b": lambda one: _number(of(one).kendall),
+            "Spearman": lambda one: _number(of(one).spearman),
+        }
+
+    tables = {
+        f"Writers by {found.quantity}": _leaderboard(found.rows, found.reference),
+        "Judges' offsets": table_of(
+            list(found.judges.items()) if len(found.judges) > 1 else [],
+            {
+                "judge": lambda one: one[0],
+                "grades above the mean of all judges by": lambda one: f"{one[1]:+.2f}",
+            },
+        ),
+        "Utilities (Plackett-Luce)": by_writer(
+            {
+                name: lambda writer, of=of: _utility(of, writer)  # type: ignore[misc]
+                for name, of in found.utilities.items()
+            }
+        ),
+        "Range over prompts": table_of(
+            found.ranges,
+            {
+                "writer": lambda one: one.writer,
+                "lowest": lambda one: _number(one.low),
+                "lowest on": lambda one: one.lowest,
+                "highest": lambda one: _number(one.high),
+                "highest on": lambda one: one.highest,
+                "below the limit": lambda one: one.collapsed,
+            },
+        ),
+        "Columns": numbers(found.columns, 3),
+        "Correlations over writers": table_of(
+            found.correlations,
+            {
+                "columns": lambda one: f"{one.first}, {one.second}",
+                "writers": lambda one: one.writers,
+                **correlations(lambda one: one),
+            },
+        ),
+        "Raters against judges, on single texts": table_of(
+            found.text_agreement,
+            {
+                "rater": lambda one: one.rater,
+                "judge": lambda one: one.judge,
+                "agreement": lambda one: one.agreement,
+                "pairs": lambda one: one.agreement.n,
+                "minus the longer": lambda one: signed(one.difference),
+                "p (Holm)": lambda one: p_value(one.p_holm),
+            },
+        ),
+        "Judges against people": table_of(
+            found.people_agreement,
+            {
+                "judge": lambda one: one.rater,
+                "quantity": lambda one: one.quantity + ("" if one.is_paired else " (other texts)"),
+                "agreement on pairs": lambda one: one.agreement,
+                "pairs": lambda one: one.agreement.n,
+                **correlations(lambda one: one.systems),
+                "tau-b within prompts": lambda one: one.within,
+                "minus people": lambda one: one.offset,
+                "against the others": lambda one: one.against_others,
+                "one person": lambda one: one.one_person,
+            },
+        ),
+        "Lengths of texts": table_of(
+            found.length_correlation,
+            {
+                "of": lambda one: one[1],
+                "on": lambda one: one[0],
+                "texts": lambda one: one[2].n,
+                "Pearson": lambda one: _number(one[2].pearson, 4),
+                "slope": lambda one: _number(one[2].slope, 3),
+            },
+        ),
+        "Negotiation inconsistency": table_of(
+            list(found.plan_inconsistency.items()),
+            {
+                "planner": lambda one: one[0],
+                "prompts": lambda one: len(one[1]),
+                "delta": lambda one: float(np.mean([of.delta for of in one[1]])),
+                "sigma": lambda one: float(np.mean([of.sigma for of in one[1]])),
+            },
+        ),
+        "Mean grades": numbers(found.quantities, 2),
+    }
+    return {
+        title: table for title, table in tables.items() if table.rows and len(table.heading) > 1
+    }
+
+
+def comparison_notes(found: Comparison) -> list[str]:
+    """What a reader must know about these results."""
+    notes = []
+    if found.missing_grades:
+        notes.append(f"{found.missing_grades:,} grades are missing: no rating could be read")
+    if incomplete := [row for row in found.rows if row.missing]:
+        total = max(row.missing + row.grade.clusters for row in incomplete)
+        listed = ", ".join(f"{row.writer} for {row.missing:,}" for row in incomplete)
+        notes.append(
+            f"prompts without a grade, of {total:,}: {listed}; the grade predicts them from "
+            "the writer's other prompts and from the other writers"
+        )
+    if found.quantity == "percentile":
+        notes += [
+            f"{row.writer} lies above the {CEILING}th percentile, where the scale saturates: "
+            "compare the quantity value"
+            for row in found.rows
+            if row.plain > CEILING
+        ]
+    notes += [
+        f"by {name}, wins do not connect {', '.join(of.infinite)} with the others both ways: no "
+        "finite utility; utility_prior shrinks it"
+        for name, of in found.utilities.items()
+        if of.infinite
+    ]
+    if not found.is_connected:
+        notes.append("judges graded different writers or prompts, so their offsets are not known")
+    notes += [f"not comparable with published results: {note}" for note in found.not_comparable]
+    notes += [
+        f"{rater} was trained on {count} of these prompts"
+        for rater, count in found.trained_on.items()
+        if count
+    ]
+    return notes
+
+
+def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
+    columns: dict[str, Callable[[WriterRow], Any]] = {
+        "writer": lambda row: row.writer,
+        "grade": lambda row: _number(row.grade.mean),
+        "95 % interval": lambda row: f"{_number(row.grade.low)} to {_number(row.grade.high)}",
+        "prompts": lambda row: row.grade.clusters,
+        "grades": lambda row: row.grades,
+    }
+    if any(row.missing for row in rows):
+        columns["without a grade"] = lambda row: row.missing
+    if reference is not None:
+
+        def difference(row: WriterRow) -> str:
+            gap = row.difference
+            if gap is None:
+                return ""
+            return f"{gap.mean:+.2f} [{_number(gap.low)}, {_number(gap.high)}]"
+
+        columns[f"difference to {reference}"] = difference
+        columns["p (Holm)"] = lambda row: "" if row.difference is None else p_value(row.p_holm)
+    for rater in dict.fromkeys(rater for row in rows for rater in row.win_rates):
+        columns[f"win rate by {rater}"] = lambda row, rater=rater: row.win_rates.get(rater)  # type: ignore[misc]
+    return table_of(rows, columns)
+
+
+def _utility(found: Utilities, writer: str) -> str:
+    mean, low, high = (_number(of.get(writer)) for of in (found.values, found.low, found.high))
+    return mean if "–" in (mean, low) else f"{mean} [{low}, {high}]"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def write_writers(
+    artifact: Artifact,
+    found: Comparison,
+    notes: Sequence[str],
+    published: Mapping[str, Mapping[str, float]],
+    excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    distributions: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
+) -> None:
+    """Write writers.txt and writers.html: the leaderboard of writers, all tables, and excerpts.
+
+    Args:
+        artifact: the output folder.
+        found: the comparison.
+        notes: what a reader must know about these results, such as `comparison_notes`.
+        published: published results by name and writer.
+        excerpts: by writer, a prompt and a text.
+        distributions: by quantity and writer, the grades of its items.
+    """
+    tables = comparison_tables(found)
+    texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]
+    artifact.write_text("writers.txt", "\n\n".join([*texts, *notes]) + "\n")
+    rows, name = found.rows, next(iter(published), None)
+    hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
+    drawn = figures.dots(
+        [(short_name(row.writer), [[row.grade]]) for row in rows],
+        [found.quantity],
+        f"{found.quantity}, mean over prompts",
+        levels=(),
+        hollow=hollow,
+        mark=f"published: {name}",
+    )
+    panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
+    about = (
+        "Higher is better; means of single prompts are between "
+        f"{min(one.low for one in found.ranges):.2f} and "
+        f"{max(one.high for one in found.ranges):.2f}. Grades are the ratings of models unless a "
+        "table says people. A writer's grade is the mean over all prompts, without the "
+        "judges' offsets and with missing grades predicted (writer + prompt). Win rate: the share "
+        "of other writers' texts for the same prompt and step with a lower reward."
+    )
+    warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
+    normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
+    pictures = [Figure(one, "", figures.densities(of, one)) for one, of in distributions.items()]
+    cards = [
+        Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
+        for writer, (prompt, text) in excerpts.items()
+    ]
+    note = "The beginning of one text of each writer, for the same prompt where there is one."
+    sections = [
+        Section("Overview", about, figures=[panel], name="overview"),
+        *([Section("Limits", warnings=warnings)] if warnings else []),
+        *(Section(title, table=table) for title, table in tables.items()),
+        *([Section("Distributions", normal, figures=pictures)] if pictures else []),
+        *([Section("Excerpts", note, cards=cards)] if cards else []),
+    ]
+    best = rows[0].grade
+    same = [row.writer for row in rows if abs(row.grade.mean - best.mean) < 1e-9]
+    who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
+    lead = (
+        f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
+        f"{found.quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
+    )
+    page = Page("LitBench: writers", lead, f"{len(rows)} writers. {written_now()}", sections)
+    write_page(artifact, "writers", page, {"writers": panel})

@@ -1,0 +1,243 @@
+"""What a protocol is: its items, what is written about one, and how it is rated.
+
+A protocol is a subclass of `Protocol` in `PROTOCOLS`. `litbench.writers.run` runs it and writes
+tables; `litbench.writers.tasks` makes it a task of inspect-ai.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from statistics import stdev
+from typing import Any, ClassVar
+
+from litbench.judges.answers import Sampling
+from litbench.judges.rubric import Rated, mean_of_known, mean_rated, rate
+from litbench.judges.session import (
+    Mock,
+    Models,
+    Session,
+    Turn,
+    UnfinishedError,
+    at_once,
+)
+from litbench.raters.templates.parser import without_reasoning
+from litbench.raters.templates.rubric import Rubric
+from litbench.runs.config import build, nearest, read_yaml
+from litbench.runs.errors import ConfigError
+
+# So that attempts stay within the numbers of one sample of a session.
+MOST_JUDGE_SAMPLES = 30
+# The class of each protocol, imported on first use.
+PROTOCOLS = {
+    "longform": "litbench.writers.longform:Longform",
+    "narra": "litbench.writers.narra:Narra",
+    "stories": "litbench.writers.stories:Stories",
+    "tow": "litbench.writers.tow:Tow",
+    "webnovel": "litbench.writers.webnovel:Webnovel",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a protocol: what a writer is asked for; `content` is the protocol's own."""
+
+    prompt_id: str
+    prompt: str
+    content: Any = None
+
+
+# Rater (None: no judge), quantity, grade (None: missing) and flags.
+Grade = tuple[str | None, str, float | None, list[str]]
+
+
+@dataclass
+class Written:
+    """What was written about an item: plain values, so that a log can hold them.
+
+    Attributes:
+        texts: the pieces of writing, by step.
+        flags: what is unusual, for grades.
+        grades: quantities without a judge.
+        events: rows of `events.jsonl`, for protocols that write it.
+        facts: what else the protocol needs to have the texts rated.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    grades: list[Grade] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ItemRatings:
+    """What one judge said about an item: ratings by step of the text, grades, and events."""
+
+    ratings: dict[str, Rated] = field(default_factory=dict)
+    grades: list[Grade] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RoleDefault:
+    """A further role of a protocol.
+
+    Attributes:
+        sampling: its default sampling.
+        is_judge: whether the first judge plays it unless the config names a model.
+    """
+
+    sampling: Sampling
+    is_judge: bool = False
+
+
+class Protocol:
+    """Base class of protocols.
+
+    Attributes:
+        options: dataclass of the protocol's options; the constructor takes one, `_options`.
+        source: the benchmark's paper or repository.
+        headline: the quantity that the leaderboard of writers is sorted by.
+        writer: default sampling of writers.
+        judge: default sampling of judges.
+        roles: roles besides the writer and the judges.
+        rubrics: the judges' rubrics, by kind of step.
+        examples: answers of a dry run, see `Mock.texts`, that are not those of dry_run.yaml.
+    """
+
+    options: ClassVar[type]
+    source: ClassVar[str]
+    headline: str
+    writer: ClassVar[Sampling]
+    judge: ClassVar[Sampling]
+    roles: ClassVar[Mapping[str, RoleDefault]] = {}
+    rubrics: Mapping[str, Rubric]
+    examples: Mapping[str, Mapping[str, Any]] | None = None
+    _options: Any
+
+    def items(self) -> list[Item]:
+        """Return all items, in a fixed order."""
+        raise NotImplementedError
+
+    def check(self, models: Models) -> None:
+        """Refuse models that make results invalid; raises a ConfigError."""
+
+    async def write(self, session: Session, item: Item) -> Written:
+        """Have the writer write about an item; raises UnfinishedError if it cannot go on."""
+        raise NotImplementedError
+
+    async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
+        """Have one judge rate what was written; raises UnfinishedError if it cannot go on."""
+        raise NotImplementedError
+
+    def files(self) -> dict[str, Path | str]:
+        """Files and folders of the user that results depend on: options that are paths."""
+        options = vars(self._options)
+        return {
+            f"options.{name}": value for name, value in options.items() if isinstance(value, Path)
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Facts for the manifest: `not_comparable` lists why results differ from published ones."""
+        return {"not_comparable": []}
+
+
+def load_protocol(name: str, options: Mapping[str, Any]) -> Protocol:
+    """Load a protocol with its options."""
+    if name not in PROTOCOLS:
+        raise ConfigError(f"unknown protocol '{name}': {nearest(name, list(PROTOCOLS))}")
+    cls = resolve_name(PROTOCOLS[name])
+    loaded: Protocol = cls(build(cls.options, options, f"{name}: options"))
+    return loaded
+
+
+@cache
+def _mock_texts() -> dict[str, dict[str, Any]]:
+    return read_yaml(Path(__file__).with_name("dry_run.yaml"))
+
+
+def mock_of(name: str, protocol: Protocol) -> Mock:
+    """The answers of a dry run of a protocol."""
+    return Mock(protocol.examples or _mock_texts()[name], protocol.rubrics)
+
+
+async def judge_repeatedly(
+    protocol: Protocol, session: Session, item: Item, written: Written, judge: str, samples: int
+) -> ItemRatings:
+    """Have a judge rate what was written `samples` times.
+
+    Returns:
+        The means of its ratings and grades. With several samples, the grades have a quantity
+        "HEADLINE spread", the standard deviation of the headline over the samples.
+    """
+    repeats: list[ItemRatings] = await at_once(
+        *(
+            protocol.rate(replace(session, judge_sample=number), item, written, judge)
+            for number in range(samples)
+        )
+    )
+    first = repeats[0]
+    if samples == 1:
+        return first
+    ratings = {step: mean_rated([one.ratings[step] for one in repeats]) for step in first.ratings}
+    grades: list[Grade] = []
+    for place, (rater, quantity, grade, flags) in enumerate(first.grades):
+        if rater != judge:
+            # Such as a plan, which is asked for once.
+            grades.append((rater, quantity, grade, flags))
+            continue
+        same = [one.grades[place] for one in repeats]
+        every = list(dict.fromkeys(flag for _, _, _, flags in same for flag in flags))
+        known = [value for _, _, value, _ in same if value is not None]
+        grades.append((judge, quantity, mean_of_known(known), every))
+        if quantity == protocol.headline:
+            spread = stdev(known) if len(known) > 1 else None
+            grades.append((judge, f"{quantity} spread", spread, every))
+    return ItemRatings(ratings, grades, [event for one in repeats for event in one.events])
+
+
+async def rate_texts(
+    session: Session,
+    judge: str,
+    questions: Mapping[str, tuple[Rubric, Mapping[str, str]]],
+    *,
+    as_published: bool = False,
+) -> dict[str, Rated]:
+    """Have a judge rate every text, at the same time.
+
+    Args:
+        session: the session.
+        judge: the judge's role.
+        questions: by step, the rubric and the texts that fill it.
+        as_published: see `Rubric.read`.
+
+    Returns:
+        What was said, by step.
+    """
+    rated = await at_once(
+        *(
+            rate(session, judge, *asked, step=step, as_published=as_published)
+            for step, asked in questions.items()
+        )
+    )
+    return dict(zip(questions, rated, strict=True))
+
+
+def written_text(turn: Turn) -> str:
+    """The text that a writer answered with; empty after a refusal or an empty answer.
+
+    Raises:
+        UnfinishedError: the request failed.
+    """
+    if turn.outcome == "error" and turn.answer.output_tokens is None:
+        raise UnfinishedError(f"{turn.step}: {turn.answer.detail}")
+    return without_reasoning(turn.text)
+
+
+def missing_flag(rated: Sequence[Rated]) -> list[str]:
+    """The flag of a grade that is made of fewer ratings than there are criteria."""
+    missing = sum(len(one.missing) for one in rated)
+    number = sum(len(one.ratings) for one in rated)
+    return [f"{missing} of {number} ratings missing"] if missing else []

@@ -1,0 +1,640 @@
+"""Run a protocol: its sessions, then write turns, stories, ratings, grades, log and manifest.
+
+    run(Run("longform", Path("out"), writers={"gpt": {"model": "openai/gpt-4.1"}}, judges=...))
+
+`litbench run` calls it. Answers are stored in `out/answers` as they arrive: a killed run resumes,
+and a run with another judge asks the writers nothing.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, PositiveInt
+
+from litbench.data.ingest import RejectedRows
+from litbench.data.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
+from litbench.data.sources.ratings import story_digest
+from litbench.data.text import count_words_of
+from litbench.judges.answers import AnswerStore, Sampling, identity, local_folder
+from litbench.judges.client import Traffic
+from litbench.judges.log import LogSample, write_log
+from litbench.judges.prices import load_prices
+from litbench.judges.session import (
+    RECORDED,
+    WRITER,
+    Models,
+    Role,
+    Session,
+    at_once,
+    estimate,
+    recorded_names,
+    run_sessions,
+)
+from litbench.metrics.intervals import mean_interval
+from litbench.raters.interface import Estimate, estimates_text
+from litbench.runs.config import Input, Positional, Runtime, as_plain, build, describe, nearest
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import Artifact, file_name, only_writer, read_manifest
+from litbench.runs.terminal import show, write_dollars
+from litbench.writers.protocol import (
+    MOST_JUDGE_SAMPLES,
+    PROTOCOLS,
+    Grade,
+    Item,
+    ItemRatings,
+    Protocol,
+    Written,
+    judge_repeatedly,
+    load_protocol,
+    mock_of,
+)
+
+# Columns of `TURNS` that are attributes of an answer.
+_OF_ANSWER = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
+# Sessions whose rows are held in memory, and that are in one log.
+_AT_ONCE = 50
+# The tables of a run.
+SCHEMAS = {
+    schema.name: pa.table(empty_columns(schema, 0)).schema
+    for schema in (TURNS, STORIES, RATINGS, GRADES)
+}
+for _field in (pa.field("sample", pa.int64()), pa.field("step", pa.large_string())):
+    SCHEMAS["stories"] = SCHEMAS["stories"].append(_field)
+
+
+@dataclass
+class Run:
+    """Configuration of `litbench run`.
+
+    Attributes:
+        protocol: name of the protocol.
+        out: output folder.
+        writers: writers by name: a model, or the keys of litbench.judges.session.Role; a model
+            recorded/FILE answers from a table of turns.
+        judges: judges by name, in the same form.
+        roles: models of the protocol's further roles.
+        options: options of the protocol; see its module.
+        items: only these items, by prompt_id, such as [1, 2]; null for all.
+        samples: how often each writer writes each item.
+        judge_samples: how often each judge rates each text, at most 30; ratings and grades are
+            means, and the spread of the headline is a quantity of its own.
+        traffic: connections, time-outs, retries and limits of every model without its own.
+        prices: file of prices that override the packaged ones.
+        answers: folder of stored answers; `out`/answers when null.
+        dry_run: only estimate calls, tokens, dollars and minutes.
+    """
+
+    protocol: str
+    out: Path
+    writers: dict[str, Any] = field(default_factory=dict)
+    judges: dict[str, Any] = field(default_factory=dict)
+    roles: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    items: list[str | int] | None = None
+    samples: PositiveInt = 1
+    judge_samples: Annotated[int, Field(ge=1, le=MOST_JUDGE_SAMPLES)] = 1
+    traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
+    prices: Annotated[Path | None, Input] = None
+    answers: Annotated[Path | None, Runtime] = None
+    dry_run: Annotated[bool, Runtime] = False
+
+
+@dataclass(frozen=True)
+class ItemResult:
+    """What a session returns: what was written, and what each judge said about it."""
+
+    written: Written
+    judged: Mapping[str, ItemRatings]
+
+    def grades(self) -> list[Grade]:
+        """All grades; those that judges share, such as a plan's weights, once."""
+        found: dict[tuple[str | None, str], Grade] = {}
+        for grades in (self.written.grades, *(one.grades for one in self.judged.values())):
+            for rater, quantity, grade, flags in grades:
+                found.setdefault((rater, quantity), (rater, quantity, grade, flags))
+        return list(found.values())
+
+
+def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables, and the events, that a session adds."""
+    place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
+    turns = sorted(session.transcript.values(), key=lambda one: (one.role, _natural(one.step)))
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*SCHEMAS, "events")}
+    for turn in turns:
+        answer = {name: getattr(turn.answer, name) for name in _OF_ANSWER}
+        cost = models.cost(session.writer, turn)
+        rows["turns"].append(
+            {**place, "role": turn.role, "step": turn.step, "cost_usd": cost, **answer}
+        )
+    if session.result is None:
+        return rows
+    result: ItemResult = session.result
+    story = f"{session.writer}/{item.prompt_id}/{session.sample}/"
+    about = {"prompt_id": item.prompt_id, "prompt": item.prompt, "source": session.writer}
+    rows["stories"] = [
+        {
+            **about,
+            "story_id": story + step,
+            "text": text,
+            "n_words": count_words_of(text),
+            "sample": session.sample,
+            "step": step,
+        }
+        for step, text in result.written.texts.items()
+    ]
+    for judge, judged in result.judged.items():
+        for step, rated in judged.ratings.items():
+            text = result.written.texts.get(step)
+            common = {
+                "story_id": story + step,
+                "rater": judge,
+                "rater_kind": "recorded" if models.roles[judge].is_recorded else "model",
+                "sample": session.sample,
+                "story_digest": None if text is None else story_digest(item.prompt, text),
+            }
+            whole = {
+                name: _sum(getattr(turn.answer, name) for turn in rated.turns)
+                for name in ("input_tokens", "output_tokens", "seconds")
+            }
+            whole["cost_usd"] = _sum(models.cost(session.writer, turn) for turn in rated.turns)
+            of_text = {
+                "rating": rated.grade,
+                "outcome": rated.outcome,
+                "explanation": rated.reply.answer.text or None,
+            }
+            rows["ratings"].append({**common, **whole, **of_text})
+            rows["ratings"] += [
+                {**common, "criterion": name, "rating": rating, "outcome": outcome}
+                for name, (rating, outcome) in rated.ratings.items()
+            ]
+    for rater, quantity, grade, given in result.grades():
+        own = rater is not None and _is_own_judge(session.writer, rater, models)
+        flags = "; ".join([*given, *["judged by its writer"] * own]) or None
+        rows["grades"].append(
+            {**place, "rater": rater, "quantity": quantity, "grade": grade, "flags": flags}
+        )
+    events = [result.written.events, *(judged.events for judged in result.judged.values())]
+    rows["events"] = [{**place, **event} for of_part in events for event in of_part]
+    return rows
+
+
+def _is_own_judge(writer: str, judge: str, models: Models) -> bool:
+    """Whether a judge is the writer itself."""
+    names = set()
+    for name, role in ((writer, models.writers[writer]), (judge, models.roles[judge])):
+        # The same model may be reached through several providers.
+        model = name if role.is_recorded else identity(role.model)
+        names.add(model.rpartition("/")[2].lower())
+    return len(names) == 1
+
+
+class _Tables:
+    """Writes the rows and the logs of sessions, `_AT_ONCE` sessions at a time.
+
+    Attributes:
+        counts: numbers of sessions (`dialogues`), of turns and of ratings, by outcome. A session
+            that ended without a text has failed; an unfinished one can go on.
+        cost: dollars of all turns whose cost is known.
+        rejected: the sessions that failed or did not end, with the reason.
+    """
+
+    def __init__(self, config: Run, headline: str, items: Mapping[str, Item], models: Models):
+        self._config, self._headline, self._items, self._models = config, headline, items, models
+        self._scratch = config.out / "scratch"
+        for folder in (self._scratch, config.out / "logs"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._scratch.mkdir()
+        self._writers = {
+            name: pq.ParquetWriter(self._scratch / f"{name}.parquet", schema, compression="zstd")
+            for name, schema in SCHEMAS.items()
+        }
+        self._rows = defaultdict[str, list[dict[str, Any]]](list)
+        self._logged: list[LogSample] = []
+        self._written = Counter[str]()
+        self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
+        self.cost = 0.0
+        self.rejected = RejectedRows()
+
+    def add(self, session: Session) -> None:
+        """Add a session that has ended."""
+        rows = rows_of(session, self._items[session.prompt_id], self._models)
+        for name, added in rows.items():
+            self._rows[name] += added
+        ratings = [row for row in rows["ratings"] if "criterion" in row]
+        for name, counted in (("turns", rows["turns"]), ("ratings", ratings)):
+            self.counts[name].update(row["outcome"] for row in counted)
+        self.cost += sum(row["cost_usd"] or 0 for row in rows["turns"])
+        result: ItemResult | None = session.result
+        if result is None:
+            outcome, reason = "unfinished", session.reason or ""
+        elif not any(result.written.texts.values()):
+            flags = [*result.written.flags, *(one for grade in result.grades() for one in grade[3])]
+            outcome, reason = "failed", "; ".join(dict.fromkeys(flags)) or "no text was written"
+        else:
+            outcome, reason = "finished", ""
+        self.counts["dialogues"][outcome] += 1
+        about = f"{session.prompt_id}, sample {session.sample}"
+        if reason:
+            number = self.counts["dialogues"].total()
+            self.rejected.add(session.writer, number, "dialogue", reason, about)
+        name = f"{session.writer}, {about}"
+        scores = {
+            f"{quantity} by {judge}": (grade, "; ".join(flags))
+            for judge, quantity, grade, flags in (result.grades() if result else ())
+            if quantity == self._headline and grade is not None
+        }
+        self._logged.append(LogSample(name, session.messages() or [("user", name)], scores))
+        if len(self._logged) == _AT_ONCE:
+            self._flush()
+
+    def write(self, artifact: Artifact) -> None:
+        """Move the tables to their places; DataError if one has lost rows."""
+        self._flush()
+        for name, writer in self._writers.items():
+            writer.close()
+            path = self._scratch / f"{name}.parquet"
+            if (found := pq.read_metadata(path).num_rows) != self._written[name]:
+                raise DataError(
+                    f"{path} has {found:,} rows, but {self._written[name]:,} were written: another "
+                    "program changed it: run the same command again"
+                )
+        for path in sorted(self._scratch.iterdir()):
+            artifact.write(path.name, partial(shutil.move, path))
+        self._scratch.rmdir()
+        # Return the writers' buffers to the system before the summary is computed.
+        pa.default_memory_pool().release_unused()
+        artifact.write("rejected.jsonl", self.rejected.write)
+
+    def _flush(self) -> None:
+        """Write the rows and the log of the sessions that were added since the last time."""
+        if events := self._rows.pop("events", []):
+            with (self._scratch / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
+        for name, rows in self._rows.items():
+            if rows:
+                self._writers[name].write_table(pa.Table.from_pylist(rows, SCHEMAS[name]))
+                self._written[name] += len(rows)
+        if self._logged:
+            name = self._config.protocol
+            first = self.counts["dialogues"].total() - len(self._logged) + 1
+            path = self._config.out / "logs" / f"{file_name(name)}_{first:06}.eval"
+            write_log(path, self._logged, task=name, model=name, metadata={}, metric="mean")
+        self._rows.clear()
+        self._logged = []
+
+
+def _sessions(config: Run, protocol: Protocol, models: Models) -> tuple[Iterator[Session], int]:
+    """The sessions of a run, and their number."""
+    items = _chosen(protocol.items(), config.items)
+
+    def session(writer: str, item: Item, sample: int) -> Session:
+        async def script(session: Session) -> ItemResult:
+            written = await protocol.write(session, item)
+            rated = (
+                judge_repeatedly(protocol, session, item, written, judge, config.judge_samples)
+                for judge in config.judges
+            )
+            return ItemResult(written, dict(zip(config.judges, await at_once(*rated), strict=True)))
+
+        return Session(writer, item.prompt_id, sample, script)
+
+    sessions = (
+        session(writer, item, sample)
+        for writer in models.writers
+        for item in items
+        for sample in range(config.samples)
+    )
+    return sessions, len(models.writers) * len(items) * config.samples
+
+
+def _estimates(config: Run, protocol: Protocol, models: Models) -> list[Estimate]:
+    sessions, total = _sessions(config, protocol, models)
+    with AnswerStore(_answers(config), read_only=True) as store:
+        return estimate(sessions, total, models, store, mock_of(config.protocol, protocol))
+
+
+def _answers(config: Run) -> Path:
+    return config.answers or config.out / "answers"
+
+
+def run(config: Run) -> bool:
+    """Run the sessions of a protocol and write the results.
+
+    Returns:
+        False if no dialogue finished, or judges rated and none of their ratings could be read.
+    """
+    protocol = load_protocol(config.protocol, config.options)
+    models = models_of(config, protocol)
+    protocol.check(models)
+    sessions, total = _sessions(config, protocol, models)
+    if config.dry_run:
+        _print_estimates(config, _estimates(config, protocol, models), total)
+        return True
+    roles = [*models.writers.values(), *models.roles.values()]
+    inputs: dict[str, str | Path] = {**protocol.files()}
+    for role in roles:
+        if role.is_recorded:
+            name = role.model.removeprefix(RECORDED)
+            inputs[f"recorded.{name}"] = Path(name)
+    artifact = Artifact(
+        config.out,
+        program="litbench run",
+        config=config,
+        inputs=inputs,
+        models={one.model: folder for one in roles if (folder := local_folder(one.model))},
+    )
+    # Recorded models fail again in the same way.
+    is_recorded = all(role.is_recorded for role in roles)
+    with only_writer(config.out):
+        if (is_recorded or _is_finished(config.out)) and artifact.is_current():
+            return _has_results(read_manifest(config.out)["counts"])
+        _check_extends(artifact, protocol)
+        with AnswerStore(_answers(config)) as store:
+            by_id = {item.prompt_id: item for item in protocol.items()}
+            tables = _Tables(config, protocol.headline, by_id, models)
+            run_sessions(sessions, total, models, store, tables.add, config.protocol)
+        tables.write(artifact)
+        artifact.counts = {
+            "protocol": config.protocol,
+            "headline": protocol.headline,
+            **protocol.record(),
+            **tables.counts,
+            "cost_usd": round(tables.cost, 6),
+        }
+        artifact.finish()
+    _print_summary(config, tables, protocol.headline, may_go_on=not is_recorded)
+    return _has_results(tables.counts)
+
+
+def _has_results(counts: Mapping[str, Any]) -> bool:
+    """Whether a dialogue finished and, if there are judges, one of their ratings was read."""
+    ratings = counts["ratings"]
+    return bool(counts["dialogues"].get("finished")) and ("rated" in ratings or not ratings)
+
+
+def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
+    """Refuse to replace results in the folder by those of another config.
+
+    Further writers, judges, items and samples of both only add results. Traffic does not change
+    any.
+
+    Raises:
+        ConfigError: results of the folder would be replaced.
+    """
+    try:
+        manifest = read_manifest(artifact.folder)
+    except DataError:
+        return
+    now = artifact.as_manifest()
+    if manifest.get("program") != now["program"]:
+        return
+    before, after = _settings(manifest, protocol), _settings(now, protocol)
+    changed = {name for name, value in before.items() if after.get(name) != value}
+    changed |= {name for name in after.keys() - before if name.startswith("options.")}
+    if changed:
+        raise ConfigError(
+            f"{artifact.folder} has results of another config, which would be replaced: "
+            f"{', '.join(sorted(changed))} changed: choose another folder, or remove manifest.json "
+            "in this one to replace its results"
+        )
+
+
+def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    """What the results of a manifest depend on, by dotted key; files by their digests."""
+    config = manifest["config"]
+    first_judge = next(iter(config["judges"].values()), None)
+    defaults = {name for name, role in protocol.roles.items() if role.is_judge and first_judge}
+    named = {**config, "roles": {**dict.fromkeys(defaults, first_judge), **config["roles"]}}
+    found = {f"options.{name}": value for name, value in config["options"].items()}
+    for kind in ("writers", "judges", "roles"):
+        for name, entry in named[kind].items():
+            role = {"model": entry} if isinstance(entry, str) else entry
+            found[f"{kind}.{name}"] = {key: role[key] for key in role if key != "traffic"}
+    items = [item.prompt_id for item in protocol.items()]
+    found |= {f"items.{name}": True for name in (config["items"] or items)}
+    for name in ("samples", "judge_samples"):
+        found |= {f"{name}.{number}": True for number in range(config[name])}
+    digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
+    return {"protocol": config["protocol"], "prices": None, **found, **digests}
+
+
+def _print_estimates(config: Run, estimates: Sequence[Estimate], total: int) -> None:
+    print("dry run: no request is sent")
+    print(f"{total:,} dialogues of {config.protocol}; estimate:")
+    print(estimates_text(estimates))
+    calls = sum(one.calls + one.known for one in estimates) / max(total, 1)
+    costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
+    dollars = sum(costs) / max(total, 1) if len(costs) == len(estimates) else None
+    print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
+
+
+def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
+    dialogues, ratings = tables.counts["dialogues"], tables.counts["ratings"]
+    failed = f", {dialogues['failed']:,} failed" if dialogues["failed"] else ""
+    print(
+        f"{config.out}: {dialogues['finished']:,} of {dialogues.total():,} dialogues finished"
+        f"{failed}, {ratings['rated']:,} of {ratings.total():,} ratings read, ${tables.cost:.2f}"
+    )
+    print(tables.rejected.summary(), end="")
+    if dialogues["unfinished"] and may_go_on:
+        print("run the same command again to go on with the unfinished dialogues")
+    if not dialogues["finished"]:
+        print("no dialogue finished: see the reasons in rejected.jsonl", file=sys.stderr)
+    elif ratings.total() and not ratings["rated"]:
+        print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
+    if ratings["rated"]:
+        print(_grades_text(config.out / "grades.parquet", headline))
+    if dialogues["finished"]:
+        print(f"page of the writers: litbench eval writers --runs {config.out} --out FOLDER")
+
+
+def _grades_text(path: Path, headline: str) -> str:
+    """Mean grades of the headline by writer and judge, with intervals by prompt."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    for row in pq.read_table(path).to_pylist():
+        if row["quantity"] == headline and row["grade"] is not None:
+            found[row["writer"], row["rater"] or ""].append((row["grade"], row["prompt_id"]))
+    rows = [("writer", "judge", headline, "95 %", "items")]
+    for (writer, judge), grades in found.items():
+        mean = mean_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
+        interval = f"[{mean.low:.2f}, {mean.high:.2f}]" if mean.is_bounded else "–"
+        rows.append((writer, judge, f"{mean.mean:.2f}", interval, str(mean.clusters)))
+    return show(rows)
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether the last run in a folder had no failure that a further run might mend."""
+    with contextlib.suppress(DataError):
+        counts = read_manifest(folder)["counts"]
+        is_whole = not counts.get("dialogues", {}).get("unfinished")
+        return is_whole and not counts.get("turns", {}).get("error")
+    return False
+
+
+def _chosen(items: Sequence[Item], names: Sequence[str | int] | None) -> list[Item]:
+    """The items of a run; raises a ConfigError for an unknown name."""
+    known = [item.prompt_id for item in items]
+    chosen = known if names is None else [str(name) for name in names]
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"items: no item '{name}': {nearest(name, known)}")
+    return [item for item in items if item.prompt_id in chosen]
+
+
+def models_of(config: Run, protocol: Protocol) -> Models:
+    """The models of a run."""
+    if not config.writers:
+        raise ConfigError("writers is empty: name at least one, such as --writer openai/gpt-4.1")
+    reserved = {WRITER, *protocol.roles}
+    if taken := reserved & set(config.judges):
+        raise ConfigError(
+            f"judges.{min(taken)}: this is the name of another role: rename the judge"
+        )
+    if unknown := set(config.roles) - set(protocol.roles):
+        name = min(unknown)
+        raise ConfigError(f"roles.{name}: no such role: {nearest(name, list(protocol.roles))}")
+    writers = _roles(
+        "writers", config.writers, dict.fromkeys(config.writers, protocol.writer), config.traffic
+    )
+    judges = _roles(
+        "judges", config.judges, dict.fromkeys(config.judges, protocol.judge), config.traffic
+    )
+    for name, role in writers.items():
+        same = role.sampling.temperature == 0 or role.sampling.seed is not None
+        if config.samples > 1 and same and not role.is_recorded:
+            raise ConfigError(
+                f"writers.{name}: samples is {config.samples}, but with temperature 0 or a seed "
+                "all samples are the same: change its sampling, or set samples to 1"
+            )
+    entries = {}
+    for name, default in protocol.roles.items():
+        if name in config.roles:
+            entries[name] = config.roles[name]
+        elif not default.is_judge:
+            raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")
+        elif judges:
+            entries[name] = next(iter(judges.values())).model
+    others = _roles(
+        "roles",
+        entries,
+        {name: one.sampling for name, one in protocol.roles.items()},
+        config.traffic,
+    )
+    return Models(writers, {**others, **judges}, load_prices(config.prices))
+
+
+def _roles(
+    kind: str, entries: Mapping[str, Any], defaults: Mapping[str, Sampling], traffic: Traffic
+) -> dict[str, Role]:
+    """The roles of entries, which are a model or a role's keys; with default sampling by name."""
+    roles = {}
+    for name, entry in entries.items():
+        given: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
+        given["sampling"] = {**as_plain(defaults[name]), **given.get("sampling", {})}
+        given["traffic"] = {**as_plain(traffic), **given.get("traffic", {})}
+        roles[name] = build(Role, given, f"{kind}.{name}")
+    return roles
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum of numbers; None if one is unknown."""
+    known = list(values)
+    return None if None in known else sum(value or 0 for value in known)
+
+
+def _natural(step: str) -> list[tuple[int, int | str]]:
+    """A key that sorts chapter_2 before chapter_10."""
+    parts = re.split(r"(\d+)", step)
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
+
+
+@dataclass(kw_only=True)
+class RunCommand(Run):
+    """Run a published writing benchmark.
+
+        litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4 --out FOLDER
+
+    `litbench tasks` lists the benchmarks, `litbench run NAME --help` the options of one. Run a
+    killed command again to resume it; see docs/writers.md.
+
+    Attributes:
+        writer: model under test; repeatable. recorded/FILE stands for all writers of that table of
+            turns. `writers` takes further keys of a writer.
+        judge: model that rates; repeatable, and recorded/FILE as for writers.
+        texts: folder of the published texts, an option of the protocol.
+    """
+
+    protocol: Annotated[str, Positional]
+    writer: list[str] = field(default_factory=list)
+    judge: list[str] = field(default_factory=list)
+    texts: str | None = None
+
+    @classmethod
+    def explain(cls, arguments: Sequence[str]) -> Iterator[str]:
+        """The options of the protocol that is named among the arguments, for `--help`."""
+        for name in PROTOCOLS.keys() & set(arguments):
+            yield from describe(resolve_name(PROTOCOLS[name]).options, "options.")
+
+
+def command(config: RunCommand) -> None:
+    """Run the benchmark of a command line; exit status 1 if there are no results."""
+    given = {one.name: getattr(config, one.name) for one in fields(Run)}
+    for kind, models in (("writer", config.writer), ("judge", config.judge)):
+        for model in models:
+            names = [model]
+            if model.startswith(RECORDED):
+                names = recorded_names(model)[kind == "judge"]
+            given[f"{kind}s"] = given[f"{kind}s"] | dict.fromkeys(names, model)
+    if config.texts is not None:
+        given["options"] = {**config.options, "texts": config.texts}
+    if not run(Run(**given)):
+        raise SystemExit(1)
+
+
+@dataclass
+class Tasks:
+    """List the writing benchmarks: what each measures, its items and calls, and what it needs."""
+
+
+def print_tasks(config: Tasks) -> None:
+    """Print a table of the benchmarks."""
+    del config
+    print(f"{'benchmark':<10}{'items':>6}{'calls per item':>16}  measures")
+    for name, place in sorted(PROTOCOLS.items()):
+        cls = resolve_name(place)
+        about = (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
+        items, calls, needs = _size(name)
+        print(f"{name:<10}{items:>6}{calls:>16}  {about.partition(': ')[2]}")
+        print(f"{'':<34}{cls.source}{needs}")
+    print("litbench run NAME --help lists the options of one; docs/writers.md describes them")
+
+
+def _size(name: str) -> tuple[str, str, str]:
+    """The number of items, of requests to writer and judge for one, and the files it needs."""
+    needs = [
+        f"--options.{one.name}"
+        for one in fields(resolve_name(PROTOCOLS[name]).options)
+        if one.default is MISSING and one.default_factory is MISSING
+    ]
+    if needs:
+        return "", "", f"; needs {' and '.join(needs)}"
+    protocol = load_protocol(name, {})
+    items = protocol.items()
+    model = "openai/gpt-4.1"
+    roles = dict.fromkeys(protocol.roles, model)
+    config = Run(name, Path(), {"w": model}, {"j": model}, roles, items=[items[0].prompt_id])
+    estimates = _estimates(config, protocol, models_of(config, protocol))
+    return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""

@@ -1,0 +1,241 @@
+"""Studies whose readers play a session of narra: pages, resuming, limits of dollars, export."""
+
+import json
+import shutil
+import time
+
+import narra_script as script
+import pyarrow.parquet as pq
+import pytest
+from fake_openai import FakeOpenAI
+from study_folder import CARDS, command, serving, session_folder
+
+from litbench.data.records import GRADES, RATINGS, STORIES, TURNS
+from litbench.data.tables import read_table
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import write_sealed
+from litbench.study.command import open_study
+from litbench.study.plan import Plan
+from litbench.study.sessions import action_of
+from litbench.study.simulation import Reader, SimulatedReaders, Visitor, visit_study
+from litbench.writers.narra.personas import CARDS as PERSONAS
+from litbench.writers.run import Run, run
+
+pytest.importorskip("fastapi")
+
+
+@pytest.fixture
+def writer(monkeypatch):
+    """A scripted writer behind a server on loopback: `writer(faults=...)`."""
+
+    def make(answer=script.writer, **behaviour):
+        server = FakeOpenAI(answer, **behaviour)
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        return server
+
+    return make
+
+
+@pytest.fixture
+def make(tmp_path, load_program):
+    """Write a study of sessions: `make(readers_per_card=3, ...)`."""
+
+    def write(**plan):
+        return session_folder(tmp_path / "study", load_program("litbench study make"), **plan)
+
+    return write
+
+
+def test_plan_of_sessions():
+    texts = {"consent": "c", "contact": "c", "completion_code": "c", "kind": "session"}
+    with pytest.raises(ConfigError, match="writers is empty"):
+        Plan(**texts)
+    with pytest.raises(ConfigError, match="dollars needs dollars_per_reader"):
+        Plan(**texts, writers={"w": "m"}, dollars=1.0)
+    assert Plan(**texts, writers={"w": "m"}).release_minutes == 20
+
+
+@pytest.mark.parametrize(
+    ("step", "form", "said"),
+    [
+        ("turn_1", {"choice": "2"}, {"action": "select_choice", "choice_id": "2", "text": ""}),
+        ("turn_1", {"choice": "2", "text": "No."}, {"action": "send_message", "text": "No."}),
+        ("turn_1", {"end": "yes", "text": ""}, {"action": "end_story", "text": ""}),
+        ("answer_3", {"choice": "At night"}, {"action": "send_message", "text": "At night"}),
+        (
+            "keywords",
+            {"word0": "lamp", "word4": "rope"},
+            {"action": "send_message", "text": "lamp, rope"},
+        ),
+        ("answer_3", {"end": "yes"}, None),
+        ("turn_1", {"text": " \r\n "}, None),
+    ],
+)
+def test_what_a_form_says(step, form, said):
+    found = action_of(step, form)
+    assert (None if found is None else json.loads(found)) == said
+
+
+def test_sessions_are_played_and_exported_as_a_run(
+    make, writer, load_program, tmp_path, capsys, monkeypatch
+):
+    # So that a run of the recorded turns has the same samples.
+    monkeypatch.setattr("litbench.study.sessions.FIRST_SAMPLE", 0)
+    study = make(cards=CARDS, readers_per_card=2, exclude={"failed_attention": False})
+    with writer() as server, serving(study) as (url, store):
+        ends, visitors = visit_study(study, SimulatedReaders(seed=3), url, 4)
+        assert ends == {"finished": 4}
+        asked = server.requests
+        for visitor in visitors:
+            number = store._all("select number from readers where reader = ?", visitor.reader.name)
+            turns = store._all("select step, text from turns where number = ?", number[0][0])
+            sent = {step: action_of(step, form) for step, form in visitor.turns.items()}
+            assert dict(map(tuple, turns)) == sent
+            assert len(sent) > 12
+        assert set(store.progress().values()) == {(2, 0)}
+    command(["status", str(study.folder)])
+    assert "rated sessions: 4 of 4" in capsys.readouterr().out
+    command(["export", str(study.folder)])
+    # Nothing was asked anew.
+    assert server.requests == asked
+    out = study.folder / "export"
+    schemas = {"turns": TURNS, "stories": STORIES, "ratings": RATINGS, "grades": GRADES}
+    tables = {name: read_table(out / f"{name}.parquet", of) for name, of in schemas.items()}
+    assert tables["stories"].num_rows == 4
+    assert tables["ratings"].num_rows == 4 * 12
+    by_people = [row for row in tables["grades"].to_pylist() if row["rater"]]
+    assert sorted({row["quantity"] for row in by_people}) == ["all11", "storyq", "ux"]
+    assert {row["role"] for row in tables["turns"].to_pylist()} == {"reader", "writer"}
+    # The same stories as a run of the recorded turns has.
+    recorded = f"recorded/{out / 'turns.parquet'}"
+    config = Run("narra", tmp_path / "again", {"quill": recorded}, roles={"reader": recorded})
+    config.items = CARDS
+    config.samples = 5
+    run(config)
+    again = pq.read_table(tmp_path / "again" / "stories.parquet")
+    texts = dict(zip(again["story_id"].to_pylist(), again["text"].to_pylist(), strict=True))
+    stories = tables["stories"]
+    assert {name: texts[name] for name in stories["story_id"].to_pylist()} == dict(
+        zip(stories["story_id"].to_pylist(), stories["text"].to_pylist(), strict=True)
+    )
+    writers = load_program("litbench writers compare")
+    writers.main(writers.Config(runs=out, out=tmp_path / "writers"))
+    assert "quill" in capsys.readouterr().out
+
+
+def test_careless_and_leaving_players(make, writer):
+    study = make(readers_per_card=8, release_minutes=5)
+    crowd = SimulatedReaders(careless=0.4, dropout=0.4, seed=2)
+    with writer():
+        with serving(study) as (url, store):
+            ends, visitors = visit_study(study, crowd, url, 8)
+            players = [one.reader for one in visitors]
+            assert ends == {
+                "finished": sum(one.leaves_after > 20 for one in players),
+                "left": sum(one.leaves_after < 20 for one in players),
+            }
+            assert min(ends.values()) > 1
+            for one in visitors:
+                said = {form.get("text") for form in one.turns.values()} - {None}
+                assert said <= {"ok"} if one.reader.is_careless else "ok" not in said
+            failed = sum(one.failed_check for one in players)
+            assert failed <= sum(one.is_careless for one in players)
+            expected = {"failed the attention check": failed} if failed else {}
+            assert store.left_out() == expected
+            assert store.progress() == {f"quill/{CARDS[0]}": (ends["finished"], ends["left"])}
+        # Once the leaving players have been silent for long, others play in their place.
+        with serving(study, now=lambda: time.time() + 600) as (url, store):
+            late = SimulatedReaders(seed=9)
+            assert visit_study(study, late, url, ends["left"])[0] == {"finished": ends["left"]}
+            assert store.progress() == {f"quill/{CARDS[0]}": (8, 0)}
+
+
+def test_changed_personas_are_refused(make, tmp_path):
+    shutil.copytree(PERSONAS, tmp_path / "cards")
+    study = make(options={"personas": str(tmp_path / "cards")})
+    path = tmp_path / "cards" / f"1_{CARDS[0]}.yaml"
+    path.write_text(path.read_text() + "\n# changed\n")
+    with pytest.raises(DataError, match=r"options\.personas: .*cards was changed"):
+        open_study(study.folder)
+    # An earlier version wrote a digest for each card.
+    manifest = study.folder / "manifest.json"
+    content = json.loads(manifest.read_text())
+    of_card = content["inputs"].pop("options.personas")
+    content["inputs"] |= {f"personas/{path.name}": of_card}
+    del content["sha256"]
+    write_sealed(content, manifest)
+    with pytest.raises(DataError, match=r"no digest of options\.personas .*make the study again"):
+        open_study(study.folder)
+
+
+def test_a_restarted_server_goes_on_at_the_same_turn(make, writer):
+    study = make()
+    with writer() as server:
+        with serving(study) as (url, _):
+            visitor = Visitor(study, url, Reader(SimulatedReaders(), 2, 20))
+            visitor.reader.leaves_after = 14
+            assert visitor.visit() == "left"
+        asked, steps = server.requests, list(visitor.turns)
+        with serving(study) as (url, _):
+            again = Visitor(study, url, Reader(SimulatedReaders(), 2, 20))
+            assert again.visit() == "finished"
+        assert not set(again.turns) & set(steps)
+        assert max(server.answered.values()) == 1
+        assert server.requests > asked
+
+
+def test_a_failed_writer_is_asked_again(make, writer):
+    role = {"model": FakeOpenAI.model, "traffic": {"max_retries": 0}}
+    study = make(writers={"quill": role})
+    failing = dict.fromkeys((2, 9, 14), "500")
+    with writer(faults=lambda number, _: failing.get(number)), serving(study) as (url, store):
+        visitor = Visitor(study, url, Reader(SimulatedReaders(), 1, 20))
+        pages = []
+        send = visitor.send
+
+        def noting(*sent):
+            status, page = send(*sent)
+            pages.append(page)
+            return status, page
+
+        visitor.send = noting
+        assert visitor.visit() == "finished"
+        assert sum("cannot go on at the moment" in page for page in pages) >= 2
+        assert store.answers().num_rows == 1
+
+
+def test_dollars_are_kept(make, writer, tmp_path):
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("openai-api/fake/judge: {input: 1000.0, output: 1000.0}\n")
+    role = {"model": FakeOpenAI.model, "sampling": {"max_tokens": 400}}
+    study = make(
+        writers={"quill": role},
+        readers_per_card=6,
+        prices=str(prices),
+        dollars_per_reader=12.0,
+        dollars=30.0,
+    )
+    with writer() as server, serving(study) as (url, store):
+        ends = [
+            Visitor(study, url, Reader(SimulatedReaders(), at, 20)).visit() for at in range(1, 7)
+        ]
+        spent = study.dollars([])
+        assert spent <= 30.0
+        assert "turned away" in ends
+        assert store._has_money() is False
+        assert server.requests > 0
+    assert spent > 12.0
+
+
+def test_a_withdrawn_reader_leaves_nothing(make, writer):
+    study = make()
+    with writer(), serving(study) as (url, _):
+        visitor = Visitor(study, url, Reader(SimulatedReaders(), 1, 20))
+        assert visitor.visit() == "finished"
+        said = json.loads(action_of("turn_1", visitor.turns["turn_1"]))["text"]
+    command(["export", str(study.folder)])
+    command(["remove", str(study.folder), visitor.reader.name])
+    texts = [path.read_bytes() for path in study.folder.rglob("*") if path.is_file()]
+    assert not any(said.encode() in text for text in texts if said)
+    assert not list(study.folder.glob("answers/*"))

@@ -1,0 +1,529 @@
+"""The suite: raters on all sets, their passports, the site, and the exports."""
+
+import html
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from fake_openai import FakeOpenAI
+
+from litbench.audit.command import Audit, audit
+from litbench.cli import main
+from litbench.data.sources.registry import import_dataset, read_registry
+from litbench.evaluation.results import Evaluation
+from litbench.metrics.intervals import ratio_interval
+from litbench.metrics.sets import linked_sets, over_sets
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import write_sealed
+from litbench.suite.command import (
+    Site,
+    Suite,
+    _pairs_digest,
+    leaderboard_site,
+    make_passports,
+    suite,
+)
+from litbench.suite.page import weaknesses
+from litbench.suite.passport import eval_results, every_eval_ever, read_passport, write_passport
+
+HOSTILE = "<script>alert(1)</script>"
+RATED = {
+    "language": "en",
+    "kind": "stories",
+    "judged": "ratings",
+    "origin": "https://example.org/owner/rated",
+    "files": {"stories.jsonl": {}, "people.jsonl": {}, "judges.jsonl": {}},
+    "ratings": {
+        "stories": "stories.jsonl",
+        "people": {"table": "people.jsonl", "rater": "rater", "values": ["plot"]},
+        "recorded": {"table": "judges.jsonl", "rater": "rater", "values": ["plot"]},
+    },
+}
+VOTED = {
+    "language": "zh",
+    "kind": "answers",
+    "judged": "votes",
+    "origin": "owner/voted:train",
+    "files": {"voted.jsonl": {}},
+    "pairs": {"pairs": "voted.jsonl", "label_source": "votes"},
+}
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A registry with two sets of which people prefer longer stories, and the imported sets."""
+    folder = tmp_path_factory.mktemp("suite")
+    draw = random.Random(0)
+    stories, people, judges, pairs = [], [], [], []
+    for prompt in range(8):
+        for place in range(4):
+            name, words = f"s{prompt}_{place}", draw.randint(5, 30)
+            text = " ".join(draw.choice(["moth", "salt", "gate", "river"]) for _ in range(words))
+            story = {"story_id": name, "prompt_id": f"t{prompt}", "prompt": f"Task {prompt}"}
+            stories.append(story | {"text": f"{name} {text}"})
+            rating = lambda noise, of=words: of + draw.gauss(0, noise)  # noqa: E731
+            people += [{"story_id": name, "rater": f"p{k}", "plot": rating(8)} for k in range(3)]
+            judges.append({"story_id": name, "rater": "sharp", "plot": rating(1)})
+        for number in range(2):
+            texts = [f"{'long ' * 9}{prompt} {number}", f"short {prompt} {number}"]
+            chosen, rejected = texts if prompt % 4 else texts[::-1]
+            pairs.append({"prompt": f"Ask {prompt}", "chosen": chosen, "rejected": rejected})
+    for name, rows in (("stories", stories), ("people", people), ("judges", judges)):
+        write_rows(folder / f"{name}.jsonl", rows)
+    write_rows(folder / "voted.jsonl", pairs)
+    sets = {"rated": RATED | {"title": "Rated"}, "voted": VOTED | {"title": HOSTILE}}
+    (folder / "own.yaml").write_text(yaml.safe_dump(sets))
+    for name, dataset in read_registry(folder / "own.yaml").items():
+        if name in sets:
+            import_dataset(name, dataset, folder / "runs" / name, "", copy=folder)
+    return folder
+
+
+def keys_of(home, out):
+    """The keys of a suite over the two sets."""
+    shared = {"sets": ["rated", "voted"], "data": home / "runs", "registry": home / "own.yaml"}
+    return {**shared, "out": out}
+
+
+@pytest.fixture(scope="module")
+def judged(home):
+    """The output of a suite with a coin of a hostile name."""
+    out = home / "out"
+    suite(Suite(**keys_of(home, out), raters={HOSTILE: {"kind": "random"}}))
+    return out
+
+
+def passports_of(out):
+    found = [read_passport(path) for path in sorted((out / "passports").glob("*.json"))]
+    return {passport.rater: passport for passport in found}
+
+
+def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, home):
+    found = passports_of(judged)
+    assert set(found) == {HOSTILE, "longer", "shorter", "notes", "features", "bag_of_words"}
+    rows = json.loads((judged / "sets.json").read_text())
+    means = {row["rater"]: row for row in rows["over_sets"]["raters"]}
+    for row in rows["rows"]:
+        figures = found[row["rater"]].sets[row["set"]]
+        assert figures.agreement.mean == row["agreement"]
+        assert (figures.agreement.low, figures.agreement.high) == (
+            row["agreement_low"],
+            row["agreement_high"],
+        )
+        assert found[row["rater"]].over_sets.mean == means[row["rater"]]["mean"]
+    longer = found["longer"]
+    assert longer.sets["voted"].agreement.mean == 0.75
+    assert longer.sets["voted"].people is None
+    people = longer.sets["rated"].people
+    assert people.annotators == 3
+    assert people.relative.mean == pytest.approx(
+        (people.agreement.mean - 0.5) / (people.one_annotator.mean - 0.5), abs=1e-5
+    )
+    assert people.blind_above == ["longer"], "people here judge length alone"
+    assert not people.at_chance
+    assert set(found["longer"].sets["rated"].beside) == set(found) - {HOSTILE, "longer"}
+    text = (judged / "passports/longer.json").read_text()
+    assert "moth" not in text, "no texts"
+    assert str(home) not in text, "no local paths"
+
+
+def test_passports_are_deterministic_and_a_changed_byte_is_refused(judged, tmp_path):
+    before = (judged / "passports/longer.json").read_bytes()
+    write_passport(read_passport(judged / "passports/longer.json"), tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == before
+    for place in range(3, len(before) - 3, len(before) // 40):
+        if before[place : place + 1].isspace():
+            continue
+        changed = bytearray(before)
+        changed[place] ^= 1
+        (tmp_path / "changed.json").write_bytes(changed)
+        with pytest.raises(DataError, match=r"cannot read changed\.json"):
+            read_passport(tmp_path / "changed.json")
+
+
+def test_figures_that_do_not_follow_from_the_verdicts_are_refused(judged, home, tmp_path):
+    passport = read_passport(judged / "passports/shorter.json")
+    better = replace(passport.sets["voted"], agreement=passport.sets["rated"].agreement)
+    forged = replace(passport, sets={**passport.sets, "voted": better}, over_sets=None)
+    write_passport(forged, tmp_path / "forged.json")
+    keys = {"out": tmp_path / "site", "registry": home / "own.yaml"}
+    leaderboard_site(Site(passports=[tmp_path / "forged.json"], **keys))
+    with pytest.raises(
+        DataError, match=r"does not follow from the verdicts in .* \(sets.voted, sets, over_sets\)"
+    ):
+        leaderboard_site(Site(passports=[tmp_path / "forged.json"], runs=[judged], **keys))
+    both = [tmp_path / "forged.json", judged / "passports/shorter.json"]
+    with pytest.raises(DataError, match="different passports of shorter"):
+        leaderboard_site(Site(passports=both, **keys))
+    content = json.loads((judged / "passports/shorter.json").read_text())
+    del content["sets"]["voted"]["coverage"], content["sha256"]
+    write_sealed(content, tmp_path / "other.json")
+    with pytest.raises(DataError, match=r"'sets\.voted\.coverage' is missing"):
+        read_passport(tmp_path / "other.json")
+
+
+SET = ("sets", "voted")
+AGREEMENT = (*SET, "agreement")
+# Invalid values by the path of their key in a passport.
+INVALID = [
+    ((*AGREEMENT, "mean"), 7.5),
+    ((*AGREEMENT, "mean"), None),
+    ((*AGREEMENT, "mean"), math.nan),
+    ((*AGREEMENT, "low"), 0.99),
+    ((*AGREEMENT, "low"), None),
+    ((*AGREEMENT, "high"), -0.1),
+    ((*AGREEMENT, "n"), -5),
+    ((*AGREEMENT, "n"), 0),
+    ((*AGREEMENT, "clusters"), 1_000),
+    ((*AGREEMENT, "effective_clusters"), 1_000.0),
+    ((*SET, "minus_reference", "mean"), -1.5),
+    ((*SET, "chosen_longer", "high"), 1.5),
+    ((*SET, "beside", "longer", "mean"), 2.0),
+    ((*SET, "coverage"), 1.5),
+    ((*SET, "coverage"), math.inf),
+    ((*SET, "p_value"), -0.1),
+    ((*SET, "outcomes"), {"chosen": -1}),
+    ((*SET, "trained_on_prompts"), -1),
+    ((*SET, "pairs_sha256"), "../x"),
+    ((*SET, "language"), "../../x"),
+    ((*SET, "language"), "/x"),
+    ((*SET, "kind"), "en"),
+    ((*SET, "judged"), "machines"),
+    ((*SET, "group"), "a\nb"),
+    (("sets", "rated", "people", "annotators"), 1),
+    (("sets", "rated", "people", "one_annotator", "mean"), 3.0),
+    (("sets", "rated", "people", "blind_above"), ["\u202e"]),
+    (("rater",), ""),
+    (("rater",), "x" * 1_000),
+    (("rater",), "longer\u200b"),
+    (("reference",), "lon\x1b[2Jger"),
+    (("most_pairs",), 0),
+    (("sets",), {}),
+    (("files",), {"model": "none"}),
+    (("cost_usd",), -1.0),
+    (("cost_usd",), math.nan),
+    (("input_tokens",), -1),
+    (("date",), "yesterday"),
+    (("date",), "2026-01-01T00:00:00+00:00<b>"),
+    (("over_sets", "mean"), 0.9),
+    (("over_sets", "sets"), ["voted"]),
+    (("over_sets", "sets"), ["voted", "other"]),
+    (("over_sets", "rater"), "longer"),
+    (("over_sets",), {}),
+    (("over_sets", "minus_reference", "low"), 0.99),
+    (("version",), 2),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), INVALID, ids=[".".join(path) for path, _ in INVALID])
+def test_invalid_passports_are_refused(path, value, judged, tmp_path):
+    content = json.loads((judged / "passports/shorter.json").read_text())
+    del content["sha256"]
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    assert inner[path[-1]] != value
+    inner[path[-1]] = value
+    write_sealed(content, tmp_path / "edited.json")
+    with pytest.raises(DataError, match=r"edited\.json"):
+        leaderboard_site(Site(passports=[tmp_path / "edited.json"], out=tmp_path / "site"))
+    assert [path.name for path in tmp_path.iterdir()] == ["edited.json"]
+
+
+@pytest.mark.parametrize("name", ["Longer", "l\u043enger", "\uff4conger", "1onger"])
+def test_names_that_look_alike_are_refused(name, judged, tmp_path):
+    original = judged / "passports/longer.json"
+    write_passport(
+        replace(read_passport(original), rater=name, over_sets=None), tmp_path / "x.json"
+    )
+    with pytest.raises(DataError, match="have names that look like"):
+        leaderboard_site(Site(passports=[original, tmp_path / "x.json"], out=tmp_path / "site"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"options": {"seed": 1}}, {"cost_usd": 0.5}, {"date": "2020-01-01T00:00:00+00:00"}],
+)
+def test_facts_that_do_not_follow_from_the_run_are_refused(changes, judged, home, tmp_path):
+    passport = replace(read_passport(judged / "passports/shorter.json"), **changes)
+    write_passport(passport, tmp_path / "x.json")
+    site = Site(
+        passports=[tmp_path / "x.json"],
+        runs=[judged],
+        registry=home / "own.yaml",
+        out=tmp_path / "site",
+    )
+    with pytest.raises(DataError, match=rf"does not follow .* \({next(iter(changes))}\)"):
+        leaderboard_site(site)
+
+
+def test_the_digest_of_a_set_covers_its_texts(judged):
+    pairs = Evaluation.find(judged / "voted").pairs.headline
+    digests = {_pairs_digest(pairs)}
+    for name in ("prompt", "chosen", "rejected"):
+        texts = pa.array([*pairs[name].to_pylist()[:-1], "altered"], pa.large_string())
+        index = pairs.column_names.index(name)
+        digests.add(_pairs_digest(pairs.set_column(index, name, texts)))
+    assert len(digests) == 4
+
+
+def test_the_findings_of_an_audit_are_in_the_passport(judged, home, tmp_path):
+    folder = home / "runs/voted/audit"
+    datasets = read_registry(home / "own.yaml")
+    try:
+        audit(Audit(pairs=str(home / "runs/voted/pairs"), out=folder))
+        (passport,) = [one for one in make_passports(judged, datasets) if one.rater == "longer"]
+        assert passport.sets["voted"].audit
+        assert passport.sets["rated"].audit is None
+        write_passport(passport, tmp_path / "longer.json")
+        # Figures are computed again without what the audit says, here that of no set.
+        shutil.rmtree(folder)
+        keys = {"runs": [judged], "registry": home / "own.yaml", "out": tmp_path / "site"}
+        leaderboard_site(Site(passports=[tmp_path / "longer.json"], **keys))
+        page = html.unescape((tmp_path / "site/index.html").read_text(encoding="utf-8"))
+        assert passport.sets["voted"].audit[0] in page
+        audit(Audit(pairs=str(home / "runs/rated/pairs"), out=folder))
+        with pytest.raises(DataError, match="audit of other pairs"):
+            make_passports(judged, datasets)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def site(judged, home):
+    """The site of the passports, with figures computed again."""
+    files = sorted((judged / "passports").glob("*.json"))
+    keys = {"runs": [judged], "registry": home / "own.yaml", "out": home / "site"}
+    leaderboard_site(Site(passports=files, **keys))
+    return home / "site"
+
+
+def test_the_site_has_pages_by_language_and_kind_and_of_each_rater(site, judged):
+    pages = {path.name for path in site.glob("*.html")}
+    filters = {"index.html", "en.html", "zh.html", "stories.html", "answers.html"}
+    assert filters | {"en_stories.html", "zh_answers.html"} < pages
+    assert len(pages) == 7 + 6
+    index = (site / "index.html").read_text()
+    for page in pages:
+        text = (site / page).read_text()
+        assert "<script" not in text
+    assert index.count("recomputed") == 6
+    chinese = (site / "zh.html").read_text()
+    assert "0.750" in chinese
+    assert "Rated" not in chinese
+    assert "content-blind: longer agrees" in index
+    found = passports_of(judged)
+    assert any(
+        text.startswith("Significantly worse than longer") for text in weaknesses(found["shorter"])
+    )
+    assert (
+        weaknesses(found["longer"])[0].startswith("No better than a rater that does not read")
+        is False
+    )
+
+
+def test_exports_give_the_same_figures(site, judged):
+    for rater, passport in passports_of(judged).items():
+        record = every_eval_ever(passport)
+        values = {
+            one["evaluation_result_id"]: one["score_details"]
+            for one in record["evaluation_results"]
+        }
+        for name, figures in passport.sets.items():
+            details = values[f"{name}/agreement"]
+            assert round(details["score"], 6) == figures.agreement.mean
+            bounds = details["uncertainty"]["confidence_interval"]
+            assert (bounds["lower"], bounds["upper"]) == (
+                figures.agreement.low,
+                figures.agreement.high,
+            )
+        assert {
+            one["dataset"]["task_id"]: one["value"] for one in eval_results(passport, "me/suite")
+        } == {name: figures.agreement.mean for name, figures in passport.sets.items()}
+        (own,) = eval_results(passport)
+        assert own["dataset"] == {"id": "owner/voted", "task_id": "voted"}, (
+            "the other is not on the Hub"
+        )
+        if "EVERY_EVAL_EVER" in os.environ:
+            import jsonschema  # noqa: PLC0415
+
+            schema = json.loads(
+                (Path(os.environ["EVERY_EVAL_EVER"]) / "eval.schema.json").read_text()
+            )
+            jsonschema.validate(record, schema)
+        del rater
+    (file,) = site.glob("exports/longer/.eval_results/*.yaml")
+    assert yaml.safe_load(file.read_text()) == eval_results(passports_of(judged)["longer"])
+
+
+def test_recorded_judges_have_passports(home, tmp_path):
+    suite(Suite(**keys_of(home, tmp_path), recorded=True))
+    (sharp,) = passports_of(tmp_path).values()
+    assert (sharp.rater, sharp.kind, list(sharp.sets)) == ("sharp", "recorded", ["rated"])
+    board = json.loads((tmp_path / "rated/leaderboard.json").read_text())
+    assert sharp.sets["rated"].agreement.mean == board[0]["agreement"]["mean"]
+    people = json.loads((tmp_path / "rated/annotators.json").read_text())["raters"][0]
+    assert sharp.sets["rated"].people.relative.mean == people["relative"]["mean"]
+
+
+def test_the_command_draws_lists_and_refuses(home, tmp_path, monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["litbench", "suite", *map(str, arguments)])
+        main()
+        return capsys.readouterr().out
+
+    own = ["--registry", home / "own.yaml", "--data", home / "runs", "--out", tmp_path / "out"]
+    listed = run("--list", *own)
+    assert "rated" in listed
+    assert "hanna" in listed
+    assert "storyer_cut" not in listed
+    run(*own, "--sets", "rated", "--most_pairs", 10)
+    figures = passports_of(tmp_path / "out")["longer"]
+    assert figures.most_pairs == 10
+    assert figures.sets["rated"].agreement.n <= 10
+    with pytest.raises(SystemExit):
+        run(*own, "--sets", "rate")
+    with pytest.raises(ConfigError, match="is a baseline"):
+        suite(Suite(**keys_of(home, tmp_path / "x"), raters={"longer": {"kind": "shorter"}}))
+
+
+def test_sets_that_share_prompts_are_one_cluster():
+    groups = linked_sets({"a": {"1", "2"}, "b": {"3"}, "c": {"4"}, "d": {"2", "3"}})
+    assert groups == {"a": "a", "b": "a", "c": "c", "d": "a"}
+    values = {"a": 0.6, "b": 0.7, "c": 0.5, "d": 0.8}
+    rows = [
+        {"set": name, "rater": rater, "agreement": value + lead, "trained_on": 0}
+        for name, value in values.items()
+        for rater, lead in (("x", 0.1), ("y", 0.0))
+    ]
+    alone, linked = (over_sets(rows, ["x", "y"], "y", of)["raters"][0] for of in ({}, groups))
+    assert alone["mean"] == linked["mean"] == 0.75
+    assert linked["high"] - linked["low"] > alone["high"] - alone["low"]
+    assert alone["minus_reference"]["mean"] == 0.1
+
+
+def test_relative_agreement_is_a_ratio_with_an_interval_that_covers():
+    draw = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(40), 5)
+    covered = 0
+    for _ in range(300):
+        shift = draw.normal(0, 0.1, 40)[clusters]
+        one = (draw.random(200) < 0.65 + shift) - 0.5
+        other = (draw.random(200) < 0.7 + shift) - 0.5
+        interval = ratio_interval(other, one, clusters)
+        covered += not interval.low > 0.2 / 0.15 and not interval.high < 0.2 / 0.15
+    assert 270 <= covered <= 297
+    assert ratio_interval(one, one, clusters).mean == 1
+    coin = (draw.random(200) < 0.5) - 0.5
+    assert math.isnan(ratio_interval(other, coin, clusters).low), "no bounds if people are a coin"
+
+
+KILLED = """
+import sys
+from litbench.cli import main
+
+sys.argv = ["litbench", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.long
+def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
+    pytest.importorskip("inspect_ai")
+    pytest.importorskip("openai")
+
+    def command(out):
+        keys = [f"--{key}={value}" for key, value in keys_of(home, out).items() if key != "sets"]
+        sets = ["--sets", "rated", "--sets", "voted"]
+        return [sys.executable, "-c", KILLED, "suite", "--model", server.model, *keys, *sets]
+
+    with FakeOpenAI(seconds=0.02) as server:
+        environment = {**os.environ, **server.environment()}
+        whole, killed = tmp_path / "whole", tmp_path / "killed"
+        subprocess.run(command(whole), env=environment, check=True, capture_output=True)
+        asked, kills = server.requests, 0
+        while True:
+            process = subprocess.Popen(
+                command(killed),
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            time.sleep(6 * 2**kills)
+            if process.poll() is not None:
+                break
+            process.kill()
+            process.wait()
+            kills += 1
+        assert kills > 0
+        assert process.returncode == 0
+        # At most the answers that were under way are asked for again.
+        assert server.requests - asked <= asked + 16 * kills
+    one, other = (passports_of(out)[server.model] for out in (whole, killed))
+    assert one.sets == other.sets
+    assert one.over_sets == other.over_sets
+
+
+# inspect-ai calls tenacity by a name that it deprecates.
+@pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
+def test_inspect_gives_the_same_figures(home, tmp_path):
+    inspect_ai = pytest.importorskip("inspect_ai")
+    pytest.importorskip("openai")
+    from litbench.writers import tasks  # noqa: PLC0415
+
+    keys = keys_of(home, tmp_path / "out")
+    with FakeOpenAI() as server:
+        suite(Suite(**keys, model=[server.model]))
+        task = tasks.suite(
+            sets="rated,voted", data=str(keys["data"]), registry=str(keys["registry"])
+        )
+        (log,) = inspect_ai.eval(
+            task,
+            model=inspect_ai.model.get_model(server.model, memoize=False),
+            log_dir=str(tmp_path / "logs"),
+            log_level="error",
+            display="none",
+        )
+    assert log.status == "success", [one.error.message for one in log.samples if one.error][:1]
+    metrics = {
+        score.name: {one.name: one.value for one in score.metrics.values()}
+        for score in log.results.scores
+    }
+    passport = passports_of(tmp_path / "out")[server.model]
+    for name, figures in passport.sets.items():
+        assert metrics["agreement"][name] == pytest.approx(figures.agreement.mean, abs=1e-6)
+        assert metrics["flip_rate"][name] == pytest.approx(figures.flip_rate.mean, abs=1e-6)
+        assert metrics["first_share"][name] == pytest.approx(figures.first_share.mean)
+        assert metrics["coverage"][name] == figures.coverage == 1
+    mean = passport.over_sets.mean
+    assert metrics["agreement"]["all"] == pytest.approx(mean, abs=1e-6)
+
+
+# Last, since the browser keeps an event loop running until the end of the file.
+@pytest.mark.parametrize("width", [1200, 360])
+def test_the_site_fits_a_screen(site, open_page, width):
+    page = open_page(viewport={"width": width, "height": 800})
+    for file in site.glob("*.html"):
+        page.goto(file.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), file.name
+    page.goto((site / "index.html").as_uri())
+    page.click("text=Chinese >> nth=0")
+    assert "LitBench suite: Chinese" in page.title()
+    page.click("table a >> nth=0")
+    page.locator("text=Weaknesses >> nth=0").wait_for()
+    assert not page.console, "nothing broke the content security policy"

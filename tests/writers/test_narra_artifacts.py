@@ -1,0 +1,133 @@
+"""Interactive elements: tags, similarities and the decision of novelty."""
+
+from dataclasses import replace
+
+import pytest
+from narra_golden import golden
+
+from litbench.writers.narra.artifacts import (
+    Element,
+    Novelty,
+    Record,
+    accept,
+    element_summary,
+    element_tags,
+    extract_html,
+    interaction_pattern,
+    needs_retry,
+    summary_similarity,
+    tag_similarity,
+    visual_style,
+)
+
+RULE = Novelty()
+LETTER = Element("torn_letter", "A letter", "Read the note.", "<button onclick=r()>")
+CLOCK = Element("clock", "A clock", "Stop it.", "<i>setInterval(f, 9)</i>")
+SAME = Element("letter", "A letter too", "Read the note.", "<button onclick=r()>")
+
+
+def elements():
+    return {
+        case["id"]: (
+            Element(case["element_type"], case["description"], case["purpose"], case["html"]),
+            case,
+        )
+        for case in golden("artifact_tags")["cases"]
+    }
+
+
+def test_golden_tags():
+    for element, case in elements().values():
+        assert visual_style(element) == case["visual_style"], case["id"]
+        assert interaction_pattern(element) == case["interaction"], case["id"]
+        assert sorted(element_tags(element)) == case["tags"], case["id"]
+        assert element_summary(element) == case["summary"], case["id"]
+
+
+def test_golden_similarities():
+    known = {number: element for number, (element, _) in elements().items()}
+    for case in golden("artifact_similarity_pairs")["cases"]:
+        first, second = known[case["a"]], known[case["b"]]
+        tags = tag_similarity(element_tags(first), element_tags(second))
+        summary = summary_similarity(element_summary(first), element_summary(second))
+        assert tags == pytest.approx(case["tag_similarity"], abs=1e-9)
+        assert summary == pytest.approx(case["summary_similarity"], abs=1e-9)
+    for case in golden("artifact_tag_similarity_random")["cases"]:
+        similarity = tag_similarity(case["tags_a"], case["tags_b"])
+        assert similarity == pytest.approx(case["tag_similarity"], abs=1e-9)
+    for case in golden("artifact_summary_similarity")["cases"]:
+        similarity = summary_similarity(case["a"], case["b"])
+        assert similarity == pytest.approx(case["summary_similarity"], abs=1e-9)
+
+
+def test_golden_sequences():
+    known = {number: element for number, (element, _) in elements().items()}
+    for case in golden("artifact_novelty_sequences")["cases"]:
+        records = ()
+        for step in case["steps"]:
+            assert len(records) == step["history"]
+            again, score, nearest = needs_retry(known[step["element"]], records, RULE)
+            assert (again, nearest.summary if nearest else None) == (
+                step["retry"],
+                step["closest_summary"],
+            )
+            assert score == pytest.approx(step["similarity"], abs=1e-9)
+            records = accept(known[step["element"]], None, records, RULE)
+            assert records[-1].violation == step["retry"]
+
+
+def test_golden_history_out_of_step_cannot_be_ours():
+    # Published: summaries and tags in two lists, so that an element is compared with another's
+    # tags. A record of ours has both: unknown tags are no tags, and the score is the summary's.
+    known = {number: element for number, (element, _) in elements().items()}
+    for case in golden("artifact_history_misaligned")["cases"]:
+        records = [Record(summary, (), 0.0, False, None, False) for summary in case["summaries"]]
+        _, score, nearest = needs_retry(known[case["candidate"]], records, RULE)
+        assert nearest.summary == case["closest_summary"]
+        summary = element_summary(known[case["candidate"]])
+        assert score == summary_similarity(summary, case["closest_summary"])
+
+
+def test_golden_html():
+    for case in golden("artifact_html_extract")["cases"]:
+        assert extract_html(case["content"]) == case["expected"]
+
+
+def test_strict_tags_ignore_words_within_words():
+    drawing = Element("tape", "An old tape", "Listen.", "<path d=M0/> e.keyCode orange keynote")
+    assert {"click", "puzzle", "document"} <= element_tags(drawing)
+    strict = element_tags(drawing, strict_tags=True)
+    assert not {"click", "puzzle", "document"} & strict
+    assert "tuning" in interaction_pattern(drawing)
+    assert interaction_pattern(drawing, strict_tags=True) == "tap/click interaction"
+
+
+def test_retry_is_kept_only_if_strictly_less_similar():
+    records = accept(LETTER, None, (), RULE)
+    assert (records[0].score, records[0].closest, records[0].violation) == (0, None, False)
+    again, score, nearest = needs_retry(SAME, records, RULE)
+    assert again
+    assert nearest == records[0]
+    with_retry = accept(SAME, CLOCK, records, RULE)
+    assert with_retry[-1].summary == element_summary(CLOCK)
+    assert with_retry[-1].retried
+    assert not with_retry[-1].violation
+    equal = replace(SAME, purpose="Unfold it.")
+    assert needs_retry(equal, records, RULE)[1] == score
+    kept = accept(SAME, equal, records, RULE)[-1]
+    assert (kept.summary, kept.violation) == (element_summary(SAME), True)
+    assert accept(SAME, None, records, RULE)[-1].score == round(score, 3) >= RULE.tau
+    assert not accept(SAME, None, records, Novelty(tau=1.1))[-1].violation
+
+
+def test_window_and_memory_are_bounded():
+    records = accept(LETTER, None, (), RULE)
+    twice = (*records, replace(records[0], summary=f"{records[0].summary} "))
+    assert needs_retry(SAME, twice, RULE)[2] is records[0], "the first of equals"
+    for _ in range(6):
+        records = accept(CLOCK, None, records, RULE)
+    assert not needs_retry(SAME, records, RULE)[0]
+    assert needs_retry(SAME, records, Novelty(window=7))[0]
+    for _ in range(6):
+        records = accept(CLOCK, None, records, RULE)
+    assert len(records) == 8

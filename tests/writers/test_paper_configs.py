@@ -1,0 +1,71 @@
+"""Configs of published results: each says what it needs, and plans where stand-ins give that."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from chinese_writers import write_books
+from test_longform import write_texts
+from test_published_texts import write_tow, write_webnovel
+
+from litbench.runs.config import load_config
+from litbench.writers.run import RunCommand, command
+
+FOLDER = Path(__file__).resolve().parents[2] / "configs/paper"
+# Presets that ask, without those that read published texts.
+PLANNED = {
+    "longform_leaderboard": [None],
+    "webnovelbench_figure3": [None],
+    "howtobench_table4": [None, "inconsistency"],
+    "narra_table1": [None, "full"],
+}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*_*.yaml")), ids=lambda path: path.stem)
+def test_a_config_says_what_it_costs_or_needs(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    assert any(said in header for said in ("Dry run", "Not planned: needs", "Not run", "o cost"))
+
+
+@pytest.fixture
+def stand_ins(tmp_path, monkeypatch):
+    """Folders with invented texts in place of the published ones, beside which commands run."""
+    for name in ("webnovel", "tow"):
+        (tmp_path / name).mkdir()
+    write_texts(tmp_path / "longform")
+    write_webnovel(tmp_path / "webnovel")
+    write_tow(tmp_path / "tow")
+    parameters = {
+        **dict.fromkeys(("mean", "std", "weights"), [1.0] * 8),
+        "min_score": -1,
+        "max_score": 1,
+        "normalized_existing_scores": [k / 9 for k in range(10)],
+    }
+    (tmp_path / "webnovel/fixed_parameters.json").write_text(json.dumps(parameters))
+    (tmp_path / "runs/novels/books").mkdir(parents=True)
+    write_books(tmp_path / "runs/novels/books/books.jsonl")
+    monkeypatch.chdir(tmp_path)
+    for variable, name in (
+        ("LONGFORM_BENCH", "longform"),
+        ("WEBNOVELBENCH", "webnovel"),
+        ("HOWTOBENCH", "tow"),
+    ):
+        monkeypatch.setenv(variable, str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), [(name, preset) for name, presets in PLANNED.items() for preset in presets]
+)
+@pytest.mark.usefixtures("stand_ins")
+def test_a_run_is_planned(name, preset, capsys):
+    pytest.importorskip("inspect_ai")
+    path = FOLDER / f"{name}.yaml"
+    given = [] if preset is None else [f"--preset={preset}"]
+    config = load_config(RunCommand, [f"--config={path}", *given, "--dry_run", "true"])
+    command(config)
+    said = capsys.readouterr().out
+    assert "per dialogue: " in said
+    for writer in yaml.safe_load(path.read_text(encoding="utf-8"))["writers"]:
+        assert writer in said
