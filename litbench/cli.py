@@ -93,7 +93,7 @@ _COMMANDS = {
     "tasks": ("litbench.writers.run:print_tasks", "List the writing benchmarks."),
 }
 _STUDY = {
-    "make": ("litbench.study.make:main", "Make a study, and say what it takes."),
+    "make": ("litbench.study.make:make_study", "Make a study, and say what it takes."),
     "serve": ("litbench.study.command:serve", "Show the study to readers."),
     "status": ("litbench.study.command:status", "Print the progress of readers and pairs."),
     "export": (
@@ -101,7 +101,7 @@ _STUDY = {
         "Write the choices, and the pairs with readers as annotators.",
     ),
     "close": ("litbench.study.command:close", "Accept no more readers and answers."),
-    "analyse": ("litbench.study.analysis:main", "Compare readers and raters."),
+    "analyse": ("litbench.study.analysis:analyse", "Compare readers and raters."),
     "remove": ("litbench.study.command:remove", "Remove a reader with all answers."),
     "simulate": (
         "litbench.study.command:simulate",
@@ -109,13 +109,13 @@ _STUDY = {
     ),
 }
 _WRITERS = {
-    "compare": ("litbench.writers.compare:main", "Compare writers by their grades."),
+    "compare": ("litbench.writers.compare:compare_writers", "Compare writers by their grades."),
     "import_turns": (
-        "litbench.writers.import_turns:main",
+        "litbench.writers.import_turns:import_turns",
         "Turn published runs of a writing benchmark into a table of turns.",
     ),
     "import_novels": (
-        "litbench.writers.webnovel.import_novels:main",
+        "litbench.writers.webnovel.import_novels:import_novels",
         "Turn Chinese novels into books of the protocol webnovel.",
     ),
 }

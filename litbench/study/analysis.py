@@ -1,17 +1,4 @@
-"""Analyse a study with human readers: how far they agree with the labels, each other and raters.
-
-    litbench study analyse --config configs/eval/sample_study.yaml
-
-Reads the folder of litbench study make with the choices that `litbench study export` wrote.
-With `evaluation`, an output folder of eval/benchmark.py on the same pairs, its judges and verifiers
-are compared with the readers. Results are given with and without the readers whom the plan's
-rules leave out. Writes into `out`:
-
-- `human_study.json` and `.txt`: the figures (docs/human_study.md);
-- `readers.csv` and `pairs.csv`: every reader and every pair;
-- `verdicts.parquet`: every reader as a rater, and the raters of `evaluation`;
-- `human_study.html`, its plot as SVG and PNG, and `manifest.json`.
-"""
+"""Analyse a study with human readers: the command `litbench study analyse`."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +13,6 @@ from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.leaderboard import plain
-from litbench.runs.config import run_program
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact, write_json
 from litbench.study.metrics import (
@@ -45,8 +31,20 @@ from litbench.study.pairs import PairStudy
 
 
 @dataclass
-class Config:
-    """Configuration of `study.py`.
+class StudyAnalysis:
+    """Compare the readers of a study with the labels, each other and raters.
+
+        litbench study analyse --config configs/eval/sample_study.yaml
+
+    Reads the folder of litbench study make with the choices that `litbench study export` wrote.
+    With `evaluation`, an output folder of eval/benchmark.py on the same pairs, its judges and
+    verifiers are compared with the readers. Results are given with and without the readers whom the
+    plan's rules leave out. Writes into `out`:
+
+    - `human_study.json` and `.txt`: the figures (docs/human_study.md);
+    - `readers.csv` and `pairs.csv`: every reader and every pair;
+    - `verdicts.parquet`: every reader as a rater, and the raters of `evaluation`;
+    - `human_study.html`, its plot as SVG and PNG, and `manifest.json`.
 
     Attributes:
         study: folder of litbench study make, with its export.
@@ -61,7 +59,7 @@ class Config:
     verifier: str = "labels"
 
 
-def main(config: Config) -> None:
+def analyse(config: StudyAnalysis) -> None:
     """Compute the figures and write them."""
     exported = config.study / "export" / "choices.parquet"
     inputs = {
@@ -113,7 +111,3 @@ def main(config: Config) -> None:
     )
     artifact.finish()
     artifact.show("human_study.txt", "human_study.html")
-
-
-if __name__ == "__main__":
-    run_program(main, Config, __doc__)

@@ -1,17 +1,4 @@
-"""Make a study with human readers, and say what it takes.
-
-    litbench study make --config configs/data/sample_study.yaml --preset pairs
-
-Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
-stories, such as those of a run, and a rubric; sessions (`kind: session`) need neither. Writes them,
-`plan.json`, `estimate.txt` and `manifest.json` into `out`, and prints the estimate: readers, hours
-and, by the formulas of docs/power.md, the difference that the study can find. No reader is needed
-for that.
-
-Then `litbench study simulate OUT` tries the study with simulated readers, `litbench study serve
-OUT` shows it to people, and `litbench study export OUT` writes their choices, which litbench study
-analyse analyses, or ratings, which litbench writers compare does (docs/human_study.md).
-"""
+"""Make a study with human readers: the command `litbench study make`."""
 
 import shutil
 from collections import Counter
@@ -29,7 +16,7 @@ from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.tables import read_table, write_table
 from litbench.metrics.agreement import has_texts
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.config import Input, as_plain, run_program
+from litbench.runs.config import Input, as_plain
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
 from litbench.study.pairs import PairStudy
@@ -40,8 +27,22 @@ from litbench.writers.protocol import load_protocol
 
 
 @dataclass(kw_only=True)
-class Config(PairColumns, Plan):
-    """Configuration of `make_study.py`; the other keys are those of litbench.study.plan.Plan.
+class StudyMaking(PairColumns, Plan):
+    """Make a study with human readers, and say what it takes.
+
+        litbench study make --config configs/data/sample_study.yaml --preset pairs
+
+    Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
+    stories, such as those of a run, and a rubric; sessions (`kind: session`) need neither. Writes
+    them, `plan.json`, `estimate.txt` and `manifest.json` into `out`, and prints the estimate:
+    readers, hours and, by the formulas of docs/power.md, the difference that the study can find. No
+    reader is needed for that.
+
+    Then `litbench study simulate OUT` tries the study with simulated readers, `litbench study serve
+    OUT` shows it to people, and `litbench study export OUT` writes their choices, which litbench
+    study analyse analyses, or ratings, which litbench writers compare does (docs/human_study.md).
+
+    The other keys are those of litbench.study.plan.Plan.
 
     Attributes:
         out: folder to write.
@@ -56,7 +57,7 @@ class Config(PairColumns, Plan):
     stories: Annotated[Path | None, Input] = None
 
 
-def write_pairs(config: Config, plan: Plan, artifact: Artifact) -> Study:
+def write_pairs(config: StudyMaking, plan: Plan, artifact: Artifact) -> Study:
     """Write the pairs of a study."""
     assert config.pairs is not None
     read = read_pairs(config.pairs, None, config.split, columns=config.columns())
@@ -90,7 +91,7 @@ def with_samples(stories: pa.Table) -> pa.Table:
     return stories
 
 
-def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> Study:
+def write_ratings(config: StudyMaking, plan: Plan, artifact: Artifact) -> Study:
     """Write the stories and the rubric of a study."""
     assert config.stories is not None
     stories = read_table(config.stories, STORIES).sort_by("story_id")
@@ -107,7 +108,7 @@ def write_ratings(config: Config, plan: Plan, artifact: Artifact) -> Study:
     return RatingStudy(config.out, plan, rubric, stories)
 
 
-def main(config: Config) -> None:
+def make_study(config: StudyMaking) -> None:
     """Check the plan, write the study and print the estimate."""
     plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
     files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
@@ -140,7 +141,3 @@ def main(config: Config) -> None:
         for name in ("plan.json", "manifest.json"):
             (config.out / name).chmod(0o600)
     print(f"{text}study: {config.out}")
-
-
-if __name__ == "__main__":
-    run_program(main, Config, __doc__)

@@ -1,20 +1,4 @@
-"""Compare the writers of one or several runs of a protocol (litbench run).
-
-    litbench writers compare --config configs/eval/writers.yaml --preset longform
-
-Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Writes into `out`:
-
-- `writers.json`, `.csv` and `.txt`: the leaderboard of writers by mean grade, with intervals by
-  prompt, paired comparisons with a writer named beforehand, the judges' offsets, the share of other
-  writers' texts that each writer's texts beat by every rater, Plackett-Luce utilities, the range
-  over prompts, correlations of all columns over writers, and the agreement of raters with judges
-  and of judges with people, with intervals by prompt and writer; of runs of the protocol tow also
-  correlations with the lengths of texts, and, with several samples, how far the planner's weights
-  differ between them;
-- `writers.html` and `manifest.json`.
-
-A killed run resumes.
-"""
+"""Compare the writers of one or several runs: the command `litbench writers compare`."""
 
 import itertools
 from collections import Counter, defaultdict
@@ -39,7 +23,7 @@ from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.raters.entries import files_of, parse_raters
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.config import Input, Runtime, nearest, run_program
+from litbench.runs.config import Input, Runtime, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, Cache, read_manifest_of, write_json
 from litbench.writers.grades import (
@@ -71,8 +55,23 @@ _FEWEST_BOOKS = 10
 
 
 @dataclass
-class Config:
-    """Configuration of `writers.py`.
+class WritersConfig:
+    """Compare the writers of one or several runs of a protocol (litbench run).
+
+        litbench writers compare --config configs/eval/writers.yaml --preset longform
+
+    Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Writes into `out`:
+
+    - `writers.json`, `.csv` and `.txt`: the leaderboard of writers by mean grade, with intervals by
+      prompt, paired comparisons with a writer named beforehand, the judges' offsets, the share of
+      other writers' texts that each writer's texts beat by every rater, Plackett-Luce utilities,
+      the range over prompts, correlations of all columns over writers, and the agreement of raters
+      with judges and of judges with people, with intervals by prompt and writer; of runs of the
+      protocol tow also correlations with the lengths of texts, and, with several samples, how far
+      the planner's weights differ between them;
+    - `writers.html` and `manifest.json`.
+
+    A killed run resumes.
 
     Attributes:
         runs: one or several folders of runs of the same protocol.
@@ -155,7 +154,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
 
 
 def score_texts(
-    config: Config, graded: Graded, parts: Cache
+    config: WritersConfig, graded: Graded, parts: Cache
 ) -> tuple[
     dict[str, dict[str, Interval]], list[TextAgreement], dict[str, int], dict[str, list[Ranking]]
 ]:
@@ -250,7 +249,7 @@ def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
     return found if len(found) > 1 else {}
 
 
-def compare(config: Config, graded: Graded, parts: Cache) -> Comparison:
+def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
     """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
     quantity = config.quantity or graded.headline
     by_quantity = {
@@ -316,7 +315,7 @@ def compare(config: Config, graded: Graded, parts: Cache) -> Comparison:
     )
 
 
-def main(config: Config) -> None:
+def compare_writers(config: WritersConfig) -> None:
     """Read the runs, compare the writers, and write the results."""
     folders = config.runs if isinstance(config.runs, list) else [config.runs]
     artifact = Artifact(
@@ -368,7 +367,3 @@ def main(config: Config) -> None:
     artifact.finish()
     parts.discard_unused()
     artifact.show("writers.txt", "writers.html")
-
-
-if __name__ == "__main__":
-    run_program(main, Config, __doc__)

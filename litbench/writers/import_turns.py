@@ -1,12 +1,4 @@
-"""Turn published runs of a writing benchmark into a table of turns.
-
-    litbench writers import_turns --config configs/data/longform_turns.yaml
-
-Reads a table, once per entry of `selects`, which maps its rows to turns: who answered (`role`:
-writer, or a judge's name) at which `step`, and the text. Writes `turns.parquet`, `rejected.jsonl`
-(rows that could not be used, with reasons) and `manifest.json` into `out`. In `litbench run`, the
-model `recorded/OUT/turns.parquet` then answers as published, as a writer or as a judge.
-"""
+"""Published runs become turns: the command `litbench writers import_turns`."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +12,7 @@ from pydantic import Field
 from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import TURNS
 from litbench.data.tables import write_table
-from litbench.runs.config import Input, run_program
+from litbench.runs.config import Input
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact
 
@@ -40,8 +32,16 @@ class Select:
 
 
 @dataclass
-class Config:
-    """Configuration of `import_turns.py`.
+class TurnImport:
+    """Turn published runs of a writing benchmark into a table of turns.
+
+        litbench writers import_turns --config configs/data/longform_turns.yaml
+
+    Reads a table, once per entry of `selects`, which maps its rows to turns: who answered (`role`:
+    writer, or a judge's name) at which `step`, and the text. Writes `turns.parquet`,
+    `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json` into `out`. In
+    `litbench run`, the model `recorded/OUT/turns.parquet` then answers as published, as a writer or
+    as a judge.
 
     Attributes:
         table: Parquet, JSONL or CSV file, or a datasets name.
@@ -56,7 +56,7 @@ class Config:
     encoding: str | None = None
 
 
-def main(config: Config) -> None:
+def import_turns(config: TurnImport) -> None:
     """Read the table once per select, and write the turns."""
     artifact = Artifact(config.out, program=__file__, config=config)
     if artifact.is_current():
@@ -94,7 +94,3 @@ def main(config: Config) -> None:
     artifact.finish()
     print(f"{config.out / 'turns.parquet'}: {turns.num_rows:,} turns")
     print(rejected_rows.summary(), end="")
-
-
-if __name__ == "__main__":
-    run_program(main, Config, __doc__)

@@ -458,7 +458,7 @@ def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bo
     if ratings["rated"]:
         print(_grades_text(config.out / "grades.parquet", headline))
     if dialogues["finished"]:
-        print(f"page of the writers: litbench eval writers --runs {config.out} --out FOLDER")
+        print(f"page of the writers: litbench writers compare --runs {config.out} --out FOLDER")
 
 
 def _grades_text(path: Path, headline: str) -> str:

@@ -305,7 +305,7 @@ def test_program_compares_runs(compare, tmp_path):
 
 
 def story_ratings(_question):
-    return "\n".join(f"{one.name}: 7" for one in load_rubric("story").criteria)
+    return "\n".join(["[Scores]", *(f"{one.name}: 7" for one in load_rubric("story").criteria)])
 
 
 ITEMS = {"longform": ["choir", "repair"], "narra": ["night_nurse"]}

@@ -1,21 +1,4 @@
-"""Turn Chinese novels into books of the protocol webnovel.
-
-    litbench writers import_novels --config configs/data/novels.yaml
-
-Reads text files (one novel each) or a table of novels, splits them into chapters, and leaves out
-novels of too few chapters, near-duplicates and authors of too few works. Of every other novel it
-takes consecutive chapters at a place drawn from the seed. Writes into `out`:
-
-- `turns.parquet`: these chapters as turns of the writer `human`; `litbench run webnovel --writer
-  recorded/OUT/turns.parquet` rates them;
-- `books.jsonl`: the books, with synopses by the model `extractor`;
-- with `grades` of that run: `reference.json`, the distribution of the human novels, and of the
-  books one for each percentile;
-- `rejected.jsonl` and `manifest.json`.
-
-Answers of the extractor are stored in `out/answers`; a killed run resumes. `--dry_run true`
-estimates calls, tokens and cost.
-"""
+"""Novels become books of the protocol webnovel: `litbench writers import_novels`."""
 
 import json
 from collections import Counter, defaultdict
@@ -50,7 +33,7 @@ from litbench.judges.session import (
 from litbench.raters.interface import estimates_text
 from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.config import Input, Runtime, run_program
+from litbench.runs.config import Input, Runtime
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 from litbench.writers.protocol import written_text
@@ -86,8 +69,25 @@ EXAMPLE = (
 
 
 @dataclass
-class Config:
-    """Configuration of `import_novels.py`.
+class NovelImport:
+    """Turn Chinese novels into books of the protocol webnovel.
+
+        litbench writers import_novels --config configs/data/novels.yaml
+
+    Reads text files (one novel each) or a table of novels, splits them into chapters, and leaves
+    out novels of too few chapters, near-duplicates and authors of too few works. Of every other
+    novel it takes consecutive chapters at a place drawn from the seed. Writes into `out`:
+
+    - `turns.parquet`: these chapters as turns of the writer `human`; `litbench run webnovel
+    --writer
+      recorded/OUT/turns.parquet` rates them;
+    - `books.jsonl`: the books, with synopses by the model `extractor`;
+    - with `grades` of that run: `reference.json`, the distribution of the human novels, and of the
+      books one for each percentile;
+    - `rejected.jsonl` and `manifest.json`.
+
+    Answers of the extractor are stored in `out/answers`; a killed run resumes. `--dry_run true`
+    estimates calls, tokens and cost.
 
     Attributes:
         input: folder of .txt and .md files (a folder inside it is named for the author), or a table
@@ -129,7 +129,7 @@ class Novel:
     beginning: str
 
 
-def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
+def novel_rows(config: NovelImport, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
     """Yield rows of `NOVELS` one by one."""
     if config.input.is_dir():
         files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
@@ -157,7 +157,7 @@ def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any
         yield from chunk.to_pylist()
 
 
-def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
+def read_novels(config: NovelImport, rejected: RejectedRows) -> list[Novel]:
     """Read the novels and choose their chapters; those with too few are rejected."""
     reject = partial(rejected.add, str(config.input), 0)
     novels: dict[str, Novel] = {}
@@ -174,7 +174,7 @@ def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     return list(novels.values())
 
 
-def select(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
+def select(novels: list[Novel], config: NovelImport, rejected: RejectedRows) -> list[Novel]:
     """Reject near-duplicates, of which the first by id stays, then authors of too few works."""
     reject = partial(rejected.add, str(config.input), 0)
     index = NearDuplicateIndex(threshold=SIMILARITY, seed=config.seed)
@@ -266,7 +266,7 @@ def turns_of(novels: list[Novel]) -> pa.Table:
     return pa.Table.from_pylist(rows, TURNS.arrow())
 
 
-def main(config: Config) -> None:
+def import_novels(config: NovelImport) -> None:
     """Read the novels, choose books and chapters, have synopses written, and write the tables."""
     model = None if config.extractor is None else local_folder(config.extractor.model)
     artifact = Artifact(
@@ -334,7 +334,3 @@ def main(config: Config) -> None:
     artifact.finish()
     print(f"{config.out / 'books.jsonl'}: {counts}")
     print(rejected.summary(), end="")
-
-
-if __name__ == "__main__":
-    run_program(main, Config, __doc__)
