@@ -39,7 +39,8 @@ def test_imports_need_no_heavy_library():
         # Programs import what they need.
         "    if not found.name.startswith('litbench.programs.') and found.name not in ("
         "'litbench.serve.server', 'litbench.study.server', "
-        "'litbench.writers.tasks', 'litbench.models.packing', 'litbench.models.training', "
+        "'litbench.writers.tasks', 'litbench.suite.tasks', 'litbench.judges.scorers', "
+        "'litbench.inspect_tasks', 'litbench.models.packing', 'litbench.models.training', "
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"
         "        importlib.import_module(found.name)\n"

@@ -484,7 +484,7 @@ def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
 def test_inspect_gives_the_same_figures(home, tmp_path):
     inspect_ai = pytest.importorskip("inspect_ai")
     pytest.importorskip("openai")
-    from litbench.writers import tasks  # noqa: PLC0415
+    from litbench.suite import tasks  # noqa: PLC0415
 
     keys = keys_of(home, tmp_path / "out")
     with FakeOpenAI() as server:

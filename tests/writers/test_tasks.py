@@ -22,7 +22,7 @@ from litbench.writers.run import Run, run
 
 inspect_ai = pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
-tasks = pytest.importorskip("litbench.writers.tasks")
+tasks = pytest.importorskip("litbench.inspect_tasks")
 resolve_scorers = pytest.importorskip("inspect_ai._eval.score").resolve_scorers
 # inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
 pytestmark = pytest.mark.filterwarnings(
@@ -224,5 +224,5 @@ def test_preference(tmp_path, pair_table):
 def test_tasks_are_an_entry_point():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["inspect_ai"] == {
-        "litbench": "litbench.writers.tasks"
+        "litbench": "litbench.inspect_tasks"
     }
