@@ -284,17 +284,24 @@ def test_training_configs_are_valid_and_match_the_paper(path, load_program):
         # A config for a GPU is refused on a machine without one, before any work.
         config = build(module.Config, values | keys | {"use_cpu": True}, str(path))
         if path.parent.name == "paper":
-            processes = 4 if "--num_processes 4" in text else 1
+            processes = 4 if path.stem == "genrm" or preset == "llama_8b" else 1
             pairs = config.per_device_train_batch_size * config.gradient_accumulation_steps
             given = (pairs * processes, config.learning_rate, config.warmup_steps)
-            is_authors_genrm = (path.stem, preset) == ("genrm", "authors")
+            is_authors_genrm = path.stem == "genrm" and "authors" in (preset or "")
             assert given == (128, 2e-5 if is_authors_genrm else 1e-5, 0.1)
             assert config.num_train_epochs == (3 if is_authors_genrm else 1)
 
 
-@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("path", "preset", "answer"),
+    [
+        (PAPER[0], "authors", None),
+        (PAPER[1], "authors", "label"),
+        (PAPER[1], "authors_cot", "explanation"),
+    ],
+)
 def test_the_authors_recipes_train_without_prompts(
-    path, load_program, tiny_model, pair_table, invented, tmp_path
+    path, preset, answer, load_program, tiny_model, pair_table, invented, tmp_path
 ):
     source = random.Random(0)
     texts = [(invented(source, 10), invented(source, 12)) for _ in range(8)]
@@ -307,7 +314,7 @@ def test_the_authors_recipes_train_without_prompts(
     presets = content.pop("presets")
     values = {
         **content,
-        **presets["authors"],
+        **presets[preset],
         "pairs": str(tmp_path / "pairs.parquet"),
         "output_dir": str(tmp_path / "run"),
         "model_name_or_path": str(
@@ -322,7 +329,9 @@ def test_the_authors_recipes_train_without_prompts(
     run = run_of(tmp_path / "run")
     assert (run["training"]["steps"], run["training"]["counts"]["pairs"]) == (2, 8)
     assert run["reads_prompt"] is False
-    assert not litbench.load(tmp_path / "run" / "model").reads_prompt
+    model = litbench.load(tmp_path / "run" / "model")
+    assert not model.reads_prompt
+    assert answer is None or model.question.answer == answer
 
 
 @pytest.mark.parametrize("kind", ["reward", "features"])

@@ -13,11 +13,13 @@ import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from study_folder import (
     TEXTS,
     begin,
@@ -108,6 +110,22 @@ def test_estimate_of_forty_pairs(make, sd, half):
     assert found["words_per_page"] == pytest.approx(21 + 4, abs=1)
     assert found["hours"] == pytest.approx(44 * found["minutes_per_reader"] / 60)
     assert found["cost"] == pytest.approx(12 * found["hours"])
+
+
+def test_the_papers_study_has_its_readers(make):
+    """5.5: 46 readers, 10 to 13 of them for each of 40 pairs."""
+    root = Path(__file__).resolve().parents[2]
+    content = yaml.safe_load((root / "configs/paper/litbench_figure7_study.yaml").read_text())
+    names = ("readers_per_pair", "pairs_per_reader", "repeats_a_pair", "checks_attention")
+    study = make(40, most_starting=46, **{name: content[name] for name in names})
+    store = PairStore(study)
+    for number in range(46):
+        begin(store, f"r{number}")
+        read_on(store, f"r{number}")
+    rows = store._all("select pair_id, number from choices where answered is not null")
+    readers = Counter(row["pair_id"] for row in rows)
+    assert (len(readers), len({row["number"] for row in rows})) == (40, 46)
+    assert set(readers.values()) <= {10, 11, 12, 13}
 
 
 def test_estimate_of_one_prompt_has_no_interval(make):

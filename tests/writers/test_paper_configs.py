@@ -29,6 +29,26 @@ def test_a_config_says_what_it_costs_or_needs(path):
     assert any(said in header for said in ("Dry run", "Not planned: needs", "Not run", "o cost"))
 
 
+@pytest.mark.parametrize(
+    ("name", "preset", "rater"),
+    [
+        ("eval/best_of_n", "figure_7", "verifier"),
+        ("paper/litbench_a8", None, "verifier"),
+        ("paper/litbench_table3", "figure_4", "bradley_terry"),
+    ],
+)
+def test_the_verifier_is_the_papers(name, preset, rater):
+    """5.1, 5.5 and A.8 evaluate a Bradley-Terry model of Llama-8B; small presets Llama-1B."""
+    presets = [preset, "small" if preset is None else f"{preset}_small"]
+    content = yaml.safe_load((FOLDER.parent / f"{name}.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((FOLDER / "bradley_terry.yaml").read_text(encoding="utf-8"))
+    recipes = (recipe | recipe["presets"]["llama_8b"], recipe)
+    for chosen, trained in zip(presets, recipes, strict=True):
+        raters = (content if chosen is None else content["presets"][chosen])["raters"]
+        assert raters[rater]["path"] == f"{trained['output_dir']}/model"
+    assert [one["model_name_or_path"].rpartition("-")[2] for one in recipes] == ["8B", "1B"]
+
+
 @pytest.fixture
 def stand_ins(tmp_path, monkeypatch):
     """Folders with invented texts in place of the published ones, beside which commands run."""
