@@ -1,8 +1,8 @@
 """A model describes units of a sparse autoencoder, and its descriptions are tested (paper, A.1).
 
-In the pairs that describe a unit, story A is the side with the higher activation. In the test
-pairs the order is arbitrary, and the unit is inactive in some of them. No pair or prompt is used
-for both.
+A unit is described from pairs in which it is active, where story A is the side with the higher
+activation, and from pairs in which it is inactive. In the test pairs the order is arbitrary, and
+the unit is inactive in some of them. No pair or prompt is used for both.
 """
 
 import math
@@ -29,15 +29,23 @@ _QUESTIONS = read_yaml(Path(__file__).with_name("units.yaml"))
 _QUALITY = re.compile(r"^\W*quality\W*:[\s*_]*([^\s*_].*?)[\s*_]*$", re.I | re.M)
 _MORE = re.compile(r"^\W*more\W*:\W*(A|B|neither)\W*$", re.I | re.M)
 _MOST_DESCRIBED = 300
-# Pairs to describe a unit: those with its strongest activations. Random test pairs on which it is
-# active, and inactive. Characters of each story that are shown.
+# Pairs to describe a unit: those with its strongest activations, and as many random ones on which
+# it is inactive. Random test pairs on which it is active, and inactive. Characters of each story
+# that are shown.
 _EXAMPLES, _TESTS, _QUIET_TESTS, _LETTERS = 6, 20, 10, 3_000
 
 
 class UnitPairs(NamedTuple):
-    """Row indices of the pairs that describe a unit, and of those that test the description."""
+    """Row indices of the pairs that describe a unit, and of those that test the description.
+
+    Attributes:
+        examples: pairs in which the unit is active.
+        contrasts: pairs of the same prompts' half in which it is inactive.
+        tests: pairs of the other half.
+    """
 
     examples: list[int]
+    contrasts: list[int]
     tests: list[int]
 
 
@@ -49,30 +57,41 @@ def choose_pairs(values: np.ndarray, prompts: Sequence[str], unit: int, seed: in
     describes = np.array([int(digest("half", seed, p), 16) % 2 == 0 for p in prompts], dtype=bool)
     active = values != 0
 
-    def drawn(mask: np.ndarray, count: int) -> list[int]:
-        rows = np.flatnonzero(mask & ~describes).tolist()
-        return sorted(rows, key=lambda row: digest("test", seed, unit, row))[:count]
+    def drawn(mask: np.ndarray) -> list[int]:
+        rows = np.flatnonzero(mask).tolist()
+        return sorted(rows, key=lambda row: digest("test", seed, unit, row))
+
+    def by_prompt(rows: list[int]) -> list[int]:
+        """One pair per prompt while prompts last: otherwise the pairs share the prompt itself."""
+        first = set({prompts[row]: row for row in reversed(rows)}.values())
+        return sorted(rows, key=lambda row: row not in first)[:_EXAMPLES]
 
     best = sorted(np.flatnonzero(active & describes).tolist(), key=lambda r: (-abs(values[r]), r))
-    # One pair per prompt while prompts last: otherwise the pairs share the prompt itself.
-    first = set({prompts[row]: row for row in reversed(best)}.values())
-    best.sort(key=lambda row: row not in first)
     return UnitPairs(
-        best[:_EXAMPLES],
-        drawn(active, _TESTS) + drawn(~active, _QUIET_TESTS),
+        by_prompt(best),
+        by_prompt(drawn(~active & describes)),
+        drawn(active & ~describes)[:_TESTS] + drawn(~active & ~describes)[:_QUIET_TESTS],
     )
 
 
 def describe_question(
-    sides: Sequence[tuple[str, str]], values: np.ndarray, rows: Sequence[int]
+    sides: Sequence[tuple[str, str]], values: np.ndarray, pairs: UnitPairs
 ) -> str:
-    """The question what the sides with more of a unit share; `rows` are the pairs to show."""
-    examples = []
-    for number, row in enumerate(rows, 1):
-        stories = sides[row] if values[row] > 0 else sides[row][::-1]
-        content = {"number": str(number), **_truncated(stories)}
-        examples.append(fill(_QUESTIONS["example"], content).rstrip())
-    content = {"count": str(len(rows)), "examples": "\n\n".join(examples)}
+    """The question what the sides with more of a unit share and the contrasting pairs lack."""
+
+    def shown(rows: Sequence[int], kind: str) -> str:
+        texts = []
+        for number, row in enumerate(rows, 1):
+            stories = sides[row] if values[row] >= 0 else sides[row][::-1]
+            content = {"kind": kind, "number": str(number), **_truncated(stories)}
+            texts.append(fill(_QUESTIONS["example"], content).rstrip())
+        return "\n\n".join(texts)
+
+    content = {
+        "count": str(len(pairs.examples)),
+        "examples": shown(pairs.examples, "POSITIVE"),
+        "contrasts": shown(pairs.contrasts, "NEGATIVE"),
+    }
     return fill(_QUESTIONS["describe"], content)
 
 
@@ -158,9 +177,9 @@ def describe_units(
             every.extend(found)
             return [one.text if one.outcome == "answered" else "" for one in found]
 
-        shown = {unit: of.examples for unit, of in chosen.items() if of.examples}
+        shown = {unit: pairs for unit, pairs in chosen.items() if pairs.examples}
         texts = ask_all(
-            [describe_question(sides, units[:, unit], rows) for unit, rows in shown.items()],
+            [describe_question(sides, units[:, unit], pairs) for unit, pairs in shown.items()],
             "descriptions",
         )
         parsed = zip(shown, map(read_description, texts), strict=True)
