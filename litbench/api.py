@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from litbench import fitting
-from litbench.audit.command import audit_files
 from litbench.data.sources.posts import hash_accounts
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.report.csv_table import flat_rows
@@ -54,6 +53,8 @@ class PairsResult:
 
     def report(self, path: str | Path) -> Path:
         """Write the page of `litbench audit` to `path`; needs the extra `report`."""
+        from litbench.audit.command import audit_files  # noqa: PLC0415
+
         page = Path(path)
         files = audit_files(PairsFolder.find(self.folder), "LitBench audit", page)
         write_atomically(page, files["audit.html"])

@@ -1,10 +1,12 @@
 """Train and evaluate on your own stories: from one file to a model and a report; see `Fit`."""
 
+import importlib.util
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -13,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from litbench.audit.command import audit_files
 from litbench.data.columns import GUESS, find_columns, first_rows
 from litbench.data.curation.cleaning import Cleaning
 from litbench.data.curation.funnel import Funnel
@@ -416,6 +417,14 @@ def _learning_curve(config: Fit, made: OwnPairs) -> Evaluation:
     return crossvalidate(crossvalidation, _PROGRAM, made.pairs)
 
 
+def find_audit() -> Callable[..., dict[str, Any]] | None:
+    """What writes the audit of pairs; None where that extension is not installed."""
+    if importlib.util.find_spec("litbench.audit") is None:
+        return None
+    write: Callable[..., dict[str, Any]] = import_module("litbench.audit.command").audit_files
+    return write
+
+
 def _report(
     config: Fit,
     pairs: Path,
@@ -436,7 +445,8 @@ def _report(
         out, program=_PROGRAM, config={"name": name, "model": model.name}, inputs=inputs
     )
     if not artifact.is_current():
-        beside = [*files, "audit.html"]
+        audit_files = find_audit()
+        beside = [*files, *(["audit.html"] if audit_files else [])]
         found = {row.rater: row.agreement for row in learning.rows} if learning else {}
         curve = {share: found[name] for name, share in _SHARES.items() if name in found}
         command = (
@@ -453,9 +463,12 @@ def _report(
                 learning={"features": curve} if curve else {},
             )
             artifact.write(file, partial(Path.write_text, data=page, encoding="utf-8"))
-        title = f"LitBench audit: {name}"
-        for file, write in audit_files(folder, title, out / beside[-1], beside=beside).items():
-            artifact.write(file, write)
+        if audit_files is not None:
+            title, audit = f"LitBench audit: {name}", out / "audit.html"
+            for file, write in audit_files(folder, title, audit, beside=beside).items():
+                artifact.write(file, write)
         artifact.finish()
-    pages = dict(zip(names, files, strict=True)) | {"audit": "audit.html"}
+    pages = dict(zip(names, files, strict=True))
+    if find_audit() is not None:
+        pages["audit"] = "audit.html"
     return {key: (out / page).resolve() for key, page in pages.items()}

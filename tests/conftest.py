@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import rooms
 from hypothesis import HealthCheck, settings
 
 from litbench import cli
@@ -34,6 +35,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("litbench")
+
+# `make test-core`: the core must work where no extension can be imported.
+if os.environ.get("LITBENCH_CORE_ONLY"):
+    sys.modules.update(dict.fromkeys([f"litbench.{name}" for name in rooms.extensions()]))
 
 
 # At the end of the process DuckDB's bindings report what Python frees after them as leaks.

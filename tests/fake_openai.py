@@ -72,7 +72,7 @@ def coded(question, answer):
 
 def uncoded(question):
     """A question without its code, so that answers depend on its content alone."""
-    return re.sub(rf' \[{CODE}\]|"code": "{CODE}", ', "", question)
+    return re.sub(rf' ?\[{CODE}\]|"code": "{CODE}", ', "", question)
 
 
 def asked_text(messages):

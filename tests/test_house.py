@@ -54,6 +54,24 @@ def test_imports_need_no_heavy_library():
     assert done.returncode == 0, f"imported at once: {done.stderr}"
 
 
+def test_the_core_can_be_imported_without_extensions():
+    code = (
+        "import importlib, pkgutil, sys\n"
+        f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        "import litbench, rooms\n"
+        "sys.modules.update(dict.fromkeys([f'litbench.{name}' for name in rooms.extensions()]))\n"
+        "import litbench.api, litbench.cli\n"
+        "for room in rooms.CORE:\n"
+        "    package = importlib.import_module(f'litbench.{room}')\n"
+        "    for module in pkgutil.walk_packages(package.__path__, f'litbench.{room}.'):\n"
+        "        importlib.import_module(module.name)\n"
+        "for name in ('fit', 'score', 'judge', 'data make_pairs', 'eval benchmark'):\n"
+        "    litbench.cli.find_command(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_program_shadows_a_package():
     installed = {name.lower() for name in importlib.metadata.packages_distributions()}
     shadowing = [path for path in PROGRAMS if path.stem in installed | set(sys.stdlib_module_names)]
