@@ -223,8 +223,8 @@ ACT = {"key_locations": ["The mill"], "opening_moment": "The wheel stops."}
             ("new_reveal", "latest_reveal", "clue", "new"),
         ),
         (
-            {"clues": ["key"], "next_act": ACT},
-            {"latest_reveal": "It burns."},
+            {"next_act": ACT},
+            {},
             ("location_shift", "next_location", "act", "The mill"),
         ),
         (
@@ -253,6 +253,27 @@ def test_guard_of_the_paper_writes_the_first_kind_with_material(scene, beat, exp
     after, patches = guard(before, state, 8, pace, SENTENCES, forced=False)
     assert [(p.kind, p.field, p.source, p.after) for p in patches] == [expected]
     assert getattr(after, expected[1]) == expected[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "stays"),
+    [
+        ({"next_location": "Mill", "scene_shift": True}, True),
+        ({"latest_reveal": "It burns."}, True),
+        ({"tension": "The wall may break."}, True),
+        ({"relationship_shift": "She trusts you."}, False),
+        ({"objective": "Leave"}, False),
+    ],
+)
+def test_a_required_change_is_a_location_a_reveal_or_an_escalation(change, stays):
+    scene, beat = SceneState("Quay", "Cross"), Beat(**change)
+    for count, forced in ((8, False), (0, True)):
+        pace = pace_of("benchmark", as_published=False)
+        assert (guard(beat, scene, count, pace, SENTENCES, forced=forced)[1] == []) == stays
+        # The published code accepts a new location only.
+        pace = pace_of("benchmark", as_published=True)
+        patches = guard(beat, scene, count, pace, SENTENCES, forced=forced)[1]
+        assert (patches == []) == ("scene_shift" in change)
 
 
 def test_golden_memory():

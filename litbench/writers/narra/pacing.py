@@ -26,8 +26,9 @@ class Pace:
         guard: count from which the structure guard runs.
         countdown: turns from the beginning of the end to the end.
         most_choices: choices that the reader is offered; None without a limit.
-        as_published: whether the guard patches every missing field, as the published code does, not
-            only the first kind of change for which the story has material.
+        as_published: whether the guard requires a new location and patches every missing field, as
+            the published code does; otherwise a reveal, a location or an escalation is enough, and
+            it patches the first kind of change for which the story has material.
     """
 
     unit: Literal["exchanges", "messages"]
@@ -53,6 +54,9 @@ class Pace:
         """Whether the structure guard looks at a turn."""
         return forced or count >= self.guard
 
+
+# Changes of which one is required from level 3 on (App. G); the published code requires a location.
+_CONCRETE = ("new_reveal", "location_shift", "conflict_escalation")
 
 # The paper gives no countdown: three turns, as the code.
 _PAPER = Pace("exchanges", (5, 7, 8, 14), 7, 3, 3, as_published=False)
@@ -192,12 +196,12 @@ def guard(
         The beat and what was written, in order; the beat itself and nothing if it may stay.
     """
     flags = shift_flags(beat, state)
-    must = pace.must_change(count) or forced
-    if (
-        has_material_shift(beat)
-        and not (must and not flags["location_shift"])
-        and (not (must or not state.progressed) or any(flags.values()))
-    ):
+    if pace.must_change(count) or forced:
+        enough = ("location_shift",) if pace.as_published else _CONCRETE
+        may_stay = any(flags[kind] for kind in enough)
+    else:
+        may_stay = state.progressed or any(flags.values())
+    if may_stay and has_material_shift(beat):
         return beat, []
     if pace.as_published:
         patches = _all_missing(beat, state, flags, sentences, pace.must_change(count))
