@@ -170,9 +170,11 @@ def _explain(error: ValidationError, hint: Any, where: str, overridden: Collecti
     if problem["type"] in unknown:
         keys = [field.name for part in _parts(inner) for field in _fields(part)]
         prefix = "".join(f"{step}." for step in path)
-        for key in (f"{key}.{steps[-1]}" for key in keys):
-            if _known_steps(inner, key.split("."))[0] == key.split("."):
-                return f"{where}: unknown key '{prefix}{steps[-1]}': did you mean '{prefix}{key}'?"
+        for key in keys:
+            below = [name.name for part in _parts(_type_at(inner, key)) for name in _fields(part)]
+            if steps[-1] in below:
+                meant = f"{prefix}{key}.{steps[-1]}"
+                return f"{where}: unknown key '{prefix}{steps[-1]}': did you mean '{meant}'?"
         return f"{where}: unknown key '{prefix}{steps[-1]}': {nearest(steps[-1], keys, prefix)}"
     if problem["type"] == "missing":
         paths = [
