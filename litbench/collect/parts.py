@@ -13,8 +13,8 @@ def fresh_parts(
 ) -> Cache:
     """Open the cache in `out/parts/KIND`, whose parts contain `read_utc` and `made_for`.
 
-    Parts that are damaged, older than `read_again_after_days` or made with another `made_for`, such
-    as another salt, are deleted first, so that no deleted text is kept. The manifest in `out` is
+    Parts that are older than `read_again_after_days` or made with another `made_for`, such as
+    another salt, are deleted first, so that no deleted text is kept. The manifest in `out` is
     deleted with them.
     """
     kept = Cache(out / "parts" / kind)

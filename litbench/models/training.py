@@ -40,15 +40,16 @@ from litbench.runs.errors import ConfigError, DataError, ModelError
 from litbench.runs.outputs import (
     as_json,
     fingerprint,
-    is_whole,
     translate_disk_full,
     write_atomically,
-    write_digest,
+    write_json,
 )
 from litbench.runs.progress import ProgressBar
 
 # Pairs that training did not use, with the reason.
 REJECTED = "rejected.jsonl"
+# In each checkpoint: a list of its files.
+_FILES = "files.json"
 
 # Keys that do not affect the trained model.
 _RUNTIME = (
@@ -535,40 +536,49 @@ def checkpoint_folder(out: Path, training: str) -> Path:
 
 
 def train_from_last_checkpoint(trainer: Any, folder: Path, checkpoint: str | None = None) -> None:
-    """Train from `checkpoint`, or else from the last whole one of a folder, and print which."""
-    trainer.add_callback(_CheckpointDigests())
-    checkpoint = checkpoint or last_whole_checkpoint(folder)
+    """Train from `checkpoint`, or else from the last complete one of a folder, and print which."""
+    trainer.add_callback(_ListCheckpointFiles())
+    checkpoint = checkpoint or last_complete_checkpoint(folder)
     if checkpoint is not None and is_main_process():
         print(f"training resumes from {checkpoint}", file=sys.stderr)
     with translate_disk_full(folder):
         trainer.train(resume_from_checkpoint=checkpoint)
 
 
-class _CheckpointDigests(TrainerCallback):  # type: ignore[misc]
-    """Writes the digest of each checkpoint beside it."""
+class _ListCheckpointFiles(TrainerCallback):  # type: ignore[misc]
+    """Lists the files of each checkpoint in it, once every process has written its own."""
 
     def on_save(self, args: Any, state: Any, _: Any, **__: Any) -> None:
-        # Every process writes files of its own.
         PartialState().wait_for_everyone()
         if state.is_world_process_zero:
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_digest(checkpoint, checkpoint)
+            files = [path for path in checkpoint.rglob("*") if path.is_file()]
+            names = sorted(str(path.relative_to(checkpoint)) for path in files)
+            write_json(names, checkpoint / _FILES)
 
 
-def last_whole_checkpoint(folder: Path) -> str | None:
-    """Find the latest undamaged checkpoint whose best checkpoint, if it has one, is undamaged."""
+def _is_complete(checkpoint: Path) -> bool:
+    """Whether all files are there: a kill can interrupt writing and deleting a checkpoint."""
+    files = checkpoint / _FILES
+    return files.is_file() and all(
+        (checkpoint / name).is_file() for name in json.loads(files.read_bytes())
+    )
+
+
+def last_complete_checkpoint(folder: Path) -> str | None:
+    """Find the latest complete checkpoint whose best checkpoint, if it has one, is complete."""
     states = {
         path: json.loads((path / "trainer_state.json").read_bytes())
         for path in folder.glob("checkpoint-*/")
-        if is_whole(path)
+        if _is_complete(path)
     }
-    whole = {path.name for path in states} | {None}
-    found = [
+    complete = {path.name for path in states}
+    checkpoints = [
         (state["global_step"], path)
         for path, state in states.items()
-        if (best := state["best_model_checkpoint"]) in whole or Path(best).name in whole
+        if (best := state["best_model_checkpoint"]) is None or Path(best).name in complete
     ]
-    return str(max(found)[1]) if found else None
+    return str(max(checkpoints)[1]) if checkpoints else None
 
 
 def _record(

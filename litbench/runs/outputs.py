@@ -26,7 +26,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -248,53 +247,11 @@ def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str
     return content
 
 
-def write_part(path: Path, write: Callable[[Path], object], *, is_folder: bool = False) -> None:
-    """Write a part of unfinished work atomically, with its digest in a file beside it."""
-
-    def with_digest(temporary: Path) -> None:
-        write(temporary)
-        # The digest first: a part without a digest counts as damaged.
-        write_digest(path, temporary)
-
-    for place, belongs in ((path, is_folder), (_digest_file(path), False)):
-        # A folder cannot be replaced by a file, nor a file by a folder.
-        if place.exists() and place.is_dir() != belongs:
-            _remove(place)
-    write_atomically(path, with_digest, is_folder=is_folder)
-
-
-def write_digest(path: Path, written: Path) -> None:
-    """Write the digest of a part for `is_whole`; `written` is where the part is now."""
-    digest = _part_digest(path, written)
-    write_atomically(_digest_file(path), lambda beside: beside.write_text(digest))
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a part is there with its digest; damage is reported on stderr."""
-    beside = _digest_file(path)
-    with contextlib.suppress(OSError, DataError):
-        if beside.is_file() and beside.read_bytes() == _part_digest(path, path).encode():
-            return True
-    if os.path.lexists(path):
-        print(f"{path} is damaged or incomplete: its work is done again", file=sys.stderr)
-    return False
-
-
-def _digest_file(path: Path) -> Path:
-    return Path(f"{path}.sha256")
-
-
-def _part_digest(path: Path, written: Path) -> str:
-    """Digest of the name and the content: another part's file and digest do not fit here."""
-    return fingerprint(path.parent.name, path.name, file_digest(written))
-
-
 class Cache:
     """Parts of unfinished work in a folder of their own, so that a killed run resumes.
 
-    A part is a file or a folder. Its name has the fingerprint of its key, which is everything that
-    its content depends on. A part that is damaged, incomplete or of another key is reported on
-    stderr and made again.
+    A part is a file or a folder, which is renamed to its name once it is complete. Its name has the
+    fingerprint of its key, which is everything that its content depends on.
 
     Attributes:
         folder: folder of the parts; created with the first part.
@@ -336,37 +293,30 @@ class Cache:
             again: whether a stored content must be replaced.
         """
         path = self.path(key, label, suffix)
-        if not is_whole(path) or (again is not None and again(read(path))):
-            write_part(path, partial(write, make()))
+        if not path.exists() or (again is not None and again(read(path))):
+            write_atomically(path, partial(write, make()))
         # Read also when just written, so that a resumed run computes with equal values.
         return read(path)
 
     def get_folder(self, key: Any, write: Callable[[Path], object], label: str = "part") -> Path:
         """Return the folder of a key; if there is none, `write(path)` fills it first."""
         path = self.path(key, label, "")
-        if not is_whole(path):
-            write_part(path, write, is_folder=True)
+        if not path.exists():
+            write_atomically(path, write, is_folder=True)
         return path
 
     def stored(self, read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:
-        """Yield the path and the content of each whole part."""
+        """Yield the path and the content of each part."""
         for path in sorted(self.folder.glob("[!.]*")):
-            if path.suffix != ".sha256" and is_whole(path):
-                yield path, read(path)
+            yield path, read(path)
 
     def discard(self, key: Any, label: str = "part", suffix: str = ".json") -> None:
         """Remove the part of a key."""
-        path = self.path(key, label, suffix)
-        _remove(path)
-        _remove(_digest_file(path))
+        _remove(self.path(key, label, suffix))
 
     def discard_unused(self) -> int:
         """Remove all parts but those in `used`, and what killed runs left; return how many."""
-        unused = [
-            path
-            for path in self.folder.glob("*")
-            if path.name.removesuffix(".sha256") not in self.used
-        ]
+        unused = [path for path in self.folder.glob("*") if path.name not in self.used]
         for path in unused:
             _remove(path)
         return len(unused)

@@ -248,7 +248,7 @@ def test_any_rater_name_stays_inside_the_folder(plugin, pair_table, tmp_path, na
     for _ in range(2):
         run([Job(plugin, name, lambda: pairs, name)], tmp_path / "out")
     assert len(Plugin.loaded) == 1
-    assert len(list((tmp_path / "out/parts").iterdir())) == 2
+    assert len(list((tmp_path / "out/parts").iterdir())) == 1
 
 
 def test_errors_are_judged_again(plugin, pair_table, tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ pytest.importorskip("trl")
 pytest.importorskip("peft")
 psutil = pytest.importorskip("psutil")
 
-from litbench.models.training import last_whole_checkpoint  # noqa: E402
+from litbench.models.training import last_complete_checkpoint  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "configs" / "accelerate"
@@ -135,8 +135,8 @@ def test_two_processes_train_the_model_of_one(options, run, tmp_path):
 
 
 def newest(folder):
-    """Step of the newest whole checkpoint of a run; 0 when there is none."""
-    found = [last_whole_checkpoint(checkpoints) for checkpoints in folder.glob("checkpoints-*")]
+    """Step of the newest complete checkpoint of a run; 0 when there is none."""
+    found = [last_complete_checkpoint(checkpoints) for checkpoints in folder.glob("checkpoints-*")]
     return max((int(path.rpartition("-")[2]) for path in found if path), default=0)
 
 
