@@ -230,8 +230,10 @@ def write_sealed(content: Mapping[str, Any], path: Path) -> None:
     write_json({**plain, "sha256": fingerprint(plain)}, path)
 
 
-def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str, Any]:
-    """Read what `write_sealed` wrote; raise `error` if it is missing, damaged or was changed."""
+def read_object(
+    path: Path, error: type[LitBenchError], advice: str, *, is_sealed: bool = False
+) -> dict[str, Any]:
+    """Read a JSON object; raise `error` if there is none, or a sealed one was changed."""
     if not path.parent.is_dir():
         raise error(f"there is no folder {path.parent}: check the path")
     try:
@@ -240,11 +242,16 @@ def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str
         content = _read_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
-        if content.pop("sha256", None) != fingerprint(content):
+        if is_sealed and content.pop("sha256", None) != fingerprint(content):
             raise ValueError("its content does not match its sha256")
     except (OSError, ValueError, RecursionError) as cause:
         raise error(f"cannot read {path.name} in {path.parent} ({cause}): {advice}") from cause
     return content
+
+
+def read_sealed(path: Path, error: type[LitBenchError], advice: str) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; raise `error` if it is missing, damaged or was changed."""
+    return read_object(path, error, advice, is_sealed=True)
 
 
 class Cache:

@@ -390,7 +390,7 @@ class Site:
 
         litbench leaderboard results/*.json --out site
 
-    A passport that is damaged or was changed is refused. Besides the pages, each passport is
+    A passport with missing or impossible values is refused. Besides the pages, each passport is
     written in the forms of Every Eval Ever and of the Hub's `.eval_results`.
 
     Attributes:

@@ -372,7 +372,7 @@ def _rater_page(entry: Entry) -> str:
         "Figures, tokens and cost were computed again from the verdicts; options, files, versions "
         "and date are as the run's manifest states them."
         if entry.is_recomputed
-        else "Everything is as submitted: the digest shows that the file is whole, not true."
+        else "Everything is as submitted: no figure was computed again."
     )
     what = {"kind": passport.kind, **passport.options, **passport.files}
     what |= {"cost in dollars": passport.cost_usd, "date": passport.date}

@@ -1,9 +1,9 @@
-"""Passports: all figures of one rater on the suite's sets, in a small file with a digest.
+"""Passports: all figures of one rater on the suite's sets, in a small JSON file.
 
     passport = read_passport(Path("passport.json"))
 
-The digest shows that a file is complete, not that its figures are right: `litbench leaderboard
---runs` recomputes them from the verdicts.
+A reader checks that a passport is complete and its values possible, not that its figures are right:
+`litbench leaderboard --runs` recomputes them from the verdicts.
 """
 
 import json
@@ -19,9 +19,9 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, Po
 
 from litbench.data.sources.registry import Judged, Kind, Language
 from litbench.metrics.intervals import LEVEL, Interval
-from litbench.runs.config import as_plain, build
+from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, DataError
-from litbench.runs.outputs import read_sealed, write_sealed
+from litbench.runs.outputs import read_object, write_json
 from litbench.runs.terminal import clean_name
 
 VERSION = 1
@@ -240,18 +240,18 @@ class Passport:
 
 
 def write_passport(passport: Passport, path: Path) -> None:
-    """Write a passport with its digest; equal passports give equal bytes."""
-    write_sealed(as_plain(passport), path)
+    """Write a passport; equal passports give equal bytes."""
+    write_json(passport, path)
 
 
 def read_passport(path: Path) -> Passport:
     """Read a passport.
 
     Raises:
-        DataError: it is damaged or was changed, or has another form.
+        DataError: it is not a passport of this version, or has impossible values.
     """
     advice = "ask its author for the file"
-    content = read_sealed(path, DataError, advice)
+    content = read_object(path, DataError, advice)
     try:
         if content.get("version") != VERSION:
             raise ConfigError(f"{path}: not a passport of version {VERSION}")

@@ -25,7 +25,7 @@ from litbench.evaluation.results import Evaluation
 from litbench.metrics.intervals import ratio_interval
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.runs.errors import ConfigError, DataError
-from litbench.runs.outputs import write_sealed
+from litbench.runs.outputs import write_json
 from litbench.suite.command import (
     Site,
     Suite,
@@ -142,18 +142,13 @@ def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, ho
     assert str(home) not in text, "no local paths"
 
 
-def test_passports_are_deterministic_and_a_changed_byte_is_refused(judged, tmp_path):
-    before = (judged / "passports/longer.json").read_bytes()
+def test_passports_are_deterministic_and_half_of_one_is_refused(judged, tmp_path):
+    content = (judged / "passports/longer.json").read_bytes()
     write_passport(read_passport(judged / "passports/longer.json"), tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_bytes() == before
-    for place in range(3, len(before) - 3, len(before) // 40):
-        if before[place : place + 1].isspace():
-            continue
-        changed = bytearray(before)
-        changed[place] ^= 1
-        (tmp_path / "changed.json").write_bytes(changed)
-        with pytest.raises(DataError, match=r"cannot read changed\.json"):
-            read_passport(tmp_path / "changed.json")
+    assert (tmp_path / "again.json").read_bytes() == content
+    (tmp_path / "half.json").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"cannot read half\.json"):
+        read_passport(tmp_path / "half.json")
 
 
 def test_figures_that_do_not_follow_from_the_verdicts_are_refused(judged, home, tmp_path):
@@ -171,8 +166,8 @@ def test_figures_that_do_not_follow_from_the_verdicts_are_refused(judged, home, 
     with pytest.raises(DataError, match="different passports of shorter"):
         leaderboard_site(Site(passports=both, **keys))
     content = json.loads((judged / "passports/shorter.json").read_text())
-    del content["sets"]["voted"]["coverage"], content["sha256"]
-    write_sealed(content, tmp_path / "other.json")
+    del content["sets"]["voted"]["coverage"]
+    write_json(content, tmp_path / "other.json")
     with pytest.raises(DataError, match=r"'sets\.voted\.coverage' is missing"):
         read_passport(tmp_path / "other.json")
 
@@ -233,13 +228,12 @@ INVALID = [
 @pytest.mark.parametrize(("path", "value"), INVALID, ids=[".".join(path) for path, _ in INVALID])
 def test_invalid_passports_are_refused(path, value, judged, tmp_path):
     content = json.loads((judged / "passports/shorter.json").read_text())
-    del content["sha256"]
     inner = content
     for key in path[:-1]:
         inner = inner[key]
     assert inner[path[-1]] != value
     inner[path[-1]] = value
-    write_sealed(content, tmp_path / "edited.json")
+    write_json(content, tmp_path / "edited.json")
     with pytest.raises(DataError, match=r"edited\.json"):
         leaderboard_site(Site(passports=[tmp_path / "edited.json"], out=tmp_path / "site"))
     assert [path.name for path in tmp_path.iterdir()] == ["edited.json"]
