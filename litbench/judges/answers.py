@@ -4,15 +4,14 @@ Every attempt to get an answer is two lines of a JSON Lines file, each appended 
 the request its reservation, and after it its settlement, which is the answer.
 
     {"attempt": "5f0c...", "key": "d339...", "asked": "openai/gpt-4.1", "reserved": [950, 1024],
-     "batched": false, "sha256": "..."}
-    {the same keys, "outcome": "answered", "text": "...", "input_tokens": 512, ..., "sha256": "..."}
+     "batched": false}
+    {the same keys, "outcome": "answered", "text": "...", "input_tokens": 512, ...}
 
 `key` is a hash of model, sampling options and question, `asked` the `identity` of the model, and
 `reserved` the tokens read and written that the attempt may cost. An attempt that was killed or
-failed has no settlement: `AnswerStore.usages` charges what it reserved. A line without a matching
-digest is damaged. A run can be killed at any moment, and files written on several machines can be
-put into one folder. Answers are read from disk when they are needed, so that memory does not grow
-with their length.
+failed has no settlement: `AnswerStore.usages` charges what it reserved. A run can be killed at any
+moment, and files written on several machines can be put into one folder. Answers are read from
+disk when they are needed, so that memory does not grow with their length.
 """
 
 import fcntl
@@ -30,16 +29,14 @@ from litbench.data.text import digest, valid_unicode
 from litbench.raters.templates.parser import LONGEST_REPLY
 from litbench.runs.config import as_plain
 from litbench.runs.errors import DataError
-from litbench.runs.outputs import file_digest, fingerprint
+from litbench.runs.outputs import file_digest
 
 Outcome = Literal["answered", "refused", "cut", "error"]
 # A text, or a conversation as pairs of a role (system, user or assistant) and a text.
 Question = str | Sequence[tuple[str, str]]
 
-# Key of a line's digest.
-_DIGEST = "sha256"
 # Errors of `_parse`.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # A higher number of tokens is no count.
 _MOST_TOKENS = 100_000_000
 # inspect-ai providers whose model may be a local folder.
@@ -150,7 +147,7 @@ class AnswerStore:
     """Answers by key: reads every `*.jsonl` of a folder and appends to one of them.
 
     Attributes:
-        unreadable: number of lines that are truncated or damaged; their questions are asked again.
+        unreadable: number of lines that are truncated or no JSON; their questions are asked again.
 
     Args:
         folder: created if missing, unless `read_only`.
@@ -184,8 +181,8 @@ class AnswerStore:
             self.close()
             raise
         if self.unreadable and not read_only:
-            damage = f"{self.unreadable:,} lines are damaged: their questions are asked again"
-            print(f"{folder}: {damage}", file=sys.stderr)
+            problem = f"{self.unreadable:,} lines are unreadable: their questions are asked again"
+            print(f"{folder}: {problem}", file=sys.stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +211,7 @@ class AnswerStore:
             with path.open("rb") as file:
                 file.seek(offset)
                 return _parse(file.readline())[1]
-        except (OSError, *_DAMAGE) as error:
+        except (OSError, *_UNREADABLE) as error:
             raise DataError(
                 f"{path} was changed while it was read ({error}): run the same command again"
             ) from error
@@ -265,7 +262,7 @@ class AnswerStore:
     def _append(self, content: dict[str, Any]) -> int:
         """Append a line; returns its offset."""
         assert self._file is not None, "the store is closed or read-only"
-        line = json.dumps({**content, _DIGEST: fingerprint(content)}) + "\n"
+        line = json.dumps(content) + "\n"
         try:
             self._file.write(line.encode("ascii"))
         except OSError as error:
@@ -316,7 +313,7 @@ class AnswerStore:
                         self._charge(attempt, answer)
                         if answer is not None and answer.outcome != "error":
                             self._answers[attempt.key] = (path, offset)
-                except _DAMAGE:
+                except _UNREADABLE:
                     if not line.endswith(b"\n"):
                         # Another program may be writing it.
                         is_incomplete = True
@@ -349,11 +346,9 @@ class AnswerStore:
 
 
 def _parse(line: bytes) -> tuple[Attempt, Answer | None]:
-    """Return the attempt of a line, and its answer if there is one; raises one of `_DAMAGE`."""
+    """Return the attempt of a line, and its answer if there is one; raises `_UNREADABLE`."""
     content = json.loads(line)
-    if content.pop(_DIGEST) != fingerprint(content):
-        raise ValueError("the digest does not match")
-    attempt = Attempt(**{one.name: content[one.name] for one in fields(Attempt)})
+    attempt = Attempt(**{key.name: content[key.name] for key in fields(Attempt)})
     if "outcome" not in content:
         return attempt, None
     # Lines of other versions may have other keys.
