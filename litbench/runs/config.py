@@ -19,7 +19,6 @@ import importlib
 import importlib.metadata
 import inspect
 import keyword
-import math
 import os
 import re
 import sys
@@ -38,9 +37,6 @@ from pydantic_core import to_jsonable_python
 from litbench.runs.errors import ConfigError, LitBenchError, MissingExtraError
 
 C = TypeVar("C")
-
-# Ten lines of nested aliases can expand to billions of values.
-_MOST_VALUES = 1_000_000
 
 
 class Positional:
@@ -91,29 +87,23 @@ def _parse(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _count_values(node, {}) > _MOST_VALUES:
-            raise ConfigError("its aliases expand to too many values: use fewer")
+        _check_keys(node)
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
-def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
-    """Count the values of a document with aliases expanded; ConfigError if a key is repeated."""
-    if id(node) not in counts:
-        # A node that contains itself is infinite.
-        counts[id(node)] = math.inf
-        children = node.value if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            keys = Counter(
-                (k.tag, str(k.value)) for k, _ in children if not k.tag.endswith(":merge")
-            )
-            if max(keys.values(), default=0) > 1:
-                name, line = keys.most_common(1)[0][0][1], node.start_mark.line + 1
-                raise ConfigError(f"key '{name}' is given twice, from line {line}: keep one")
-            children = [child for pair in children for child in pair]
-        counts[id(node)] = 1 + sum(_count_values(child, counts) for child in children)
-    return counts[id(node)]
+def _check_keys(node: yaml.Node) -> None:
+    """Raise a ConfigError if a mapping of a document repeats a key."""
+    children = node.value if isinstance(node, yaml.CollectionNode) else []
+    if isinstance(node, yaml.MappingNode):
+        keys = Counter((k.tag, str(k.value)) for k, _ in children if not k.tag.endswith(":merge"))
+        if max(keys.values(), default=0) > 1:
+            name, line = keys.most_common(1)[0][0][1], node.start_mark.line + 1
+            raise ConfigError(f"key '{name}' is given twice, from line {line}: keep one")
+        children = [child for pair in children for child in pair]
+    for child in children:
+        _check_keys(child)
 
 
 def nearest(word: str, choices: Sequence[str], prefix: str = "") -> str:

@@ -347,11 +347,6 @@ def test_environment_variables_and_home_are_expanded(tmp_path, monkeypatch):
 
 # YAML -----------------------------------------------------------------------------------------
 
-BOMB = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
-    f"{after}: &{after} [{', '.join(9 * [f'*{before}'])}]\n"
-    for before, after in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -368,8 +363,7 @@ BOMB = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
         ("5\n", "holds a int"),
         ("out: x\nseed: 1\nseed: 2\n", "key 'seed' is given twice, from line 1"),
         ("out: x\nraters:\n  a: 1\n  a: 2\n", "key 'a' is given twice, from line 3"),
-        ("out: x\nraters: &a {b: {c: *a}}\n", "aliases expand to too many values"),
-        (BOMB, "aliases expand to too many values"),
+        ("out: x\nraters: &a {b: {c: *a}}\n", "as YAML"),
     ],
 )
 def test_invalid_yaml_is_one_error(tmp_path, text, message):
