@@ -28,9 +28,6 @@ from litbench.runs.config import Input, build, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 
-# Prompts that are simulated for the deviation of `judge_plan`; its error is 1 %.
-_SIMULATED = 5_000
-
 
 @dataclass
 class PowerConfig:
@@ -42,10 +39,10 @@ class PowerConfig:
     `cases` give assumed numbers, see litbench.metrics.power.Case: the agreement of two raters and
     how often they disagree, or one rater against chance, and the numbers of pairs and prompts. A
     list of values is swept. `grades` give writers whose grades are compared on the same prompts,
-    see litbench.research.power.GradeCase, and `judges` a judge against one annotator (JudgeCase
-    there), both with the spread of the ratings in `people`. `evaluation` is an output folder of
-    eval/benchmark.py, eval/crossvalidate.py or eval/ablation.py; the numbers are then measured for
-    every rater, or variant of an ablation, against the reference.
+    see litbench.research.power.GradeCase, if need be with the spread of the ratings in `people`.
+    `evaluation` is an output folder of eval/benchmark.py, eval/crossvalidate.py or
+    eval/ablation.py; the numbers are then measured for every rater, or variant of an ablation,
+    against the reference.
 
     Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 
@@ -53,8 +50,6 @@ class PowerConfig:
         out: output folder.
         cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
         grades: name -> keys of `GradeCase`; a list of values is swept.
-        judges: name -> keys of `JudgeCase`, planned for each criterion of `people`; a list of
-            values is swept.
         people: ratings by people, a folder of data_prep/import_ratings.py (with `writer`) or of
             `litbench study export`; `grades` without a deviation get those of each criterion there.
         evaluation: folder of an evaluation, or of an ablation, whose variants are compared as on
@@ -70,7 +65,6 @@ class PowerConfig:
     out: Path
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grades: dict[str, dict[str, Any]] = field(default_factory=dict)
-    judges: dict[str, dict[str, Any]] = field(default_factory=dict)
     people: Annotated[Path | None, Input] = None
     evaluation: Path | None = None
     reference: str | None = None
@@ -98,36 +92,16 @@ class GradeCase:
     sessions: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgeCase:
-    """A judge against one annotator: how often each agrees with the mean of the other annotators.
-
-    Attributes:
-        judge: number of people whose mean rating is as exact as the judge's; 0.5 for a judge whose
-            errors have twice the variance of one person's.
-        texts: texts of each prompt, all of whose pairs are compared.
-        raters: people who rate each text; each of them is left out in turn.
-        prompts: number of prompts.
-    """
-
-    judge: Annotated[float, Field(gt=0)]
-    texts: Annotated[int, Field(ge=2)]
-    raters: Annotated[int, Field(ge=2)]
-    prompts: Annotated[int, Field(ge=2)]
-
-
 @dataclass(frozen=True)
 class Spread:
     """Standard deviations of people's ratings.
 
     Attributes:
-        prompt: of the texts of a prompt, with what their writers differ in.
         text: of a text around what its writer and its prompt have on average.
         rater: between people, of all ratings of a prompt.
         noise: of a person's rating of one text around these.
     """
 
-    prompt: float
     text: float
     rater: float
     noise: float
@@ -138,8 +112,8 @@ class Spread:
         The same people rate both texts, so what is common to all ratings of a person cancels; of
         sessions each has a person of its own.
         """
-        own = self.noise**2 + (self.rater**2 if sessions else 0.0)
-        return math.sqrt(2 * (self.text**2 + own / raters))
+        personal = self.noise**2 + (self.rater**2 if sessions else 0.0)
+        return math.sqrt(2 * (self.text**2 + personal / raters))
 
 
 def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
@@ -159,13 +133,13 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
 
     by_prompt: dict[str, dict[str, dict[tuple[str, int], float]]] = defaultdict(dict)
     for row in grades:
-        of_rater = by_prompt[row["prompt_id"]].setdefault(row["rater"], {})
-        of_rater[row["writer"], row["sample"]] = row["grade"]
-    squares, freedom, of_raters, of_texts, cells = 0.0, 0, [], [], []
-    for prompt, of in by_prompt.items():
-        texts = sorted(set().union(*of.values()))
-        complete = [one for one in of.values() if len(one) == len(texts)]
-        table = np.array([[one[text] for text in texts] for one in complete])
+        rated = by_prompt[row["prompt_id"]].setdefault(row["rater"], {})
+        rated[row["writer"], row["sample"]] = row["grade"]
+    squares, freedom, of_raters, cells = 0.0, 0, [], []
+    for prompt, by_rater in by_prompt.items():
+        texts = sorted(set().union(*by_rater.values()))
+        complete = [rated for rated in by_rater.values() if len(rated) == len(texts)]
+        table = np.array([[rated[text] for text in texts] for rated in complete])
         if min(table.shape) < 2 or table.ndim < 2:
             continue
         raters, number = table.shape
@@ -173,7 +147,6 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
         rest = table - means - table.mean(1, keepdims=True) + table.mean()
         squares, freedom = squares + float((rest**2).sum()), freedom + (raters - 1) * (number - 1)
         of_raters.append((table.mean(1).var(ddof=1), number))
-        of_texts.append((means.var(ddof=1), raters))
         cells += [(text[0], prompt, mean, raters) for text, mean in zip(texts, means, strict=True)]
     writers, prompts = ({cell[at] for cell in cells} for at in (0, 1))
     left = len(cells) - len(writers) - len(prompts) + 1
@@ -183,17 +156,14 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
             "texts for the same prompts by the same people"
         )
     noise = squares / freedom
-    rater, within = (
-        float(np.mean([variance - noise / number for variance, number in of]))
-        for of in (of_raters, of_texts)
-    )
+    rater = float(np.mean([variance - noise / number for variance, number in of_raters]))
     design = OneHotEncoder(sparse_output=False).fit_transform([cell[:2] for cell in cells])
     means = np.array([cell[2] for cell in cells])
     rest = means - design @ np.linalg.lstsq(design, means, rcond=None)[0]
     text = float((rest**2).sum()) / left - noise * float(np.mean([1 / cell[3] for cell in cells]))
     if max(text, noise) <= 0:
         raise DataError("people: they rate all texts of a prompt alike: give other ratings")
-    return Spread(*(math.sqrt(max(variance, 0.0)) for variance in (within, text, rater, noise)))
+    return Spread(*(math.sqrt(max(variance, 0.0)) for variance in (text, rater, noise)))
 
 
 def _spreads(folder: Path) -> dict[str, Spread]:
@@ -204,7 +174,7 @@ def _spreads(folder: Path) -> dict[str, Spread]:
     for row in read_table(folder / "grades.parquet", GRADES).to_pylist():
         if row["rater"] in people and row["grade"] is not None:
             rows[row["quantity"]].append(row)
-    return {quantity: spread_of(of) for quantity, of in rows.items()}
+    return {quantity: spread_of(grades) for quantity, grades in rows.items()}
 
 
 def _grade_cases(
@@ -221,48 +191,6 @@ def _grade_cases(
         for criterion, spread in spreads.items():
             deviation = spread.deviation(case.raters, sessions=case.sessions)
             yield f"{name}: {criterion}", replace(case, deviation=deviation)
-
-
-def judge_plan(
-    case: JudgeCase, spread: Spread, wanted: float = 0.8, alpha: float = 0.05
-) -> dict[str, Any]:
-    """The power to tell a judge from one annotator, and what it would need.
-
-    Ratings are a text's quality and independent errors, all normal. Two of them whose differences
-    of two texts correlate at r then order these alike with probability 1/2 + arcsin(r) / pi
-    (Sheppard, 1899, On the application of the theory of error). Only the deviation over prompts,
-    whose pairs share texts, is simulated.
-
-    Returns:
-        `agreement` of the judge and `reference`, of one annotator, with the mean of the others;
-        `deviation` over prompts of their difference; and what `grade_plan` returns. All but the
-        first two are None if these are equal, as where no difference of texts was found.
-    """
-    signal, noise = spread.prompt**2, spread.noise**2
-    others = signal + noise / (case.raters - 1)
-    agreement, reference = (
-        0.5 + math.asin(signal / math.sqrt((signal + error) * others)) / math.pi
-        for error in (noise / case.judge, noise)
-    )
-    found: dict[str, Any] = {"agreement": agreement, "reference": reference}
-    if agreement == reference:
-        return found | dict.fromkeys(("deviation", "power", "detectable", "prompts_needed"))
-    random = np.random.default_rng(0)
-    quality = random.normal(0, spread.prompt, (_SIMULATED, case.texts, 1))
-    people = quality + random.normal(0, spread.noise, (_SIMULATED, case.texts, case.raters))
-    judge = quality + random.normal(0, math.sqrt(noise / case.judge), quality.shape)
-    first, second = np.triu_indices(case.texts, 1)
-    by_judge, own, label = (
-        np.sign(ratings[:, first] - ratings[:, second])
-        for ratings in (judge, people, people.sum(2, keepdims=True) - people)
-    )
-    differences = ((by_judge - own) * label / 2).mean((1, 2))
-    grades = GradeCase(
-        difference=abs(agreement - reference),
-        prompts=case.prompts,
-        deviation=float(differences.std(ddof=1)),
-    )
-    return found | {"deviation": grades.deviation} | grade_plan(grades, wanted, alpha)
 
 
 def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, Any]:
@@ -348,17 +276,15 @@ def _rows(
     """The assumptions of each case, its power and the sizes needed."""
     rows = []
     for name, case in cases:
-        one = case.reference is None
-        alpha = config.alpha / (1 if one else config.comparisons or comparisons)
-        row = {"name": name, **asdict(case), "disagreement": None if one else case.square}
+        is_single = case.reference is None
+        alpha = config.alpha / (1 if is_single else config.comparisons or comparisons)
+        row = {"name": name, **asdict(case), "disagreement": None if is_single else case.square}
         rows.append(row | plan(case, config.power, alpha))
     return rows
 
 
 _HEADINGS = {
     "name": "case",
-    "judge": "judge",
-    "texts": "texts",
     "agreement": "agreement",
     "reference": "against",
     "disagreement": "disagree",
@@ -376,14 +302,11 @@ _HEADINGS = {
 }
 
 
-# What a table of cases, of grades and of judges says below, by a column that only it has.
+# The note below a table of cases or of grades, by a column that only it has.
 _NOTES = {
     "pairs": "Prompts: effective number. Detectable: the difference of two raters at the same\n"
     "disagreement, or the agreement of one rater. Needs: effective prompts with as many pairs each,"
     " or pairs\nof the same prompts.",
-    "judge": "Agreement with the other annotators' mean, against: of one annotator.\n"
-    "Judge: number of people whose mean is as exact. Texts: of a prompt. Deviation: of the "
-    "difference\nof both on one prompt.",
     "deviation": "Prompts: effective number. Deviation: of the difference on one prompt, over "
     "prompts. Detectable: the smallest difference.",
 }
@@ -392,7 +315,7 @@ _NOTES = {
 def _text(rows: Sequence[Mapping[str, Any]], power: float) -> str:
     """The rows as a table for a terminal, with the columns that they have."""
     keys = [key for key in _HEADINGS if key in rows[0]]
-    # Effective numbers are no whole ones.
+    # Effective numbers are fractions: round them.
     cells = [[round(row[k]) if k in ("pairs", "prompts") else row[k] for k in keys] for row in rows]
     table = Table([_HEADINGS[key] for key in keys], cells).as_text()
     note = next(text for name, text in _NOTES.items() if name in rows[0])
@@ -401,10 +324,8 @@ def _text(rows: Sequence[Mapping[str, Any]], power: float) -> str:
 
 def run_power(config: PowerConfig) -> None:
     """Compute the power of the cases and of the evaluation, and write the tables."""
-    if not (config.cases or config.grades or config.judges or config.evaluation):
-        raise ConfigError("cases, grades, judges and evaluation are empty: give one of them")
-    if config.judges and config.people is None:
-        raise ConfigError("judges needs people, whose spread it plans with: give their folder")
+    if not (config.cases or config.grades or config.evaluation):
+        raise ConfigError("cases, grades and evaluation are empty: give one of them")
     ablation, judged, inputs = None, None, {}
     if config.evaluation is not None and is_ablation(config.evaluation):
         ablation = config.evaluation
@@ -417,27 +338,19 @@ def run_power(config: PowerConfig) -> None:
     if artifact.is_current():
         artifact.show("power.txt")
         return
-    cases = [(name, build(Case, of, f"cases: {name}")) for name, of in _swept(config.cases)]
+    cases = [(name, build(Case, keys, f"cases: {name}")) for name, keys in _swept(config.cases)]
     rows = _rows(config, cases, 1)
     if judged is not None:
         measured, others = _measured(config, judged)
         rows += _rows(config, list(measured.items()), max(1, others))
-    alpha, judges = config.alpha / (config.comparisons or 1), []
+    alpha = config.alpha / (config.comparisons or 1)
     graded = [] if ablation is None else _ablation_rows(config, ablation)
     spreads = {} if config.people is None else _spreads(config.people)
     for name, grades in _grade_cases(config, spreads):
         graded.append({"name": name, **asdict(grades), **grade_plan(grades, config.power, alpha)})
-    for name, keys in _swept(config.judges):
-        one = build(JudgeCase, keys, f"judges: {name}")
-        for criterion, spread in spreads.items():
-            row = {"name": f"{name}: {criterion}", **asdict(one)}
-            judges.append(row | judge_plan(one, spread, config.power, alpha))
-    tables = [found for found in (rows, graded, judges) if found]
-    text = "\n".join(_text(found, config.power) for found in tables)
-    table = pa.concat_tables(
-        [pa.Table.from_pylist(found) for found in tables],
-        promote_options="permissive",
-    )
+    parts = [part for part in (rows, graded) if part]
+    text = "\n".join(_text(part, config.power) for part in parts)
+    table = pa.concat_tables(map(pa.Table.from_pylist, parts), promote_options="permissive")
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))
     artifact.write_text("power.txt", text)
     artifact.counts = {"plans": table.num_rows}
