@@ -226,7 +226,7 @@ def audit_files(
     by_rule = ["later"] if rules.get("chosen_later") else []
     p_values = list(rater.p_values.values()) if rater else []
     found = audit_pairs(table, annotators, per_story, seed, by_rule, p_values)
-    of_rater = rater_findings(rater, found.tests - len(p_values)) if rater else []
+    of_rater = list(rater_findings(rater, found.tests - len(p_values))) if rater else []
     findings = sorted(
         [*found.findings, *of_rater],
         key=lambda one: (-one.severity, one.kind),

@@ -92,6 +92,26 @@ class Finding:
     high: float | None = None
     p_holm: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        number: float | Interval,
+        sentence: str,
+        advice: str,
+        *,
+        severity: float | None = None,
+        p_holm: float | None = None,
+    ) -> "Finding":
+        """A finding from a share, which is its severity by default, or from an interval."""
+        mean, low, high = (
+            (number.mean, number.low, number.high)
+            if isinstance(number, Interval)
+            else (number, None, None)
+        )
+        severity = mean if severity is None else severity
+        return cls(kind, severity, mean, sentence, advice, low, high, p_holm)
+
 
 @dataclass(frozen=True)
 class SetAudit:
@@ -362,15 +382,13 @@ def _cue_finding(result: Result) -> Finding:
     if decided < agreement.n:
         net = (1 + abs(result.alone.mean)) / 2
         sentence += f", and in {percent(net)} of the {decided:,} pairs that differ in it"
-    return Finding(
+    return Finding.of(
         cue.name,
-        abs(2 * agreement.mean - 1),
-        shown.mean,
+        shown,
         f"{sentence}.",
         advice,
-        shown.low,
-        shown.high,
-        result.p_holm,
+        severity=abs(2 * agreement.mean - 1),
+        p_holm=result.p_holm,
     )
 
 
@@ -379,17 +397,15 @@ def _noise_finding(annotators: AnnotatorAgreement, ceiling: Interval, p: float) 
     bound, reason = "about", ""
     if math.isnan(annotators.difficulty_spread):
         bound, reason = "at most", "; with fewer if pairs differ in difficulty"
-    return Finding(
+    return Finding.of(
         "label_noise",
-        2 * (1 - ceiling.mean),
-        two.mean,
+        two,
         f"Two annotators who both prefer a story prefer the same one in {between(two)} of the "
         "pairs. If they err independently, a rater that always prefers what most people would "
         f"agrees with {bound} {percent(ceiling.mean)} of the labels{reason}.",
         "Show the agreement of one annotator beside every rater; collect more annotators per pair.",
-        two.low,
-        two.high,
-        p,
+        severity=2 * (1 - ceiling.mean),
+        p_holm=p,
     )
 
 
@@ -413,13 +429,13 @@ def _leakage(pairs: pa.Table, notes: list[str]) -> tuple[dict[str, Any] | None, 
         hard = [share for kind, share in shares.items() if kind != "authors"]
         worst = max(hard, default=max(shares.values()) / 4)
         findings.append(
-            Finding(
+            Finding.of(
                 "leakage" if hard else "shared_authors",
-                min(worst, 1.0),
                 max(shares.values()),
                 f"The splits {a} and {b} share {listed}: up to "
                 f"{percent(max(shares.values()))} of those of {b}.",
                 f"Leave them out of {b} (check_leakage.py lists them), or split anew by prompt.",
+                severity=min(worst, 1.0),
             )
         )
     return counts, findings
@@ -443,7 +459,7 @@ def _id_findings(pairs: pa.Table) -> list[Finding]:
             advice = (
                 "Split and cluster by the prompt's text: by its id, copies fall into both splits."
             )
-            findings.append(Finding("prompt_ids", share, share, sentence, advice))
+            findings.append(Finding.of("prompt_ids", share, sentence, advice))
     return findings
 
 
@@ -468,12 +484,12 @@ def _copy_findings(pairs: pa.Table) -> list[Finding]:
         sentence = f"In {against:,} pairs ({percent(share)}) the same two texts are also preferred "
         advice = "Average the labels of equal pairs, or leave these pairs out."
         findings.append(
-            Finding("contradictions", share, share, f"{sentence}the other way round.", advice)
+            Finding.of("contradictions", share, f"{sentence}the other way round.", advice)
         )
     copies = sum(len(ids) > 1 for ids in ids_of.values())
     if copies:
         share = copies / len(ids_of)
         sentence = f"{copies:,} stories ({percent(share)}) have several ids."
         advice = "Merge the copies (drop_duplicates of make_pairs.py), before splitting."
-        findings.append(Finding("copies", share, share, sentence, advice))
+        findings.append(Finding.of("copies", share, sentence, advice))
     return findings

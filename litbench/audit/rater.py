@@ -1,5 +1,6 @@
 """The audit's second part: what a rater, or the judge of a benchmark, measures on a set."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,82 +162,74 @@ def _groups(
     return groups
 
 
-def rater_findings(rater: RaterAudit, others: int) -> list[Finding]:
-    """What is significant after Holm's correction, over its tests and `others` of the set."""
-    row, found = rater.row, []
+def rater_findings(rater: RaterAudit, others: int) -> Iterator[Finding]:
+    """Yield what is significant after Holm's correction, over its tests and `others` of the set."""
+    row = rater.row
     # Tests of the set are counted as if none of them were significant.
     adjusted = holm([*rater.p_values.values(), *[1.0] * others])
     p_holm = dict(zip(rater.p_values, adjusted, strict=False))
-
-    def state(kind: str, severity: float, of: Interval, p: float, sentence: str, do: str) -> None:
-        found.append(Finding(kind, severity, of.mean, sentence, do, of.low, of.high, p))
-
     if not (p_holm["chance"] < ALPHA and row.agreement.mean > 0.5):
-        state(
+        yield Finding.of(
             "at_chance",
-            1.0,
             row.agreement,
-            p_holm["chance"],
             f"{row.rater} agrees with {between(row.agreement)} of the labels: not significantly "
             "more than chance.",
             "Do not rank by it on texts of this kind.",
+            severity=1.0,
+            p_holm=p_holm["chance"],
         )
     longer, labels = rater.prefers_longer, rater.labels_longer
     if p_holm["length"] < ALPHA:
         side = "longer" if longer.mean > labels.mean else "shorter"
-        share = longer if side == "longer" else None
-        state(
+        yield Finding.of(
             "rater_length",
-            abs(longer.mean - labels.mean),
             longer,
-            p_holm["length"],
-            f"{row.rater} prefers the longer story in {between(share or longer)} of the pairs, the "
+            f"{row.rater} prefers the longer story in {between(longer)} of the pairs, the "
             f"labels in {percent(labels.mean)}: it leans to the {side} story.",
             "Compare it on pairs of similar length, or on both sides of length symmetry.",
+            severity=abs(longer.mean - labels.mean),
+            p_holm=p_holm["length"],
         )
     if row.position_lean is not None and p_holm.get("position", 1.0) < ALPHA:
         first = row.position_lean
-        state(
+        yield Finding.of(
             "rater_position",
-            abs(2 * first.mean - 1),
             first,
-            p_holm["position"],
             f"{row.rater} prefers the story shown first in {between(first)} of its verdicts.",
             "Ask in both orders and average; count a flip as a tie.",
+            severity=abs(2 * first.mean - 1),
+            p_holm=p_holm["position"],
         )
     if row.coverage < 1:
-        found.append(
-            Finding(
-                "rater_coverage",
-                1 - row.coverage,
-                row.coverage,
-                f"{row.rater} gave a verdict in {percent(row.coverage)} of its requests.",
-                "Look at the outcomes below before comparing it with others.",
-            )
+        yield Finding.of(
+            "rater_coverage",
+            row.coverage,
+            f"{row.rater} gave a verdict in {percent(row.coverage)} of its requests.",
+            "Look at the outcomes below before comparing it with others.",
+            severity=1 - row.coverage,
         )
     if rater.mimic is not None and rater.reproduced is not None and rater.reproduced > 0.5:
-        state(
+        yield Finding.of(
             "rater_mimic",
-            min(rater.reproduced, 1.0) / 2,
             rater.mimic,
-            p_holm["chance"],
             f"A content-blind model of {row.rater}'s choices agrees with {between(rater.mimic)} of "
             f"the labels: {percent(rater.reproduced)} of its agreement above chance.",
             "Its agreement on this set does not show that it reads.",
+            severity=min(rater.reproduced, 1.0) / 2,
+            p_holm=p_holm["chance"],
         )
-    for one in rater.probes:
-        p = p_holm[f"probe {one.probe}"]
-        if one.is_fooled and p < ALPHA and one.prefers_changed is not None:
-            state(
+    for result in rater.probes:
+        p, share = p_holm[f"probe {result.probe}"], result.prefers_changed
+        if result.is_fooled and p < ALPHA and share is not None:
+            yield Finding.of(
                 "rater_probe",
-                2 * one.prefers_changed.mean - 1,
-                one.prefers_changed,
-                p,
-                f"{row.rater} prefers stories spoiled by {one.probe.replace('_', ' ')} in "
-                f"{between(one.prefers_changed)} of the pairs.",
+                share,
+                f"{row.rater} prefers stories spoiled by {result.probe.replace('_', ' ')} in "
+                f"{between(share)} of the pairs.",
                 "Do not optimise against it without a penalty for this change.",
+                severity=2 * share.mean - 1,
+                p_holm=p,
             )
-    return found
 
 
 def rater_section(rater: RaterAudit) -> Section:
