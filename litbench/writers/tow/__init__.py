@@ -125,14 +125,12 @@ class TowOptions:
             sum to less than 1 are not divided by their sum.
         plan_format: have the format leaves weighed by a plan, too, as the paper's section 3.3 says;
             otherwise they weigh the same, as in the published code.
-        proper_instance: whether content has the fifth leaf; always with `as_published`.
         reference: `item`, `none`, or `model:NAME` for the texts of that writer, which is then not
             rated itself.
         reference_turns: table of turns with the texts of the writer NAME.
         baselines: rubrics, packaged or files, by which the whole text is rated besides, such as
             `auto_plan`; each is a quantity.
         overlap: also compute BLEU and ROUGE with the reference; needs the extra `prose`.
-        genres: YAML file that maps genres to kinds of text; null for the packaged one.
     """
 
     instructions: Path
@@ -142,12 +140,10 @@ class TowOptions:
     as_published: bool = False
     weights: dict[str, NonNegativeFloat] = field(default_factory=dict)
     plan_format: bool = False
-    proper_instance: bool = False
     reference: str = "item"
     reference_turns: Path | None = None
     baselines: list[str] = field(default_factory=list)
     overlap: bool = False
-    genres: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -181,8 +177,10 @@ class Tow(Protocol):
     def __init__(self, options: TowOptions) -> None:
         self._options = options
         self._texts = read_yaml(_FOLDER / "texts.yaml")
-        has_fifth = options.proper_instance or options.as_published
-        self._content = [leaf for leaf in CONTENT if has_fifth or leaf != "proper_instance"]
+        # The paper's tree has four content leaves, the published code's a fifth.
+        self._content = [
+            leaf for leaf in CONTENT if options.as_published or leaf != "proper_instance"
+        ]
         counts = dict(zip(NODES, (len(self._content), len(FORMAT), 1), strict=True))
         self._weights = options.weights or (PUBLISHED_WEIGHTS if options.as_published else counts)
         _, _, self._model = options.reference.partition(":")
@@ -413,11 +411,6 @@ class Tow(Protocol):
                 "plan_format: the published code and prompts plan no weights of format: set it "
                 "without as_published and texts"
             )
-        if options.texts is not None and options.proper_instance and not options.as_published:
-            raise ConfigError(
-                "proper_instance: the published prompt plans four weights: set it without texts, "
-                "or set as_published"
-            )
         kind = options.reference.partition(":")[0]
         is_model = kind == "model" and self._model and options.reference_turns is not None
         if options.reference not in ("item", "none") and not is_model:
@@ -447,7 +440,7 @@ class Tow(Protocol):
 
     def _read_items(self) -> list[Item]:
         options = self._options
-        genres = read_yaml(options.genres or _FOLDER / "genres.yaml")
+        genres = read_yaml(_FOLDER / "genres.yaml")
         rows = read_foreign(options.instructions, INSTRUCTIONS, columns=options.columns).to_pylist()
         references = {}
         if options.reference == "item":
@@ -466,8 +459,8 @@ class Tow(Protocol):
             if genre not in genres:
                 raise ConfigError(
                     f"{options.instructions}: {name} has the genre '{genre}', which the map of "
-                    f"genres does not know: {nearest(genre, list(genres))}, or set genres to a "
-                    "file with it"
+                    f"genres does not know: {nearest(genre, list(genres))}, or give an "
+                    "expression as --options.columns.genre"
                 )
             task = Task(
                 row["task"],
