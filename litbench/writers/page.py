@@ -164,7 +164,7 @@ def comparison_tables(found: Comparison) -> dict[str, Table]:
                 "of": lambda one: one[1],
                 "on": lambda one: one[0],
                 "texts": lambda one: one[2].n,
-                "Pearson": lambda one: _number(one[2].pearson, 4),
+                "Pearson (* p < 0.1, ** p < 0.05)": lambda one: starred(one[2]),
                 "slope": lambda one: _number(one[2].slope, 3),
             },
         ),
@@ -248,6 +248,11 @@ def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
 def _utility(found: Utilities, writer: str) -> str:
     mean, low, high = (_number(of.get(writer)) for of in (found.values, found.low, found.high))
     return mean if "–" in (mean, low) else f"{mean} [{low}, {high}]"
+
+
+def starred(found: LengthCorrelation) -> str:
+    """A correlation with the marks of significance of Table 6 of HoWToBench."""
+    return _number(found.pearson, 4) + "*" * sum(found.p < level for level in (0.1, 0.05))
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -21,11 +21,15 @@ class Inconsistency(NamedTuple):
 
 
 class LengthCorrelation(NamedTuple):
-    """Pearson correlation and least-squares slope of y on x, over n texts."""
+    """Pearson correlation and least-squares slope of y on x, over n texts.
+
+    `p` is the p value of no correlation between independent texts (Table 6).
+    """
 
     n: int
     pearson: float
     slope: float
+    p: float
 
 
 def negotiation_inconsistency(trials: Sequence[Mapping[str, float]]) -> Inconsistency:
@@ -50,8 +54,9 @@ def negotiation_inconsistency(trials: Sequence[Mapping[str, float]]) -> Inconsis
 
 def length_correlation(x: Sequence[float], y: Sequence[float]) -> LengthCorrelation:
     """Correlate two quantities of texts, such as lengths; NaN if one of them does not vary."""
-    first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if len(first) < 2 or min(np.ptp(first), np.ptp(second)) == 0:
-        return LengthCorrelation(len(first), np.nan, np.nan)
-    slope = np.cov(first, second, ddof=0)[0, 1] / first.var()
-    return LengthCorrelation(len(first), float(np.corrcoef(first, second)[0, 1]), float(slope))
+    from scipy.stats import linregress  # noqa: PLC0415
+
+    if len(x) < 2 or min(np.ptp(x), np.ptp(y)) == 0:
+        return LengthCorrelation(len(x), np.nan, np.nan, np.nan)
+    fit = linregress(x, y)
+    return LengthCorrelation(len(x), float(fit.rvalue), float(fit.slope), float(fit.pvalue))

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import narra_script as script
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from chinese_writers import (
@@ -115,6 +116,22 @@ def test_a_run_asks_with_published_texts(protocol, as_published, tmp_path):
     record = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
     assert record["texts"]
     assert not [reason for reason in record["not_comparable"] if "LitBench's own" in reason][1:]
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_published_prompts_plan_content_and_ours_format(as_published, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    options = {**write_tow(texts), "texts": texts, "as_published": as_published}
+    with served(tow_reply) as server:
+        models = {"w": server.model}
+        run(Run("tow", tmp_path / "out", models, models, options=options))
+    turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
+    steps = {turn["step"] for turn in turns if turn["role"] == "planner"}
+    assert ("format_plan" in steps) == (not as_published)
+    assert "plan" in steps
+    assert any(question.startswith("STAND-IN edge_weighting: ") for question in server.asked)
+    assert any("标题与层次" in question for question in server.asked) == (not as_published)
 
 
 def tow_texts(**changes):

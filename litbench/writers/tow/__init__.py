@@ -119,12 +119,11 @@ class TowOptions:
         tasks: only instructions of these tasks.
         texts: folder with the published `prompts.yaml` (`code/config/` of the repository); null for
             our own.
-        as_published: rules of the published code, with its defects, instead of the paper's.
+        as_published: rules of the published code, with its defects, instead of the paper's; it
+            plans the weights of content only, where the paper plans those of format, too (3.3).
         weights: weights of content, format and impression; by default the numbers of their leaves
             (`as_published` 5, 3 and 1). The paper's Table 7 implies 0.4, 0.3 and 0.2; weights that
             sum to less than 1 are not divided by their sum.
-        plan_format: have the format leaves weighed by a plan, too, as the paper's section 3.3 says;
-            otherwise they weigh the same, as in the published code.
         reference: `item`, `none`, or `model:NAME` for the texts of that writer, which is then not
             rated itself.
         reference_turns: table of turns with the texts of the writer NAME.
@@ -139,7 +138,6 @@ class TowOptions:
     texts: Path | None = None
     as_published: bool = False
     weights: dict[str, NonNegativeFloat] = field(default_factory=dict)
-    plan_format: bool = False
     reference: str = "item"
     reference_turns: Path | None = None
     baselines: list[str] = field(default_factory=list)
@@ -323,7 +321,7 @@ class Tow(Protocol):
     async def _plans(self, session: Session, task: Task) -> dict[str, Plan]:
         """Ask the planner for the weights of the leaves of each node that is planned."""
         leaves = {"content": self._content}
-        if self._options.plan_format and task.task != "completion":
+        if not self._options.as_published and task.task != "completion":
             leaves["format"] = [*FORMAT]
         plans = await at_once(*(self._plan(session, task, *one) for one in leaves.items()))
         return dict(zip(leaves, plans, strict=True))
@@ -334,14 +332,15 @@ class Tow(Protocol):
         planned, asked = leaves, task.instruction
         if as_published:
             planned, asked = [leaf for leaf in leaves if leaf != "proper_instance"], task.question
+        # The published prompts plan content only.
+        published = self._published.get("edge_weighting") if node == "content" else None
         names = self._texts["leaves"]
         texts = {
-            "instruction": asked if self._published else without_delimiters(asked),
+            "instruction": without_delimiters(asked) if published is None else asked,
             "leaves": "\n".join(f"- {leaf}（{names[leaf]}）" for leaf in planned),
             "count": str(len(planned)),
         }
-        template = self._published.get("edge_weighting", self._texts["plan"])
-        messages = [("user", fill(template.strip(), texts))]
+        messages = [("user", fill((published or self._texts["plan"]).strip(), texts))]
         step = "plan" if node == "content" else f"{node}_plan"
         stated = None
         for attempt in range(ATTEMPTS):
@@ -406,11 +405,6 @@ class Tow(Protocol):
         options = self._options
         if set(self._weights) != set(NODES):
             raise ConfigError(f"weights is {options.weights}: give {', '.join(NODES)}")
-        if options.plan_format and (options.as_published or options.texts is not None):
-            raise ConfigError(
-                "plan_format: the published code and prompts plan no weights of format: set it "
-                "without as_published and texts"
-            )
         kind = options.reference.partition(":")[0]
         is_model = kind == "model" and self._model and options.reference_turns is not None
         if options.reference not in ("item", "none") and not is_model:
