@@ -179,23 +179,22 @@ def test_critic_and_refiner_keep_the_draft():
         results, _ = played(broken(stage), part="full")
         states = {event["name"]: event["state"] for event in events(results, "stage")}
         assert states[stage] == "kept"
-    results, scripted = played(part="full", critic_threshold=1.0)
-    assert "refiner" not in [step for step, _ in scripted["writer"].asked]
-    _, scripted = played(part="full", critic_threshold=1.0, as_published=True)
-    assert "refiner" in [step for step, _ in scripted["writer"].asked]
+    satisfied = broken("critic", '{"dimensions": {"tension": {"score": 7}}}')
+    for as_published in (False, True):
+        _, scripted = played(satisfied, part="full", as_published=as_published)
+        steps = [step for step, _ in scripted["writer"].asked]
+        assert ("refiner" in steps) == as_published
 
 
 @pytest.mark.parametrize("answer", ["", Answer("refused", "I would rather not.")])
-def test_two_turns_without_a_reply_truncate_the_episode(answer):
+def test_an_episode_without_a_single_reply_goes_on_and_is_graded(answer):
     results, _ = played(broken("turn", answer))
-    assert quantity(results, "truncated") == 1
     assert quantity(results, "safe_turns") == 1
-    assert events(results, "end")[0]["turns"] == 2
-    assert PROMPTS["safe_text"] in results.texts["story"]
-    # Rated, but kept out of the means.
-    assert results.ratings["alpha", "story"].outcome == "rated"
-    graded = [(grade, flags) for judge, name, grade, flags in results.grades if name == "storyq"]
-    assert graded == [(None, ["truncated"])]
+    assert events(results, "end")[0]["turns"] == 12
+    assert results.texts["story"].count(PROMPTS["safe_text"]) == 12
+    (graded,) = [(grade, flags) for _, name, grade, flags in results.grades if name == "storyq"]
+    assert graded[0] is not None
+    assert graded[1] == ["12 of 12 turns are a fixed sentence"]
 
 
 def test_one_safe_turn_is_counted():
@@ -207,7 +206,6 @@ def test_one_safe_turn_is_counted():
 
     results, _ = played(writer)
     assert quantity(results, "safe_turns") == 1 / 12
-    assert quantity(results, "truncated") == 0
 
 
 def test_failed_requests_leave_the_episode_unfinished():

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from narra_golden import golden
 
+from litbench.writers.narra import artifacts
 from litbench.writers.narra.artifacts import (
     Element,
-    Novelty,
     Record,
     accept,
     element_summary,
@@ -20,7 +20,6 @@ from litbench.writers.narra.artifacts import (
     visual_style,
 )
 
-RULE = Novelty()
 LETTER = Element("torn_letter", "A letter", "Read the note.", "<button onclick=r()>")
 CLOCK = Element("clock", "A clock", "Stop it.", "<i>setInterval(f, 9)</i>")
 SAME = Element("letter", "A letter too", "Read the note.", "<button onclick=r()>")
@@ -66,13 +65,13 @@ def test_golden_sequences():
         records = ()
         for step in case["steps"]:
             assert len(records) == step["history"]
-            again, score, nearest = needs_retry(known[step["element"]], records, RULE)
+            again, score, nearest = needs_retry(known[step["element"]], records, as_published=True)
             assert (again, nearest.summary if nearest else None) == (
                 step["retry"],
                 step["closest_summary"],
             )
             assert score == pytest.approx(step["similarity"], abs=1e-9)
-            records = accept(known[step["element"]], None, records, RULE)
+            records = accept(known[step["element"]], None, records, as_published=True)
             assert records[-1].violation == step["retry"]
 
 
@@ -82,7 +81,7 @@ def test_golden_history_out_of_step_cannot_be_ours():
     known = {number: element for number, (element, _) in elements().items()}
     for case in golden("artifact_history_misaligned")["cases"]:
         records = [Record(summary, (), 0.0, False, None, False) for summary in case["summaries"]]
-        _, score, nearest = needs_retry(known[case["candidate"]], records, RULE)
+        _, score, nearest = needs_retry(known[case["candidate"]], records, as_published=True)
         assert nearest.summary == case["closest_summary"]
         summary = element_summary(known[case["candidate"]])
         assert score == summary_similarity(summary, case["closest_summary"])
@@ -93,41 +92,44 @@ def test_golden_html():
         assert extract_html(case["content"]) == case["expected"]
 
 
-def test_strict_tags_ignore_words_within_words():
-    drawing = Element("tape", "An old tape", "Listen.", "<path d=M0/> e.keyCode orange keynote")
-    assert {"click", "puzzle", "document"} <= element_tags(drawing)
-    strict = element_tags(drawing, strict_tags=True)
-    assert not {"click", "puzzle", "document"} & strict
-    assert "tuning" in interaction_pattern(drawing)
-    assert interaction_pattern(drawing, strict_tags=True) == "tap/click interaction"
-
-
 def test_retry_is_kept_only_if_strictly_less_similar():
-    records = accept(LETTER, None, (), RULE)
+    records = accept(LETTER, None, (), as_published=True)
     assert (records[0].score, records[0].closest, records[0].violation) == (0, None, False)
-    again, score, nearest = needs_retry(SAME, records, RULE)
+    again, score, nearest = needs_retry(SAME, records, as_published=True)
     assert again
     assert nearest == records[0]
-    with_retry = accept(SAME, CLOCK, records, RULE)
+    with_retry = accept(SAME, CLOCK, records, as_published=True)
     assert with_retry[-1].summary == element_summary(CLOCK)
     assert with_retry[-1].retried
     assert not with_retry[-1].violation
     equal = replace(SAME, purpose="Unfold it.")
-    assert needs_retry(equal, records, RULE)[1] == score
-    kept = accept(SAME, equal, records, RULE)[-1]
+    assert needs_retry(equal, records, as_published=True)[1] == score
+    kept = accept(SAME, equal, records, as_published=True)[-1]
     assert (kept.summary, kept.violation) == (element_summary(SAME), True)
-    assert accept(SAME, None, records, RULE)[-1].score == round(score, 3) >= RULE.tau
-    assert not accept(SAME, None, records, Novelty(tau=1.1))[-1].violation
+    assert (
+        accept(SAME, None, records, as_published=True)[-1].score == round(score, 3) >= artifacts.TAU
+    )
 
 
 def test_window_and_memory_are_bounded():
-    records = accept(LETTER, None, (), RULE)
+    records = accept(LETTER, None, (), as_published=True)
     twice = (*records, replace(records[0], summary=f"{records[0].summary} "))
-    assert needs_retry(SAME, twice, RULE)[2] is records[0], "the first of equals"
-    for _ in range(6):
-        records = accept(CLOCK, None, records, RULE)
-    assert not needs_retry(SAME, records, RULE)[0]
-    assert needs_retry(SAME, records, Novelty(window=7))[0]
-    for _ in range(6):
-        records = accept(CLOCK, None, records, RULE)
+    assert needs_retry(SAME, twice, as_published=True)[2] is records[0], "the first of equals"
+    for _ in range(5):
+        records = accept(CLOCK, None, records, as_published=True)
+    assert needs_retry(SAME, records, as_published=True)[0]
+    for _ in range(7):
+        records = accept(CLOCK, None, records, as_published=True)
+        assert not needs_retry(SAME, records, as_published=True)[0]
     assert len(records) == 8
+
+
+def test_the_score_must_exceed_the_threshold_and_as_published_reach_it(monkeypatch):
+    records = accept(LETTER, None, (), as_published=False)
+    _, score, _ = needs_retry(SAME, records, as_published=False)
+    for tau, repeats in ((score - 1e-9, (True, True)), (score, (False, True))):
+        monkeypatch.setattr(artifacts, "TAU", tau)
+        for as_published, repeats_once in zip((False, True), repeats, strict=True):
+            assert needs_retry(SAME, records, as_published=as_published)[0] == repeats_once
+            kept = accept(SAME, None, records, as_published=as_published)[-1]
+            assert kept.violation == repeats_once

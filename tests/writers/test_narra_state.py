@@ -335,9 +335,7 @@ def test_summaries_that_say_the_same_force_a_change():
     kept = compared(summarised("They row on.", " They row on. "))
     assert kept.force_advance
     assert not compared(answered(kept, "dialogue_summary", "They land.")).force_advance
-    alike = summarised("They row on.", "They row on now.")
-    assert compared(alike, overlap=0.5).force_advance
-    assert not compared(alike).force_advance
+    assert not compared(summarised("They row on.", "They row on now.")).force_advance
     assert not compared(summarised("one")).force_advance
 
 

@@ -25,7 +25,6 @@ from litbench.writers.narra.history import render_transcript
 from litbench.writers.narra.personas import CARDS, card_text, load_personas
 from litbench.writers.narra.quantities import (
     CRITERIA,
-    GRADES,
     grades,
     published_rating,
     repetition_index,
@@ -162,7 +161,10 @@ class Narra(Protocol):
         if episode.end != "failed":
             lines = episode.lines()
             written.texts[_STEP] = render_transcript(lines, cut=False)
-            written.facts = {"lines": lines, "notes": episode.notes, "end": episode.end}
+            written.facts = {"lines": lines, "notes": episode.notes}
+            if safe_turns := episode.count("turn", safe=True):
+                turns = episode.count("turn")
+                written.flags = [f"{safe_turns} of {turns} turns are a fixed sentence"]
         return written
 
     async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
@@ -185,21 +187,17 @@ class Narra(Protocol):
         rated = (await rate_texts(session, judge, questions, as_published=as_published))[_STEP]
         if as_published:
             rated = _as_published(rated)
-        is_truncated = written.facts["end"] == "truncated"
         values = {name: rated.ratings[name].rating for name in CRITERIA}
-        flags = missing_flag([rated])
-        if is_truncated:
-            flags.append("truncated")
+        flags = [*missing_flag([rated]), *written.flags]
         if (session.writer, judge) in self._families:
             flags.append(self._families[session.writer, judge])
-        graded = dict.fromkeys(GRADES) if is_truncated else grades(values)
         reply = read_json(rated.reply.text, dict) or {}
         labels = reply.get("failure_modes")
         named = [label for label in _FAILURES if isinstance(labels, list) and label in labels]
         return ItemRatings(
             {_STEP: rated},
             [
-                *((judge, name, grade, flags) for name, grade in graded.items()),
+                *((judge, name, grade, flags) for name, grade in grades(values).items()),
                 (judge, "failure_modes", float(len(named)), named),
             ],
             [
@@ -276,7 +274,6 @@ def _quantities(episode: Episode) -> list[Grade]:
     }
     found = {
         "failed": float(episode.end == "failed"),
-        "truncated": float(episode.end == "truncated"),
         "repetition_index": repetition_index(own) if own else None,
         **{name: count / turns if turns else None for name, count in per_turn.items()},
     }

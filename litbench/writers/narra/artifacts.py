@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pydantic import PositiveInt
-
 from litbench.writers.narra.reading import WORDS
 
+# Similarity above which an element is made once more (App. H), to the last accepted ones.
+TAU, _WINDOW = 0.58, 6
 _KEPT_RECORDS = 8
 _BONUS, _SIGNAL_BONUS = 0.2, 0.15
 
@@ -32,22 +32,6 @@ class Element:
     html: str
 
 
-@dataclass
-class Novelty:
-    """When an element repeats an earlier one.
-
-    Attributes:
-        tau: similarity from which it is made once more, and violates the rule if it is kept.
-        window: accepted elements that it is compared with, from the last on.
-        strict_tags: read tags from words of their own; by default from substrings, as published,
-            so that `path` of an SVG makes a map.
-    """
-
-    tau: float = 0.58
-    window: PositiveInt = 6
-    strict_tags: bool = False
-
-
 @dataclass(frozen=True)
 class Record:
     """An accepted element.
@@ -56,7 +40,7 @@ class Record:
         summary: its one-sentence summary.
         tags: its tags.
         score: similarity to the closest element before it, rounded to three digits.
-        violation: the kept version is as similar as `tau` or more.
+        violation: the kept version is too similar.
         closest: summary of that element; None for the first one.
         retried: whether a second version was made.
     """
@@ -69,51 +53,49 @@ class Record:
     retried: bool
 
 
-def _has(text: str, words: Collection[str], strict: bool) -> bool:
-    """Whether a text has one of the words, as a substring or (strict) as a word of its own."""
-    if strict:
-        return re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", text) is not None
+def _has(text: str, words: Collection[str]) -> bool:
+    """Whether a text contains one of the words, also inside a longer one."""
     return any(word in text for word in words)
 
 
-def visual_style(element: Element, *, strict_tags: bool = False) -> str:
+def visual_style(element: Element) -> str:
     """The look of an element: the first of six that its words show, or its type."""
     text = f"{element.type} {element.description} {element.html}".lower()
     for style, words in WORDS["styles"].items():
-        if _has(text, words, strict_tags):
+        if _has(text, words):
             return f"{style} aesthetic"
     return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
 
 
-def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
+def interaction_pattern(element: Element) -> str:
     """How the player handles an element: the first of seven that its HTML shows."""
     html = element.html.lower()
     for pattern, words in WORDS["interactions"].items():
-        if _has(html, words, strict_tags):
+        if _has(html, words):
             return f"{pattern} interaction"
     return "tap/click interaction"
 
 
-def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
-    """Type, look, pattern, content and handling of an element; see `Novelty.strict_tags`."""
+def element_tags(element: Element) -> set[str]:
+    """Type, look, pattern, content and handling of an element."""
     text = f"{element.type} {element.description} {element.html}".lower()
     named = {**WORDS["content_tags"], **WORDS["interaction_tags"]}
-    tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
+    tags = {tag for tag, words in named.items() if _has(text, words)}
     labels = (
         element.type.lower().replace("_", "-"),
-        visual_style(element, strict_tags=strict_tags).lower(),
-        interaction_pattern(element, strict_tags=strict_tags).lower(),
+        visual_style(element).lower(),
+        interaction_pattern(element).lower(),
     )
     return tags | {label.replace(" ", "-") for label in labels if label}
 
 
-def element_summary(element: Element, *, strict_tags: bool = False) -> str:
+def element_summary(element: Element) -> str:
     """One sentence: look, type, handling and purpose."""
     purpose = (element.purpose or element.description or "advance the story").strip().rstrip(".")
     return (
-        f"A {visual_style(element, strict_tags=strict_tags)} built as a "
+        f"A {visual_style(element)} built as a "
         f"{element.type.replace('_', ' ')}; the player engages through "
-        f"{interaction_pattern(element, strict_tags=strict_tags)} to {purpose.lower()}."
+        f"{interaction_pattern(element)} to {purpose.lower()}."
     )
 
 
@@ -148,21 +130,24 @@ def summary_similarity(first: str, second: str) -> float:
 
 
 def needs_retry(
-    element: Element, records: Sequence[Record], rule: Novelty
+    element: Element, records: Sequence[Record], *, as_published: bool
 ) -> tuple[bool, float, Record | None]:
-    """Whether an element is to be made once more, its score, and the first record that gives it."""
-    summary = element_summary(element, strict_tags=rule.strict_tags)
-    tags = element_tags(element, strict_tags=rule.strict_tags)
+    """Whether an element is to be made once more, its score, and the first record that gives it.
+
+    In the paper its score has to exceed `TAU`; for the published code it is enough to reach it.
+    """
+    summary = element_summary(element)
+    tags = element_tags(element)
     score, nearest = 0.0, None
-    for record in records[-rule.window :]:
+    for record in records[-_WINDOW:]:
         found = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
         if found > score:
             score, nearest = found, record
-    return score >= rule.tau, score, nearest
+    return score > TAU or (as_published and score == TAU), score, nearest
 
 
 def accept(
-    element: Element, retry: Element | None, records: Sequence[Record], rule: Novelty
+    element: Element, retry: Element | None, records: Sequence[Record], *, as_published: bool
 ) -> tuple[Record, ...]:
     """Keep an element, or its retry if that is strictly less similar.
 
@@ -170,20 +155,20 @@ def accept(
         element: the first version.
         retry: the second one, if it was made and could be read.
         records: accepted elements, the newest last.
-        rule: when an element repeats another.
+        as_published: see `needs_retry`.
 
     Returns:
         The records with that of the kept version, at most eight.
     """
     kept = element
-    violates, score, nearest = needs_retry(element, records, rule)
+    violates, score, nearest = needs_retry(element, records, as_published=as_published)
     if retry is not None:
-        again = needs_retry(retry, records, rule)
+        again = needs_retry(retry, records, as_published=as_published)
         if again[1] < score:
             kept, (violates, score, nearest) = retry, again
     record = Record(
-        element_summary(kept, strict_tags=rule.strict_tags),
-        tuple(sorted(element_tags(kept, strict_tags=rule.strict_tags))),
+        element_summary(kept),
+        tuple(sorted(element_tags(kept))),
         round(score, 3),
         violates,
         nearest.summary if nearest else None,

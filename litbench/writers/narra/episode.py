@@ -54,6 +54,9 @@ _VOICE_LINES, _VOICE_LETTERS = 3, 40
 _LEAST_QUESTIONS, _QUESTIONS = 5, 10
 _MOST_KEYWORDS = 4
 _CHOICES = 3
+# The acts are refined if the critic's mean is below it (the paper gives no number); as published,
+# always.
+_CRITIC_THRESHOLD = 7.0
 # The published service asks whether the plot has moved once there are so many messages.
 _PROGRESS_FROM = 10
 # What the critic rates: in the paper, and as published.
@@ -63,7 +66,7 @@ _DIMENSIONS = (
     "coherence",
 )
 
-End = Literal["turns", "left", "asked", "completed", "truncated", "failed"]
+End = Literal["turns", "left", "asked", "completed", "failed"]
 
 
 class _StageError(LitBenchError):
@@ -77,18 +80,10 @@ class EpisodeOptions:
     Attributes:
         as_published: numbers, rules and readings of the published code instead of the paper's.
         part: what the judged sweep ran, or also planner, critic and artifacts.
-        critic_threshold: the acts are refined if the critic's mean is below it, as published
-            always.
-        summary_overlap: share of common words from which two summaries count as the same; null:
-            they must be equal.
-        novelty: when an artifact is made once more (part `full`).
     """
 
     as_published: bool = False
     part: Part = "benchmark"
-    critic_threshold: float = 7.0
-    summary_overlap: float | None = None
-    novelty: artifacts.Novelty = field(default_factory=artifacts.Novelty)
 
 
 @dataclass(frozen=True)
@@ -344,7 +339,7 @@ class Episode:
         scores = [one.get("score") for one in named if isinstance(one, dict)]
         numbers = [score for score in scores if isinstance(score, int | float)]
         mean = sum(numbers) / len(numbers) if numbers else None
-        is_weak = mean is not None and mean < self.options.critic_threshold
+        is_weak = mean is not None and mean < _CRITIC_THRESHOLD
         if critique is None or not (is_weak or self._as_published):
             self._note_event("stage", name="critic", state="kept", mean=mean)
             return
@@ -359,7 +354,6 @@ class Episode:
 
     async def _play(self) -> None:
         """Turns of reader and writer until one of the ends."""
-        was_safe = False
         for turn in range(1, self.persona["end_condition"]["max_user_turns"] + 1):
             # The reader does not see the memory, so both are asked at the same time.
             action, answers = await at_once(self._reader_turn(turn), self._ask_memory())
@@ -368,12 +362,9 @@ class Episode:
                 return
             self._add(action)
             self._remember(await self._ask_memory())
-            is_safe = await self._writer_turn(turn, action)
-            if is_safe and was_safe:
-                self.end = "truncated"
-            if self.end in ("truncated", "completed"):
+            await self._writer_turn(turn, action)
+            if self.end == "completed":
                 return
-            was_safe = is_safe
 
     async def _reader_turn(self, turn: int) -> Message | None:
         """What the reader does; None at the end of the story."""
@@ -402,8 +393,8 @@ class Episode:
             return Message(self._protagonist, text, "choice" if kind == "choice" else "message")
         return None
 
-    async def _writer_turn(self, turn: int, action: Message) -> bool:
-        """Take the beat that answers the reader; returns whether it is the fixed sentence."""
+    async def _writer_turn(self, turn: int, action: Message) -> None:
+        """Take the beat that answers the reader."""
         count = self._pace.count(self.history)
         level = self._pace.level(count)
         self._note_event("pacing", turn=turn, count=count, level=level, forced=self._is_forced)
@@ -484,7 +475,6 @@ class Episode:
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
         for signal in stagnation_signals(self.history, self._protagonist):
             self._signal(signal)
-        return is_safe
 
     def _guarded(self, beat: Beat, turn: int, count: int, progress: Mapping[str, Any]) -> Beat:
         """The beat after the structure guard, which reads and clears the force flag."""
@@ -599,7 +589,7 @@ class Episode:
         """Take the answers to memory calls, in the order in which they were due."""
         for call, number, answer in answers:
             if call == "summary_comparison":
-                self._memory = memory.compared(self._memory, self.options.summary_overlap)
+                self._memory = memory.compared(self._memory)
                 if self._memory.force_advance:
                     self._signal("equal_summaries")
                 continue
@@ -668,7 +658,6 @@ class Episode:
             "description": text_of(wanted, "description"),
             "purpose": text_of(wanted, "purpose"),
         }
-        rule = self.options.novelty
 
         async def make(retry: str, attempt: int) -> artifacts.Element | None:
             texts = {**described, "retry": retry}
@@ -681,7 +670,9 @@ class Episode:
         if first is None:
             self._note_event("artifact", turn=turn, failed=True)
             return
-        again, score, nearest = artifacts.needs_retry(first, self._records, rule)
+        again, score, nearest = artifacts.needs_retry(
+            first, self._records, as_published=self._as_published
+        )
         if again and nearest is not None:
             texts = {
                 "score": f"{score:.2f}",
@@ -689,7 +680,9 @@ class Episode:
                 "tags": ", ".join(sorted(artifacts.element_tags(first))),
             }
             second = await make(_filled(self.prompts["artifact"]["retry"], texts), 1)
-        self._records = artifacts.accept(first, second, self._records, rule)
+        self._records = artifacts.accept(
+            first, second, self._records, as_published=self._as_published
+        )
         self._note_event("artifact", turn=turn, failed=False, **vars(self._records[-1]))
 
 

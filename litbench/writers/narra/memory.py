@@ -4,7 +4,6 @@ Light fields follow from the last messages by fixed rules. The calls that refine
 the episode's to make: `observe` says which are due, and `answered` takes the answers.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -41,7 +40,7 @@ class Memory:
         active_clues: at most four, the newest last.
         last_turning_point: the message before the last one, cut.
         summaries: rolling summaries, the newest last.
-        force_advance: the last two summaries say the same; stays until the next comparison.
+        force_advance: the last two summaries are equal; stays until the next comparison.
         journey: emotion, intensity and trigger of each turn, with the point and the choice of a
             decision.
         journey_summary: summary of the story and the reader's way through it.
@@ -110,22 +109,15 @@ def _merged(
     return tuple(dict.fromkeys([*kept, *found[-2:]]))[-most:]
 
 
-def compared(memory: Memory, overlap: float | None = None) -> Memory:
-    """Set the force flag if the last two summaries say the same, otherwise clear it.
+def compared(memory: Memory) -> Memory:
+    """Set the force flag if the last two summaries are equal (App. F), otherwise clear it.
 
-    Args:
-        memory: the state; nothing changes with fewer than two summaries.
-        overlap: share of common words (Jaccard) from which two summaries count as the same, as the
-            paper's main text has it; None compares the texts, as its appendix and the code do.
+    Nothing changes with fewer than two summaries.
     """
     if len(memory.summaries) < 2:
         return memory
     first, second = (summary.strip() for summary in memory.summaries[-2:])
-    if overlap is None:
-        return replace(memory, force_advance=first == second)
-    words = [set(re.findall(r"\w+", summary.lower())) for summary in (first, second)]
-    shared = len(words[0] & words[1]) / max(1, len(words[0] | words[1]))
-    return replace(memory, force_advance=shared >= overlap)
+    return replace(memory, force_advance=first == second)
 
 
 def answered(memory: Memory, call: Call, answer: str) -> Memory:
