@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -172,6 +173,80 @@ def test_a_long_opening_is_summarised_once():
     assert steps[0] == "dialogue_summary_6"
     assert "dialogue_summary_3" not in steps
     assert not [event for event in events(results, "stagnation") if event["messages"] == 6]
+
+
+def opened(lines=1, writer=script.writer, **more):
+    """A writer whose opening has this many lines, and other keys."""
+    opening = json.loads(script.EXAMPLES["opening"]) | more
+    opening["initial_dialogue"] *= lines
+
+    def answer(question):
+        asked = script.asked_for(question)
+        return json.dumps(opening) if asked == "opening" else writer(question)
+
+    return answer
+
+
+@pytest.mark.parametrize("lines", [1, 6])
+def test_an_exchange_is_a_message_and_its_response(lines):
+    results, _ = played(opened(lines, script.repeating_writer))
+    assert [event["count"] for event in events(results, "pacing")] == list(range(12))
+    # The published code counts the opening, too, for its prompts, but not for its guard.
+    results, _ = played(opened(lines, script.repeating_writer), as_published=True)
+    counts = [event["count"] for event in events(results, "pacing")]
+    assert counts == [lines // 2 + turn for turn in range(12)]
+    assert min(event["turn"] for event in events(results, "guard_patch")) == 8
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_a_change_of_scene_without_a_place_counts_as_published(as_published):
+    def writer(question):
+        return script.writer(question).replace("scene_shift: no", "scene_shift: yes")
+
+    results, _ = played(writer, turns=2, as_published=as_published)
+    assert {event["shifted"] for event in events(results, "turn")} == {as_published}
+    assert ("[moments later]" in results.texts["story"]) == as_published
+
+
+def test_the_prompt_of_a_turn_has_what_the_story_holds_back_and_where_it_has_been():
+    secrets = {
+        "hidden_elements": [{"type": "object", "description": "a tin of paint"}],
+        "active_tensions": ["Whose boat is it?"],
+    }
+    first = {"action": "select_choice", "choice_id": "1"}
+    for as_published in (False, True):
+        _, scripted = played(
+            opened(writer=moving_writer, **secrets),
+            saying(t1=first),
+            turns=2,
+            as_published=as_published,
+        )
+        questions = {
+            step: text for step, text in scripted["writer"].asked if step in ("turn_1", "turn_2")
+        }
+        assert ("a tin of paint" in questions["turn_1"]) != as_published
+        assert ("Whose boat is it?" in questions["turn_1"]) != as_published
+        chosen = re.search(
+            r"already chosen: (.*?)\. Places so far: (.*?)\. Rep", questions["turn_2"]
+        )
+        if as_published:
+            assert chosen is None
+        else:
+            assert chosen[1] == "Ask the price."
+            assert re.fullmatch("The lower landing; Place [0-9a-f]{4}", chosen[2])
+
+
+def test_the_journey_has_turn_and_intensity():
+    for as_published, intensity in ((False, 0.6), (True, 0.7)):
+        _, scripted = played(reader=saying(), as_published=as_published)
+        asked = [text for step, text in scripted["writer"].asked if "journey_summary" in step]
+        entry = {
+            "turn": 1,
+            "emotion": "dry tenderness",
+            "intensity": intensity,
+            "trigger": "I wait.",
+        }
+        assert json.dumps(entry) in asked[-1]
 
 
 def test_critic_and_refiner_keep_the_draft():

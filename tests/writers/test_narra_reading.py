@@ -9,6 +9,7 @@ from narra_golden import golden
 from litbench.writers.narra.reading import (
     character_id,
     extract_json,
+    intensity_of,
     is_scene_shift,
     limit_choices,
     read_beat,
@@ -161,6 +162,17 @@ def test_golden_ids_except_underscores():
 def test_ids():
     assert character_id("José Núñez 2.") == "josé_núñez_2"
     assert character_id("mara_doyle") == "mara_doyle"
+
+
+@pytest.mark.parametrize(
+    ("said", "intensity"),
+    [("0.6", 0.6), ("1", 1), ("0", 0), ("7", None), ("-1", None), ("nan", None), ("strong", None)],
+)
+def test_intensity(said, intensity):
+    beat = read_beat(
+        f"<<RESPONSE>>\nx\n<<TAGS>>\nemotional_intensity: {said}", [], "a", as_published=False
+    )
+    assert intensity_of(beat) == intensity
 
 
 def test_golden_scene_shifts():

@@ -355,11 +355,8 @@ def test_published_state_follows_the_tags():
     kept = memories.overwritten(Memory(open_tensions=("a", "b")), beat)
     assert kept.open_tensions == ("Wind",)
     assert kept.active_clues == ("The map is false.",)
-    assert memories.overwritten(kept, Beat()) == kept
-    full = Memory("x", "Land", ("Wind",), ("map",))
-    due = [
-        memories.needs_patch(full, count, turn, shifted=shifted)
-        for count, turn, shifted in ((1, 0, False), (2, 1, False), (3, 2, False), (3, 2, True))
-    ]
-    assert due == [True, True, False, True]
-    assert memories.needs_patch(Memory(), 3, 2, shifted=False)
+    # A turn without a reveal empties the clues.
+    assert memories.overwritten(kept, Beat()) == replace(kept, active_clues=())
+    due = [memories.needs_patch(count, shifted=False) for count in range(6)]
+    assert due == [True, True, True, False, True, False]
+    assert memories.needs_patch(3, shifted=True)

@@ -36,6 +36,7 @@ from litbench.writers.narra.reading import (
     END_CHOICE,
     Beat,
     character_id,
+    intensity_of,
     is_scene_shift,
     limit_choices,
     read_beat,
@@ -141,6 +142,8 @@ class Episode:
         self._records: tuple[artifacts.Record, ...] = ()
         self._is_forced = False
         self._carried = ""
+        self._opening_length = 0
+        self._places: list[str] = []
 
     async def run(self) -> None:
         """Run the episode; raises UnfinishedError if a request fails."""
@@ -302,6 +305,10 @@ class Episode:
             raise _StageError("opening")
         self._location = text_of(sequence, "location")
         self._objective = text_of(self._story, "protagonist_objective")
+        self._places = [self._location]
+        if not self._as_published:
+            self._story["hidden_elements"] = _records(opening.get("hidden_elements"))
+            self._memory = memory.with_tensions(self._memory, opening.get("active_tensions"))
         first = text_of(sequence, "narrative_text") or text_of(sequence, "description")
         if first:
             self._add(Message("system", first, "notice"))
@@ -313,6 +320,7 @@ class Episode:
         given = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
         fallback = self.prompts["fallback_choices"]["normal"]
         self._choices, _ = resolve_choices(given, fallback, _CHOICES, allow_end=False)
+        self._opening_length = len(self.history)
 
     async def _build(self, stage: str, kind: type[Any]) -> Any:
         """A stage's JSON of the kind; an unreadable one ends the episode."""
@@ -395,9 +403,14 @@ class Episode:
 
     async def _writer_turn(self, turn: int, action: Message) -> None:
         """Take the beat that answers the reader."""
-        count = self._pace.count(self.history)
-        level = self._pace.level(count)
-        self._note_event("pacing", turn=turn, count=count, level=level, forced=self._is_forced)
+        answered = self.history[:-1]
+        count = self._pace.count(answered[self._opening_length :])
+        # For its prompts the published code counts the lines of the opening, too.
+        prompt_count = self._pace.count(answered) if self._as_published else count
+        level = self._pace.level(prompt_count)
+        self._note_event(
+            "pacing", turn=turn, count=prompt_count, level=level, forced=self._is_forced
+        )
         plan, progress = "", dict[str, Any]()
         if self._is_full:
             plan = await self._plan(turn, action.text)
@@ -408,6 +421,13 @@ class Episode:
             directive.append(
                 _filled(self.prompts["countdown"], {"countdown": str(self._countdown)})
             )
+        if not self._is_sweep:
+            choices = [m.text for m in self.history[:-1] if m.kind == "choice"]
+            texts = {
+                "choices": "; ".join(dict.fromkeys(choices)) or "(none)",
+                "places": "; ".join(dict.fromkeys(filter(None, self._places))) or "(none)",
+            }
+            directive.append(_filled(self.prompts["tracked"], texts))
         if self._carried:
             directive.append(_filled(self.prompts["carried"], {"change": self._carried}))
         responder = self._responder()
@@ -431,6 +451,8 @@ class Episode:
             "cast": ", ".join(name for name in self._names if name != self._protagonist),
         }
         prompt = self.prompts["turn"]["text"]
+        if not self._as_published:
+            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["paper_tags"]
         if self._is_full:
             prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
         text = await self._ask(f"turn_{turn}", prompt, texts)
@@ -440,6 +462,9 @@ class Episode:
             beat = replace(beat, text=self.prompts["safe_text"])
         if not beat.scene_shift:
             beat = replace(beat, next_location="")
+        elif self._is_sweep:
+            # Published: a shift always takes time, so that it counts without a new location.
+            beat = replace(beat, time_progression=self.prompts["shift_time"])
         if self._is_sweep:
             # Published: these are never empty, so that every turn counts as an escalation.
             beat = replace(
@@ -448,13 +473,18 @@ class Episode:
                 immediate_stakes=beat.immediate_stakes or self.prompts["guard"]["immediate_stakes"],
                 advancement=beat.objective or self._objective,
             )
+        elif not self._as_published and not is_scene_shift(
+            self._location, beat.next_location, beat.time_progression
+        ):
+            # Else the guard would take it for a change of scene.
+            beat = replace(beat, scene_shift=False, next_location="")
         beat = self._guarded(beat, turn, count, progress)
         shifted = self._take(beat)
         self._advance_countdown()
         if self.end == "completed":
             self._choices = []
         else:
-            self._choices = await self._offer(beat, turn, count, shifted)
+            self._choices = await self._offer(beat, turn, prompt_count, shifted)
         self._note_event(
             "turn",
             turn=turn,
@@ -465,11 +495,13 @@ class Episode:
         )
         if self._is_sweep:
             self._memory = memory.overwritten(self._memory, beat)
-            if memory.needs_patch(self._memory, exchanges(self.history), turn - 1, shifted=shifted):
+            if memory.needs_patch(exchanges(self.history), shifted=shifted):
                 self._due["state_patch"] = len(spoken(self.history))
         entry = {
+            "turn": turn,
             "emotion": beat.emotional_beat,
-            "intensity": 0.7 if self._is_sweep else None,
+            # Published: a constant.
+            "intensity": 0.7 if self._as_published else intensity_of(beat),
             "trigger" if action.kind == "message" else "decision": action.text,
         }
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
@@ -508,6 +540,7 @@ class Episode:
             caption = beat.next_location or beat.time_progression
             self._add(Message("system", f"[{caption}]", "transition"))
             self._location = beat.next_location or self._location
+            self._places.append(self._location)
         if beat.act_advance or (beat.ending_ready and self._countdown):
             self._act = min(self._act + 1, len(self._acts) - 1)
         self._objective = beat.objective or self._objective
@@ -539,7 +572,7 @@ class Episode:
             self._countdown -= 1
             self.end = "turns" if self._countdown else "completed"
             return
-        is_late = self._pace.level(self._pace.count(self.history)) == 4
+        is_late = self._pace.level(self._pace.count(self.history[self._opening_length :])) == 4
         if is_late and (self._is_full or has_transition(self.history)):
             self._countdown = self._pace.countdown
             self._note_event("countdown", turns=self._countdown)
@@ -566,7 +599,10 @@ class Episode:
     async def _ask_memory(self) -> list[tuple[memory.Call, int, str]]:
         """Make the memory calls that are due, at the same time; nothing is taken from them yet."""
         due, self._due = self._due, {}
-        journey = [{k: v for k, v in entry.items() if v} for entry in self._memory.journey]
+        journey = [
+            {name: value for name, value in entry.items() if value not in ("", None)}
+            for entry in self._memory.journey
+        ]
         texts = {
             "recent": self._recent(),
             "memory": self._memory_text(),

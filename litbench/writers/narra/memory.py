@@ -26,7 +26,6 @@ _TEXT_FIELDS = {
     "current_goal": "current_goal",
     "last_turning_point": "last_major_turning_point",
 }
-_KEY_FIELDS = ("current_goal", "open_tensions", "active_clues", "what_just_happened")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,7 @@ class Memory:
         last_turning_point: the message before the last one, cut.
         summaries: rolling summaries, the newest last.
         force_advance: the last two summaries are equal; stays until the next comparison.
-        journey: emotion, intensity and trigger of each turn, with the point and the choice of a
-            decision.
+        journey: number, emotion, intensity (0 to 1) and trigger or decision of each turn.
         journey_summary: summary of the story and the reader's way through it.
         failed_calls: memory calls whose answer could not be used.
     """
@@ -132,27 +130,40 @@ def answered(memory: Memory, call: Call, answer: str) -> Memory:
     texts = {name: text_of(values, given) for name, given in _TEXT_FIELDS.items()}
     changes: dict[str, Any] = {name: text for name, text in texts.items() if text}
     for name, most in (("open_tensions", _MOST_TENSIONS), ("active_clues", _MOST_CLUES)):
-        given = values.get(name)
-        if isinstance(given, list):
-            changes[name] = tuple(str(item).strip() for item in given if str(item).strip())[-most:]
+        if isinstance(values.get(name), list):
+            changes[name] = _listed(values[name], most)
     return replace(memory, **changes)
 
 
+def with_tensions(memory: Memory, tensions: Any) -> Memory:
+    """The state with the open tensions of a model's JSON; unchanged if these are no list."""
+    if not isinstance(tensions, list):
+        return memory
+    return replace(memory, open_tensions=_listed(tensions, _MOST_TENSIONS))
+
+
+def _listed(items: Sequence[Any], most: int) -> tuple[str, ...]:
+    """The last items of a list in a model's JSON, as texts."""
+    return tuple(text for item in items if (text := str(item).strip()))[-most:]
+
+
 def overwritten(memory: Memory, beat: Beat) -> Memory:
-    """The state as the published benchmark has it after a turn: what the tags say, one of each."""
+    """The state as the published benchmark has it after a turn: what the tags say, one of each.
+
+    A turn without a reveal empties the clues.
+    """
     return replace(
         memory,
         current_goal=beat.objective or memory.current_goal,
         open_tensions=(beat.tension,) if beat.tension else memory.open_tensions,
-        active_clues=(beat.latest_reveal,) if beat.latest_reveal else memory.active_clues,
+        active_clues=(beat.latest_reveal,) if beat.latest_reveal else (),
     )
 
 
-def needs_patch(memory: Memory, exchange_count: int, turn: int, *, shifted: bool) -> bool:
+def needs_patch(exchange_count: int, *, shifted: bool) -> bool:
     """Whether the published benchmark has a model refresh the state after a turn.
 
-    On the first turn (0), at even counts of exchanges, after a change of scene, and when a field
-    is empty.
+    At the first exchange, at even counts (the opening counts, too) and after a change of scene. Its
+    further condition, an empty field, is never met, because it fills the fields with sentences.
     """
-    is_incomplete = not all(getattr(memory, name) for name in _KEY_FIELDS)
-    return turn == 0 or exchange_count % 2 == 0 or shifted or is_incomplete
+    return exchange_count <= 1 or exchange_count % 2 == 0 or shifted

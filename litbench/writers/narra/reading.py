@@ -118,6 +118,7 @@ class Beat:
     latest_reveal: str = ""
     relationship_shift: str = ""
     emotional_beat: str = ""
+    emotional_intensity: str = ""
     location_status: str = ""
     next_location: str = ""
     time_progression: str = ""
@@ -199,6 +200,15 @@ def read_beat(text: str, characters: Sequence[str], responder: str, *, as_publis
     values["replies"] = max(1, len(re.findall(r"^[ \t]*<<RESPONSE>>", text, re.M)))
     reply = "\n".join(reply_lines).strip()
     return Beat(speaker, reply, tuple(_choice_lines(listed)), **values)
+
+
+def intensity_of(beat: Beat) -> float | None:
+    """How strong the feeling of a turn is, from 0 to 1; None if the writer gives no such number."""
+    try:
+        intensity = float(beat.emotional_intensity)
+    except ValueError:
+        return None
+    return intensity if 0 <= intensity <= 1 else None
 
 
 def _choice_lines(text: str) -> list[str]:
