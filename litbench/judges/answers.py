@@ -134,13 +134,11 @@ class Usage:
         cached: tokens read from the provider's prompt cache, part of the counted ones.
         reserved: tokens reserved by attempts without counts: under way, killed, failed without a
             word about its cost, or answered without counts.
-        ratio: highest ratio of counted to reserved tokens of one attempt, at least 1.
     """
 
     counted: list[int] = field(default_factory=lambda: [0, 0])
     cached: int = 0
     reserved: list[int] = field(default_factory=lambda: [0, 0])
-    ratio: list[float] = field(default_factory=lambda: [1.0, 1.0])
 
 
 class AnswerStore:
@@ -254,10 +252,10 @@ class AnswerStore:
                 the reservation remains charged.
             attempt: as passed to `reserve`.
         """
-        place = self._append(as_plain(answer) | vars(attempt))
+        offset = self._append(as_plain(answer) | vars(attempt))
         self._charge(attempt, answer)
         if answer.outcome != "error":
-            self._answers[attempt.key] = (self._path, place)
+            self._answers[attempt.key] = (self._path, offset)
 
     def _append(self, content: dict[str, Any]) -> int:
         """Append a line; returns its offset."""
@@ -294,12 +292,12 @@ class AnswerStore:
 
     def _files(self) -> list[tuple[Path, int]]:
         """Files of answers and their sizes."""
-        found = []
+        files = []
         for path in sorted(self.folder.glob("*.jsonl")):
             if not path.is_file():
                 raise DataError(f"{path} is not a file: move it out of the stored answers")
-            found.append((path, path.stat().st_size))
-        return found
+            files.append((path, path.stat().st_size))
+        return files
 
     def _read_file(self, path: Path) -> bool:
         """Read the lines that were appended to a file; returns whether the last is not whole."""
@@ -330,19 +328,17 @@ class AnswerStore:
             return
         if name not in self._reserved:
             self._reserved.add(name)
-            for place, tokens in enumerate(attempt.reserved):
-                usage.reserved[place] += tokens
+            for index, tokens in enumerate(attempt.reserved):
+                usage.reserved[index] += tokens
         if answer is None:
             return
         self._reserved.remove(name)
         self._settled.add(name)
         usage.cached += min(answer.cached_tokens or 0, answer.input_tokens or 0)
-        for place, count in enumerate((answer.input_tokens, answer.output_tokens)):
+        for index, count in enumerate((answer.input_tokens, answer.output_tokens)):
             if count is not None:
-                reserved = attempt.reserved[place]
-                usage.reserved[place] -= reserved
-                usage.counted[place] += count
-                usage.ratio[place] = max(usage.ratio[place], count / reserved if reserved else 1.0)
+                usage.reserved[index] -= attempt.reserved[index]
+                usage.counted[index] += count
 
 
 def _parse(line: bytes) -> tuple[Attempt, Answer | None]:

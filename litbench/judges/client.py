@@ -165,9 +165,7 @@ class Budget:
             return False
         most = 0.0
         if self.price is not None:
-            ratio = self.usages[attempt.batched][0].ratio
-            read, written = (n * r for n, r in zip(attempt.reserved, ratio, strict=True))
-            most = self.price.of(read, written, batched=attempt.batched)
+            most = self.price.of(*attempt.reserved, batched=attempt.batched)
         if self._exceeds(store, most):
             return False
         store.reserve(attempt)

@@ -51,13 +51,8 @@ class Price:
         return self.of(read, written, answer.cached_tokens or 0, batched=answer.batched)
 
     def of_usage(self, usage: Usage, *, batched: bool) -> float:
-        """Dollars for counted and reserved tokens; the reserved ones times the highest ratio."""
-        read, written = (
-            counted + reserved * ratio
-            for counted, reserved, ratio in zip(
-                usage.counted, usage.reserved, usage.ratio, strict=True
-            )
-        )
+        """Dollars for counted and reserved tokens."""
+        read, written = map(sum, zip(usage.counted, usage.reserved, strict=True))
         return self.of(read, written, usage.cached, batched=batched)
 
 
