@@ -31,6 +31,7 @@ from litbench.data.records import PAIRS, as_conversations
 from litbench.data.sources.evaluation_pairs import read_audit
 from litbench.data.sources.posts import THING_ID
 from litbench.data.tables import check_parquet
+from litbench.models.card import LABELS
 from litbench.runs.config import as_plain, run_program
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.hub import parse_name, replace_files
@@ -40,13 +41,6 @@ from litbench.runs.terminal import show
 
 SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")
-LABEL_SOURCES = {
-    "votes": "The chosen story of a pair has more votes of readers than the rejected one.",
-    "people": "Annotators chose the better story of each pair.",
-    "model": "A model, not human annotators, chose the better story of each pair.",
-    "planted": "**The votes behind these labels are simulated. No claim about readers, writers or "
-    "models can be made from them.**",
-}
 STATISTICS = """
     SELECT split, label_source AS label, count(*) AS pairs, count(DISTINCT prompt_id) AS prompts,
       round(avg((chosen_n_words + rejected_n_words) / 2), 1) AS "words per story, mean",
@@ -233,7 +227,7 @@ def write_card(
         f"# {escape(config.repository)}",
         escape(config.about),
         "Pairs of stories written to the same prompt, one of them preferred.",
-        *(LABEL_SOURCES[source] for source in sorted({row[1] for row in rows})),
+        *(LABELS[source] for source in sorted({row[1] for row in rows})),
         show([heading, *rows], "md") + "\n",
         *audit_parts(audit),
         "## How it was made",

@@ -181,6 +181,7 @@ def judge(config: Judge) -> None:
         chosen=config.chosen,
         rejected=config.rejected,
         encoding=config.encoding,
+        label_source=config.label_source,
         most_pairs=config.most_pairs,
         dry_run=config.dry_run,
     )

@@ -1,9 +1,10 @@
 """Train and evaluate on your own stories: from one file to a model and a report; see `Fit`."""
 
 import importlib.util
+import re
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
@@ -21,7 +22,7 @@ from litbench.data.curation.funnel import Funnel
 from litbench.data.curation.pair_making import BEFORE_SYMMETRY, PAIRS_FILE, PairMaking, make_pairs
 from litbench.data.curation.rules import Buckets, PairRules
 from litbench.data.curation.story_making import StoryMaking, make_stories
-from litbench.data.records import connected_prompts
+from litbench.data.records import NOT_STATED, LabelSource, connected_prompts
 from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
 from litbench.evaluation.report.data_sections import PairsFolder
@@ -39,6 +40,9 @@ _PROGRAM = "litbench fit"
 _COLUMNS = ("prompt", "text", "score", "time", "story_id", "prompt_id")
 # Columns of ratings that may be whole numbers.
 _RATINGS = ("rating", "ratings", "stars", "grade")
+_VOTES = re.compile(
+    r"(net_|up)?votes?(_count)?|ups|(num_)?likes?(_count)?|karma|hearts|points", re.I
+)
 # Below this many effective prompts, the report warns as well.
 _FEW_PROMPTS = 20
 _LEAST_PROMPTS = 3
@@ -118,10 +122,12 @@ class Fit(PairRules, FitOptions):
     Attributes:
         seed: seed of caps, symmetry, folds and training.
         max_tokens: most tokens of a story; without a tokenizer, the rule is skipped.
-        label_source: votes; people if `score` is a rating; planted if it is simulated.
+        label_source: who gave the scores: votes, or people if they are ratings. By default it is
+            told by the column of the scores.
     """
 
     symmetry_buckets: Buckets = "auto"
+    label_source: LabelSource = NOT_STATED
 
 
 def fit(config: Fit) -> tuple[Path, Evaluation]:
@@ -303,12 +309,25 @@ def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
         rules["chosen_later"] = False
         print("no column of times (--time): the chosen story of a pair may be the earlier one")
     is_rating = pa.types.is_floating(scores.type) or stories.columns.get("score") in _RATINGS
-    if is_rating and rules["label_source"] == "votes":
-        rules["label_source"] = "people"
-        print("scores are ratings, not votes: label_source is people, and min_score has no default")
+    if rules["label_source"] == NOT_STATED:
+        if is_rating:
+            rules["label_source"] = "people"
+            said = "label_source is people, and min_score has no default"
+            print(f"scores are ratings, not votes: {said}")
+        elif _are_votes(stories.columns):
+            rules["label_source"] = "votes"
+        else:
+            print("who gave the scores is not stated: give --label_source votes or people")
     if stories.tokenizer is None:
         rules["max_tokens"] = None
     return PairMaking(**rules, stories=file, out=out)
+
+
+def _are_votes(columns: Mapping[str, str]) -> bool:
+    """Whether scores are votes by their column's name; Reddit's are `score` and `created_utc`."""
+    score = columns.get("score", "")
+    is_reddit = (score, columns.get("created_utc")) == ("score", "created_utc")
+    return is_reddit or _VOTES.fullmatch(score) is not None
 
 
 # Models and evaluation ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.data.ingest import RejectedRows, stream_foreign
-from litbench.data.records import Schema
+from litbench.data.records import NOT_STATED, LabelSource, Schema
 from litbench.runs.errors import DataError
 
 # Value of a key whose column is to be found by its name.
@@ -53,12 +53,14 @@ class PairColumns:
         chosen: column of the preferred story.
         rejected: column of the other story.
         encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
+        label_source: who preferred the chosen stories, where the file does not say.
     """
 
     prompt: str = GUESS
     chosen: str = GUESS
     rejected: str = GUESS
     encoding: str | None = None
+    label_source: LabelSource = NOT_STATED
 
     def columns(self) -> dict[str, str]:
         """Return the keys that are given, for `litbench.data.sources.pairs.read_any_pairs`."""
@@ -67,8 +69,8 @@ class PairColumns:
 
 def given_columns(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys of `PairColumns` that are given in a config."""
-    names = ("prompt", "chosen", "rejected", "encoding")
-    return {name: config[name] for name in names if config.get(name) not in (None, GUESS)}
+    default = vars(PairColumns())
+    return {key: config[key] for key in default if config.get(key) not in (None, GUESS, NOT_STATED)}
 
 
 def first_rows(

@@ -109,6 +109,11 @@ STORIES = Schema(
     latest="score_utc",
 )
 
+# Who preferred a story. A file that does not say gives the last one.
+LABEL_SOURCES = ("votes", "people", "model", "planted", "not stated")
+LabelSource = Literal["votes", "people", "model", "planted", "not stated"]
+NOT_STATED: LabelSource = "not stated"
+
 PAIRS = Schema(
     "pairs",
     (
@@ -122,7 +127,7 @@ PAIRS = Schema(
             "text",
             "who preferred it",
             required=True,
-            choices=("votes", "people", "model", "planted"),
+            choices=LABEL_SOURCES,
         ),
         Column("split", "text", "train, test or another name; all when not split", required=True),
         Column("chosen_story_id", "text", "story_id of chosen", required=True),

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 
 from litbench.data.columns import GUESS, PairColumns
-from litbench.data.records import connected_prompts, prompt_keys
+from litbench.data.records import NOT_STATED, connected_prompts, prompt_keys
 from litbench.data.sources.evaluation_pairs import (
     EvaluationPairs,
     input_files,
@@ -55,7 +55,7 @@ from litbench.runs.markdown import without_folders
 from litbench.runs.outputs import Artifact, Cache, write_json
 
 # Keys that are those of the set if there is one, and otherwise given for each set.
-_OF_ONE_SET = ("split", "before_symmetry", "ratings", "prompt", "chosen", "rejected", "encoding")
+_OF_ONE_SET = ("split", "before_symmetry", "ratings", *vars(PairColumns()))
 
 
 @dataclass
@@ -148,7 +148,7 @@ def list_sets(config: Benchmark) -> dict[str, Set]:
     if not isinstance(config.pairs, Mapping):
         return {"": Set(**{key: getattr(config, key) for key in ("pairs", *_OF_ONE_SET)})}
     for key in _OF_ONE_SET:
-        if getattr(config, key) not in (None, GUESS):
+        if getattr(config, key) not in (None, GUESS, NOT_STATED):
             raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
     sets = {}
     for name, given in config.pairs.items():

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.data.records import PAIRS, pair_id
+from litbench.data.sources.pairs import read_any_pairs
 from litbench.data.tables import read_table
 from litbench.data.text import count_words_of
 from litbench.runs.config import load_config
@@ -366,3 +367,37 @@ def test_two_prompts_under_one_id_are_refused(importing, tmp_path):
     link = {"chosen_story_id": rows[1]["chosen"], "rejected_story_id": rows[2]["chosen"]}
     with pytest.raises(DataError, match="1 of 1 prompt_ids have several prompts, such as 'p'"):
         importing([link], stories=str(write_jsonl(tmp_path / "stories.jsonl", stories)))
+
+
+@pytest.mark.parametrize(
+    ("stated", "key", "source"),
+    [
+        (None, None, "not stated"),
+        (None, "people", "people"),
+        ("votes", None, "votes"),
+        # The key only fills in what the file does not state.
+        ("votes", "people", "votes"),
+        ("crowd", None, "not stated"),
+        ("not stated", "model", "model"),
+    ],
+)
+def test_label_sources_are_never_invented(tmp_path, load_program, stated, key, source):
+    rows = [
+        {"prompt": f"[WP] A lamp {k}", "chosen": f"a lamp {k}", "rejected": f"an oar {k}"}
+        | ({} if stated is None else {"label_source": stated})
+        for k in range(3)
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    given = {} if key is None else {"label_source": key}
+    read = read_any_pairs(path, given)
+    assert set(read["label_source"].to_pylist()) == {source}
+    program = load_program("data_prep/import_pairs.py")
+    program.main(program.Config(str(path), tmp_path / "out", **given))
+    imported = tmp_path / "out/pairs.parquet"
+    assert set(pq.read_table(imported)["label_source"].to_pylist()) == {source}
+    # LitBench's own table keeps scores and ids when the key is given.
+    again = read_any_pairs(imported, {"label_source": "planted"})
+    expected = "planted" if source == "not stated" else source
+    assert set(again["label_source"].to_pylist()) == {expected}
+    assert again["pair_id"].equals(pq.read_table(imported)["pair_id"])

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from litbench.data.curation.near_duplicates import check_rensa
 from litbench.data.curation.splits import day_start
+from litbench.data.records import LabelSource
 from litbench.runs.errors import ConfigError
 
 Buckets = Annotated[int, Field(ge=2, multiple_of=2)] | Literal["auto"] | None
@@ -58,7 +59,7 @@ class PairRules:
     chosen_later: bool = True
     max_pairs_per_prompt: Annotated[int, Field(ge=1)] | None = None
     symmetry_buckets: Buckets = 100
-    label_source: Literal["votes", "people", "planted"] = "votes"
+    label_source: LabelSource = "votes"
 
     def check(self) -> None:
         """Raise ConfigError for values that the types allow but that do not fit together."""

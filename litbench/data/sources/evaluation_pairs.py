@@ -153,7 +153,7 @@ def read_held_out(
     if path is None and split is None:
         return None
     if path is not None and is_pairs_table(path):
-        columns = None
+        columns = {key: value for key, value in (columns or {}).items() if key == "label_source"}
     held_out = read_pairs(path or pairs, None, split, columns=columns).headline
     shared = (known | set(prompt_keys(training))).intersection(prompt_keys(held_out))
     if shared:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +21,13 @@ from litbench.data.curation.cleaning import Cleaning, clean_table
 from litbench.data.curation.funnel import Examples
 from litbench.data.ingest import ROW, RejectedRows, read_foreign
 from litbench.data.records import (
+    LABEL_SOURCES,
+    NOT_STATED,
     PAIRS,
     STORIES,
     Column,
     Kind,
+    LabelSource,
     Schema,
     check_prompt_ids,
     is_text,
@@ -234,12 +237,12 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
 
     Pairs from elsewhere need a chosen and a rejected text, in a form that `read_texts` reads. Every
     pair has a prompt, or none has. What the pairs lack is filled in: ids by hash, split "all",
-    label source "people", numbers of words. Rows that cannot be used are counted on stderr.
+    label source "not stated", numbers of words. Rows that cannot be used are counted on stderr.
 
     Args:
         source: any source of `litbench.data.ingest.read_foreign`.
         columns: columns of `source` that are the prompt, chosen and rejected, the others are
-            guessed; and its `encoding`.
+            guessed; its `encoding`; and `label_source`, for rows that do not state it.
 
     Returns:
         Table with the schema PAIRS, and the source's extra columns.
@@ -247,11 +250,13 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
     Raises:
         DataError: no column is recognised as the chosen or the rejected text, or no pair is left.
     """
-    if not columns and is_pairs_table(source):
-        return read_table(Path(source), PAIRS)
-    rejected_rows, encoding = RejectedRows(), (columns or {}).get("encoding")
+    origins = dict(columns or {})
+    label_source = origins.pop("label_source", NOT_STATED)
+    if not origins and is_pairs_table(source):
+        return _with_label_source(read_table(Path(source), PAIRS), label_source)
+    rejected_rows, encoding = RejectedRows(), origins.get("encoding")
     names = first_rows(source, encoding=encoding).column_names
-    origins = _find_texts(source, names, columns or {}, SIDES)
+    origins = _find_texts(source, names, origins, SIDES)
     texts = read_texts(source, SIDES, origins, rejected_rows, encoding=encoding)
     texts = _with_two_texts(texts, str(source), rejected_rows)
     pairs = name_pairs(texts)
@@ -261,7 +266,7 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
         print(f"{source}: {count:,} rows rejected, {reason}", file=sys.stderr)
     if not pairs.num_rows:
         raise DataError(f"{source}: no pair is left ({rejected_rows.counts()}): check the columns")
-    return _completed(pairs, "people", "all")
+    return _completed(pairs, label_source, "all")
 
 
 def find_pair_columns(
@@ -271,7 +276,7 @@ def find_pair_columns(
 
     For the arguments and errors see `read_any_pairs`.
     """
-    if not columns and is_pairs_table(source):
+    if not set(columns or {}) - {"label_source"} and is_pairs_table(source):
         return {}
     columns = columns or {}
     names = first_rows(source, encoding=columns.get("encoding")).column_names
@@ -315,10 +320,17 @@ def _completed(pairs: pa.Table, label_source: str, split: str) -> pa.Table:
     columns = {name: pairs[name] for name in pairs.column_names if name != ROW}
     for side in SIDES:
         columns[f"{side}_n_words"] = count_words(pairs[side])
-    source = columns.get("label_source", pa.nulls(pairs.num_rows, pa.large_string()))
-    columns["label_source"] = pc.fill_null(source, label_source)
+    columns.setdefault("label_source", pa.nulls(pairs.num_rows, pa.large_string()))
     columns["split"] = pc.fill_null(pairs["split"], split)
-    return hash_accounts(as_pairs(columns))
+    return _with_label_source(hash_accounts(as_pairs(columns)), label_source)
+
+
+def _with_label_source(pairs: pa.Table, label_source: str) -> pa.Table:
+    """Set the source of labels that is null, unknown to LitBench or not stated."""
+    stated = [source for source in LABEL_SOURCES if source != NOT_STATED]
+    sources = [row if row in stated else label_source for row in pairs["label_source"].to_pylist()]
+    index = pairs.column_names.index("label_source")
+    return pairs.set_column(index, "label_source", pa.array(sources, pa.large_string()))
 
 
 def as_pairs(columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
@@ -383,7 +395,7 @@ class PairImport:
         story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
         encoding: encoding of text files, such as cp1252; null: UTF-8, or told by the content.
-        label_source: origin of the labels.
+        label_source: who preferred the chosen texts, where `pairs` does not say.
         split: split of the pairs for which the source has none.
         max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
             subsampled, and the other pairs are rejected.
@@ -401,7 +413,7 @@ class PairImport:
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     encoding: str | None = None
-    label_source: Literal["votes", "people", "model", "planted"] = "votes"
+    label_source: LabelSource = NOT_STATED
     split: str = "all"
     max_train_pairs_per_prompt: int | None = None
     cleaning: Cleaning = field(default_factory=Cleaning.none)
@@ -521,7 +533,7 @@ def complete(
         pairs = rejected_rows.reject(pairs, mask, config.pairs, "prompt_id", reason)
     declared = [column.name for column in PAIRS.columns]
     kept = [*declared, *config.keep, *(RATIONALE if config.rationale is not None else ())]
-    known = [name for name in kept if name in pairs.column_names and name != "label_source"]
+    known = [name for name in kept if name in pairs.column_names]
     return _completed(pairs.select(known), config.label_source, config.split), cut
 
 

@@ -31,6 +31,7 @@ LABELS = {
     "votes": "readers' votes",
     "people": "annotators' judgements",
     "model": "labels by a model, not by annotators",
+    "not stated": "labels whose source is not stated",
     "planted": "planted labels: simulated, so this page says nothing about real readers",
 }
 # The pages of all programs by file name, in the order of the links to them.
