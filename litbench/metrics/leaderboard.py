@@ -98,6 +98,49 @@ class LeaderboardRow:
         values = (self.position_lean, self.explanation_words, self.input_tokens, self.cost_usd)
         return self.coverage < 1 or any(value is not None for value in values)
 
+    @property
+    def no_information(self) -> str:
+        """Why its verdicts carry no information, see `lacks_information`; empty otherwise."""
+        flip_rate, first = self.flip_rate, self.position_lean
+        return lacks_information(
+            self.outcomes,
+            self.coverage,
+            None if flip_rate is None else flip_rate.mean,
+            None if first is None else first.mean,
+        )
+
+
+def lacks_information(
+    outcomes: Mapping[str, int],
+    coverage: float,
+    flip_rate: float | None = None,
+    first_share: float | None = None,
+) -> str:
+    """Why verdicts carry no information about the stories; empty if they may carry some.
+
+    Args:
+        outcomes: number of verdicts with each outcome.
+        coverage: share of verdicts that are judgements.
+        flip_rate: share of pairs whose orders name different stories; None without orders.
+        first_share: how often the story shown first wins; None without orders.
+    """
+    named = outcomes.get("chosen", 0) + outcomes.get("rejected", 0)
+    ties = outcomes.get("tie", 0)
+    if coverage < 0.5:
+        return f"only {coverage:.0%} of the verdicts are judgements"
+    # Fewer verdicts may be alike by chance.
+    if named + ties < 10:
+        return ""
+    if ties >= 0.95 * (named + ties):
+        return f"it prefers neither story in {ties:,} of {named + ties:,} judgements"
+    if first_share is not None and abs(first_share - 0.5) >= 0.45:
+        side = "first" if first_share > 0.5 else "second"
+        share = max(first_share, 1 - first_share)
+        return f"it names the story shown {side} in {share:.0%} of its judgements"
+    if flip_rate is not None and flip_rate >= 0.9:
+        return f"its two orders name different stories in {flip_rate:.0%} of the pairs"
+    return ""
+
 
 def check_reference(reference: str, raters: Sequence[str]) -> None:
     """Raise a ConfigError if the reference is not a rater; call it before judging."""

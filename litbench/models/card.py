@@ -105,9 +105,11 @@ def run_text(run: Mapping[str, Any]) -> str:
     result = "no held-out pairs were given"
     if evaluation is not None:
         (own,) = (row for row in evaluation["raters"] if row["kind"] == run["kind"])
+        (longer,) = (row for row in evaluation["raters"] if row["kind"] == "longer")
         result = (
             f"agreement {_interval(own['agreement'])} on {evaluation['pairs']:,} pairs "
-            f"of {evaluation['prompts']:,} prompts"
+            f"of {evaluation['prompts']:,} prompts; longer story {_interval(longer['agreement'])} "
+            "on the same pairs"
         )
     return (
         f"{counts['pairs']:,} pairs ({counts['pairs_cut']} truncated), {training['steps']} steps "

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, Po
 
 from litbench.data.sources.registry import Judged, Kind, Language
 from litbench.metrics.intervals import LEVEL, Interval
+from litbench.metrics.leaderboard import lacks_information
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import read_object, write_json
@@ -395,5 +396,14 @@ def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
     for name, one in figures.items():
         relative = None if one.people is None else one.people.relative.interval()
         is_known = relative is not None and relative.is_bounded
-        rows.append([name, str(one.agreement.interval()), str(relative) if is_known else "–"])
+        no_information = lacks_information(
+            one.outcomes,
+            one.coverage,
+            None if one.flip_rate is None else one.flip_rate.mean,
+            None if one.first_share is None else one.first_share.mean,
+        )
+        agreement = str(one.agreement.interval())
+        if no_information:
+            agreement = f"{one.agreement.interval().mean:.3f} (no information: {no_information})"
+        rows.append([name, agreement, str(relative) if is_known else "–"])
     return rows

@@ -21,6 +21,7 @@ from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import (
     CHANCE,
+    lacks_information,
     leaderboard,
     leaderboard_csv,
     plain,
@@ -378,3 +379,40 @@ def test_a_corrected_p_beside_an_interval_is_explained():
     # One comparison has no correction; one without a p value is none.
     assert correction_note(both[:1]) == ""
     assert correction_note([both[0], row("c", math.nan, math.nan, math.nan)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "shares", "reason"),
+    [
+        ((30, 29, 0), (1.0, 0.98, 1.0), "it names the story shown first in 100%"),
+        ((30, 29, 1), (1.0, 0.98, 0.02), "it names the story shown second in 98%"),
+        ((30, 30, 0), (1.0, 0.97, 0.6), "its two orders name different stories in 97%"),
+        ((1, 0, 59), (1.0, None, None), "it prefers neither story in 59 of 60 judgements"),
+        ((20, 8, 0), (0.46, 0.2, 0.5), "only 46% of the verdicts are judgements"),
+        # A judge that leans, one without orders, and too few verdicts to tell.
+        ((30, 29, 0), (1.0, 0.73, 0.86), ""),
+        ((59, 1, 0), (1.0, None, None), ""),
+        ((4, 4, 0), (1.0, 1.0, 1.0), ""),
+    ],
+)
+def test_raters_without_information(counts, shares, reason):
+    outcomes = dict(zip(("chosen", "rejected", "tie"), counts, strict=True))
+    found = lacks_information(outcomes, *shares)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+def test_a_rater_that_names_the_first_story_is_called_so(pair_table, verdict_table):
+    pairs = _pairs(pair_table)
+    verdicts = verdict_table(
+        [
+            {"pair_id": name, "rater": "j", "kind": "judge", "order": order, "outcome": order}
+            for name in pairs["pair_id"].to_pylist()
+            for order in ("chosen", "rejected")
+        ]
+    )
+    (row,) = leaderboard(verdicts, pairs, "j")
+    warning, _, table = leaderboard_text([row]).split("\n\n")[:3]
+    assert warning.startswith("j: no information about the stories: it names the story shown first")
+    assert "0.500 (no information)" in table
+    assert "[" not in table.splitlines()[1], "halves in every pair are no narrow interval"

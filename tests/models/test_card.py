@@ -163,7 +163,11 @@ def test_without_an_evaluation_it_says_so(run):
 def test_run_text(run):
     run["training"]["counts"] |= {"pairs": 1_000, "pairs_cut": 3}
     used = "1,000 pairs (3 truncated), 1 steps in 1 s, last loss 0.022; "
-    assert run_text(run) == f"{used}agreement 0.700 (0.600 to 0.800) on 10 pairs of 5 prompts"
+    agreement = "0.700 (0.600 to 0.800)"
+    assert run_text(run) == (
+        f"{used}agreement {agreement} on 10 pairs of 5 prompts; longer story {agreement} on the "
+        "same pairs"
+    )
     nothing = run_text({**run, "evaluation": None})
     assert nothing == f"{used}no held-out pairs were given"
 

@@ -192,6 +192,7 @@ class Page:
         facts: what was measured.
         sections: see Section.
         label_sources: who labelled the pairs; "planted" adds a warning.
+        warnings: highlighted paragraphs above all sections.
     """
 
     title: str
@@ -199,6 +200,7 @@ class Page:
     facts: str
     sections: Sequence[Section]
     label_sources: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 def table_of(

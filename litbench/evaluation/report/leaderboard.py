@@ -46,8 +46,15 @@ def agreement_columns(reference: str) -> dict[str, Column]:
     """Columns of a leaderboard: names, agreement, and the comparison with the reference."""
     return {
         "rater": _named,
-        ENDS: lambda row: Cell(scale=row.agreement if row.is_judged else None),
-        "agreement [95 %]": lambda row: row.agreement,
+        ENDS: lambda row: Cell(
+            scale=row.agreement if row.is_judged and not row.no_information else None
+        ),
+        # Constant halves would have a narrow interval.
+        "agreement [95 %]": lambda row: (
+            f"{row.agreement.mean:.3f} (no information)"
+            if row.is_judged and row.no_information
+            else row.agreement
+        ),
         f"against\n{reference}": lambda row: compared(
             row.comparison, "reference" if row.is_judged else "–"
         ),
@@ -63,6 +70,7 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     first, judges = rows[0].agreement, [row for row in rows if row.is_judge]
     columns = agreement_columns("reference" if comparison is None else comparison.reference)
     blocks = [
+        *information_warnings(rows),
         f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
         f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
         rater_table(rows, columns).as_text(),
@@ -72,6 +80,16 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
         significance_note(rows),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def information_warnings(rows: Sequence[LeaderboardRow]) -> list[str]:
+    """A warning for each rater whose verdicts carry no information about the stories."""
+    return [
+        f"{clean_name(row.rater)}: no information about the stories: {row.no_information}. Its "
+        "agreement does not measure taste."
+        for row in rows
+        if row.no_information
+    ]
 
 
 def correction_note(comparisons: Sequence[tuple[str, Interval, float]]) -> str:

@@ -39,6 +39,7 @@ from litbench.evaluation.report.leaderboard import (
     annotators_section,
     coin_note,
     correction_note,
+    information_warnings,
     judges_section,
     rater_table,
     significance_note,
@@ -121,7 +122,9 @@ def render_report(
     )
     shown = [one for one in sections if one is not None]
     return render(
-        Page(title, _lead(rows), facts, shown, sources), manifests, page_links(page, beside)
+        Page(title, _lead(rows), facts, shown, sources, information_warnings(rows)),
+        manifests,
+        page_links(page, beside),
     )
 
 
@@ -135,6 +138,8 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
         return "Only baselines that do not read the stories were judged."
     if best is None:
         return "Every rater was trained on prompts of these pairs, so the results are not valid."
+    if best.no_information:
+        return f"{best.rater} gives no information about the stories: {best.no_information}."
     found = best.agreement
     text = f"{best.rater} agrees with the labels on {100 * found.mean:.1f}% of the pairs"
     if math.isfinite(found.low):
@@ -144,6 +149,9 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
             f", {100 * best.comparison.difference.mean:+.1f} points against "
             f"{best.comparison.reference}, {p_value(best.comparison.p_holm)}"
         )
+    longer = next((row for row in rows if row.kind == "longer"), None)
+    if longer is not None:
+        text += f". Longer story: {100 * longer.agreement.mean:.1f}% of the same pairs"
     return f"{text}."
 
 
@@ -440,6 +448,8 @@ def _misses_section(pairs: pa.Table, raters: Sequence[PairScores]) -> Section | 
         only = wrong & np.logical_and.reduce(others) if others else wrong
         title = f"{clean_name(scores.rater)}: {wrong.sum():,} of {len(wrong):,} pairs"
         title += f", {only.sum():,} only this rater" if others else ""
+        if undecided := int((scores.credit == 0.5).sum()):
+            title += f", {undecided:,} undecided"
         cards = _examples(pairs, scores, np.flatnonzero(wrong))
         name = f"misses-{len(parts)}"
         parts.append(
