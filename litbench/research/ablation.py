@@ -617,14 +617,15 @@ def compare_effects(
     effects = []
     for name in [reference, *(name for name in credits if name != reference)]:
         estimate = clustered_mean(credits[name] - credits[reference], clusters)
-        # NaN with a single prompt; 0 for the reference, or a rater that never differs from it.
         smallest = needed_signal(0.8, estimate.freedom, alpha) * estimate.error
+        # NaN with a single prompt, 0 without any difference; agreements differ by at most 1.
+        detectable = smallest if 0 < smallest <= 1 else math.nan
         comparison = comparisons.get(name)
         verdict = "reference" if comparison is None else "cannot tell"
         if comparison is not None and comparison.is_clear:
             verdict = words[comparison.difference.mean < 0]
         agreement = jackknife_interval(credits[name], clusters)
-        effects.append(Effect(name, agreement, comparison, smallest or math.nan, verdict))
+        effects.append(Effect(name, agreement, comparison, detectable, verdict))
     return effects
 
 
