@@ -27,8 +27,6 @@ from litbench.raters.templates.rubric import Rubric
 from litbench.runs.config import build, nearest, read_yaml
 from litbench.runs.errors import ConfigError
 
-# So that attempts stay within the numbers of one sample of a session.
-MOST_JUDGE_SAMPLES = 30
 # The class of each protocol, imported on first use.
 PROTOCOLS = {
     "longform": "litbench.writers.longform:Longform",

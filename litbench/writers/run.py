@@ -32,6 +32,7 @@ from litbench.judges.answers import AnswerStore, Sampling, identity, local_folde
 from litbench.judges.client import Traffic
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
+from litbench.judges.rubric import MOST_JUDGE_SAMPLES
 from litbench.judges.session import (
     RECORDED,
     WRITER,
@@ -50,7 +51,6 @@ from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, file_name, only_writer, read_manifest
 from litbench.runs.terminal import show, write_dollars
 from litbench.writers.protocol import (
-    MOST_JUDGE_SAMPLES,
     PROTOCOLS,
     Grade,
     Item,

@@ -6,6 +6,7 @@ GOLDEN is the folder with longform/, and LONGFORM_BENCH has the published texts.
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -135,6 +136,26 @@ def test_grades(tmp_path):
     ]
     assert [step for step in judge.asked if "final" in step] == ["final", "final/2"]
     assert "chapter_1/2" not in judge.asked
+
+
+def test_the_final_judgement_has_its_own_weight_and_number(tmp_path):
+    options = LongformOptions(
+        write_texts(tmp_path / "texts"), 2, final_score_weight=3.0, num_final_judgments=2
+    )
+    replies = {"final": scores(8), "final/4": scores(16)}
+    results, _, judge = run_one(
+        Longform(options), long_text, lambda step: replies.get(step, scores())
+    )
+    assert [step for step in judge.asked if "final" in step] == ["final", "final/4"]
+    found = {quantity: grade for _, quantity, grade, _ in results.grades}
+    # Pacing weighs 1 of 7.
+    low, middle, high = (5 * (x + 16 + 5 * 20 * 0.7**1.7) / 7 for x in (8, 12, 16))
+    assert found["final"] == pytest.approx((low + high) / 2)
+    assert found["overall"] == pytest.approx((2 * middle + 3 * found["final"]) / 5)
+    reasons = Longform(options).record()["not_comparable"]
+    assert "the final judgement weighs 3, not 1" in reasons
+    with pytest.raises(ConfigError, match="31 judgements of a text, of at most 30"):
+        run_one(Longform(replace(options, num_final_judgments=31)), long_text, lambda _: scores())
 
 
 def test_a_story_of_which_no_chapter_was_graded_has_no_grade(tmp_path):

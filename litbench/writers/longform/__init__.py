@@ -8,14 +8,16 @@ the published files. docs/writers.md says what differs.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
 from litbench.judges.answers import Sampling
-from litbench.judges.session import WRITER, Session, UnfinishedError
+from litbench.judges.rubric import mean_rated
+from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
 from litbench.raters.templates import fill
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Criterion, Rubric, load_rubric
@@ -72,13 +74,18 @@ class LongformOptions:
     Attributes:
         texts: folder of the published prompts and criteria (`data/` of the benchmark's
             repository); null for our own.
-        chapters: number of chapters.
+        chapters: number of chapters (`NUM_CHAPTERS` in the benchmark's README).
+        final_score_weight: weight of the final judgement in the story's grade; a chapter's is 1.
+        num_final_judgments: how often the judge rates the whole story, chapters once; ratings and
+            grade are means.
         as_published: read the judges' replies as the benchmark's program does: names verbatim,
             numbers clamped to the scale.
     """
 
     texts: Path | None = None
     chapters: PositiveInt = 8
+    final_score_weight: NonNegativeFloat = 1.0
+    num_final_judgments: PositiveInt = 1
     as_published: bool = False
 
 
@@ -133,6 +140,10 @@ class Longform(Protocol):
         reasons, digests = texts_record(self._options.texts, _PUBLISHED_FILES, own)
         if self._options.chapters != 8:
             reasons.append(f"{self._options.chapters} chapters instead of 8")
+        if self._options.final_score_weight != 1:
+            reasons.append(
+                f"the final judgement weighs {self._options.final_score_weight:g}, not 1"
+            )
         if not self._options.as_published:
             reasons.append("judges' replies are read by LitBench's rules, not as published")
         reasons.append("published grades are by Claude 3.7 Sonnet; other judges grade otherwise")
@@ -182,10 +193,20 @@ class Longform(Protocol):
             f"# Chapter {number}\n\n{written.texts.get(f'chapter_{number}', _MISSING)}"
             for number in range(1, self._options.chapters + 1)
         )
-        questions["final"] = (self.rubrics["final"], {"prompt": item.prompt, "text": whole})
-        as_published = self._options.as_published
-        rated = await rate_texts(session, judge, questions, as_published=as_published)
-        # On a scale of 0 to 100; the final judgement weighs as much as a chapter.
+        final = {"final": (self.rubrics["final"], {"prompt": item.prompt, "text": whole})}
+        as_published, count = self._options.as_published, self._options.num_final_judgments
+        first = session.judge_sample * count
+        rated, *finals = await at_once(
+            rate_texts(session, judge, questions, as_published=as_published),
+            *(
+                rate_texts(
+                    replace(session, judge_sample=number), judge, final, as_published=as_published
+                )
+                for number in range(first, first + count)
+            ),
+        )
+        rated["final"] = mean_rated([repeat["final"] for repeat in finals])
+        # On a scale of 0 to 100.
         grades: list[Grade] = [
             (judge, step, None if one.grade is None else 5 * one.grade, missing_flag([one]))
             for step, one in rated.items()
@@ -193,7 +214,9 @@ class Longform(Protocol):
         known = {step: one.grade for step, one in rated.items() if one.grade is not None}
         # A story of which no chapter was read has no grade: the final judgement saw none either.
         is_read = bool(known.keys() & written.texts.keys())
-        overall = 5 * sum(known.values()) / len(known) if is_read else None
+        final_weight = self._options.final_score_weight
+        weights = [final_weight if step == "final" else 1.0 for step in known]
+        overall = 5 * fmean(known.values(), weights) if is_read else None
         flags = missing_flag(list(rated.values()))
         flags += ["no chapter graded"] if known and not is_read else []
         grades.append((judge, "overall", overall, flags + written.flags))
