@@ -169,7 +169,6 @@ class OwnPairs:
         return {"pairs": self.folder / PAIRS_FILE, "before_symmetry": before}
 
     def funnel(self) -> Funnel:
-        """The counts of every step."""
         return Funnel.of(read_manifest(self.folder)["counts"]["funnel"])
 
 

@@ -139,17 +139,14 @@ class Subject:
 
     @cached_property
     def sentences(self) -> list[Sentence]:
-        """See `split_sentences`."""
         return split_sentences(self.text)
 
     @cached_property
     def words(self) -> int:
-        """Number of words of all sentences."""
         return sum(_count([sentence.text for sentence in self.sentences]))
 
     @cached_property
     def language(self) -> Language:
-        """See `language_of`."""
         return language_of(self.text, self.words)
 
     @property

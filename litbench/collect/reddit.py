@@ -155,7 +155,6 @@ class RedditClient:
         return reddit
 
     def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             self._session.close()
 

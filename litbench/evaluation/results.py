@@ -145,7 +145,6 @@ class Evaluation:
 
     @cached_property
     def pairs(self) -> EvaluationPairs:
-        """The pairs that were judged."""
         config = self.manifest["config"]
         columns = given_columns(config)
         pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)

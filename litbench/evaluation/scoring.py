@@ -142,7 +142,6 @@ class ScoringJob:
 
     @property
     def added(self) -> list[str]:
-        """The columns that are added."""
         if self.pairs is None:
             return list(ADDED)
         return [f"{name}_{side}" for side in SIDES for name in ADDED[:2]]

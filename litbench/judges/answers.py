@@ -201,7 +201,6 @@ class AnswerStore:
             self._file = None
 
     def get(self, key: str) -> Answer | None:
-        """The answer stored under a key; None if there is none."""
         if key not in self._answers:
             return None
         path, offset = self._answers[key]
@@ -291,7 +290,6 @@ class AnswerStore:
             ) from error
 
     def _files(self) -> list[tuple[Path, int]]:
-        """Files of answers and their sizes."""
         files = []
         for path in sorted(self.folder.glob("*.jsonl")):
             if not path.is_file():

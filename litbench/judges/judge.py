@@ -128,7 +128,6 @@ class ModelRater(Rater):
         self._folder = folder
 
     def answer_store(self, *, read_only: bool = False) -> AnswerStore:
-        """The stored answers."""
         folder = self.options.answers or self._work_folder() / "answers"
         return AnswerStore(folder, file_name(self.name), read_only=read_only)
 
@@ -177,11 +176,9 @@ class PairQuestion:
         return self.template.is_coded
 
     def render(self, code: str | None) -> str:
-        """The question."""
         return self.template.render(self.prompt, self.story_a, self.story_b, code)
 
     def is_read(self, answer: str, code: str | None) -> bool:
-        """Whether an answer states a verdict."""
         return self.template.is_read(answer, code)
 
     def repair(self, code: str | None) -> str:
@@ -231,7 +228,6 @@ class Judge(ModelRater):
         return self.estimate_questions(self._questions(pairs))
 
     def estimate_questions(self, questions: Sequence[str | Readable]) -> list[Estimate]:
-        """Estimate the cost of questions."""
         mock = Mock(rubrics={"answer": self.template})
         return self.estimate_sessions(question_sessions(questions), mock)
 

@@ -37,7 +37,6 @@ class PanelOptions:
         return {key.removeprefix("raters."): file for key, file in files_of(self._specs).items()}
 
     def load(self, name: str) -> "Panel":
-        """Load the members."""
         specs = zip(self.members, self._specs, strict=True)
         return Panel({key: spec.options.load(f"{name}.{key}") for key, spec in specs}, name)
 
@@ -96,7 +95,6 @@ class Panel(Rater):
         return Judgement(prefers, **totals)
 
     def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of every prompt that a member was trained on."""
         return frozenset().union(*(rater.training_prompts() for rater in self.members.values()))
 
     def notes(self) -> dict[str, Any]:

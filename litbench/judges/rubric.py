@@ -118,11 +118,9 @@ class RatingQuestion:
         return self.rubric.is_coded and not self.as_published
 
     def render(self, code: str | None) -> list[tuple[str, str]]:
-        """The question."""
         return self.rubric.render(self.texts, code)
 
     def is_read(self, answer: str, code: str | None) -> bool:
-        """Whether a reply rates every criterion."""
         ratings = self.rubric.read(without_reasoning(answer), code).values()
         return all(rating.rating is not None for rating in ratings)
 

@@ -127,7 +127,6 @@ class Turn:
 
     @property
     def outcome(self) -> str:
-        """The outcome of the answer."""
         return self.answer.outcome
 
 

@@ -85,7 +85,6 @@ class ClusteredMean:
         return max(self.effective_clusters - 1, 1.0)
 
     def interval(self, low: float, high: float) -> Interval:
-        """The interval with these bounds."""
         return Interval(self.mean, low, high, self.n, self.clusters, self.effective_clusters)
 
 

@@ -95,7 +95,6 @@ class BagOfWords(LinearRater):
         return rewards
 
     def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts."""
         return self.prompts
 
     def notes(self) -> dict[str, Any]:

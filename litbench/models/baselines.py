@@ -72,7 +72,6 @@ class LongerOptions:
     """The kind `longer` has no options."""
 
     def load(self, name: str) -> LengthRater:
-        """Make the rater."""
         return LengthRater(name, "longer", 1)
 
 
@@ -81,7 +80,6 @@ class ShorterOptions:
     """The kind `shorter` has no options."""
 
     def load(self, name: str) -> LengthRater:
-        """Make the rater."""
         return LengthRater(name, "shorter", -1)
 
 
@@ -90,7 +88,6 @@ class NotesOptions:
     """The kind `notes` has no options."""
 
     def load(self, name: str) -> NotesRater:
-        """Make the rater."""
         return NotesRater(name)
 
 
@@ -101,5 +98,4 @@ class RandomOptions:
     seed: int = 0
 
     def load(self, name: str) -> RandomRater:
-        """Make the rater."""
         return RandomRater(name, seed=self.seed)

@@ -215,7 +215,6 @@ class FeatureModel(LinearRater):
         return np.array([math.fsum(row) for row in terms.tolist()], dtype=np.float64)
 
     def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts."""
         return self.prompts
 
     def notes(self) -> dict[str, Any]:
@@ -322,5 +321,4 @@ class PathOptions:
     path: Path
 
     def load(self, name: str) -> FeatureModel:
-        """Load the model."""
         return FeatureModel.load(self.path, name)

@@ -288,7 +288,6 @@ class GenerativeRaterOptions(ModelOptions):
         return {**super().files(), **template_files(self.template)}
 
     def load(self, name: str) -> GenerativeModel:
-        """Load the model."""
         stored, record = load_folder(self, "language", "generative")
         model = stored["model"]
         require_packing(model, self.path)

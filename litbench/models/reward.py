@@ -170,7 +170,6 @@ class RewardRaterOptions(ModelOptions):
     probability: bool = True
 
     def load(self, name: str) -> RewardModel:
-        """Load the model."""
         path, form, label = self.path, self.form, self.label
         stored, record = load_folder(self, "reward", "reward", num_labels=None)
         model, tokenizer = stored["model"], stored["tokenizer"]

@@ -123,7 +123,6 @@ class RaterSpec:
 
     @property
     def version(self) -> int:
-        """The version of the kind."""
         return kinds()[self.kind].version
 
     @property
@@ -144,7 +143,6 @@ class RaterSpec:
         return {name: str(value) for name, value in options if isinstance(value, Path)}
 
     def load(self) -> Rater:
-        """Load the rater, ready to judge."""
         rater: Rater = self.options.load(self.name)
         return rater
 

@@ -54,7 +54,6 @@ class EmbeddingOptions:
 
     @property
     def is_service(self) -> bool:
-        """Whether a service makes the embeddings."""
         return self.model.startswith(SERVICE)
 
     def __post_init__(self) -> None:

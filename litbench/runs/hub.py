@@ -50,7 +50,6 @@ class HubName:
     split: str | None = None
 
     def __str__(self) -> str:
-        """The name as written in a config."""
         part = "/".join(part for part in (self.configuration, self.split) if part is not None)
         revision = "" if self.revision is None else f"@{self.revision}"
         return f"{self.repository}{revision}{part and ':'}{part}"

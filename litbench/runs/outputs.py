@@ -318,7 +318,6 @@ class Cache:
             yield path, read(path)
 
     def discard(self, key: Any, label: str = "part", suffix: str = ".json") -> None:
-        """Remove the part of a key."""
         _remove(self.path(key, label, suffix))
 
     def discard_unused(self) -> int:

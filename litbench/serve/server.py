@@ -264,7 +264,6 @@ class Middleware:
     allowed_hosts: Sequence[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         started = time.perf_counter()
         path = scope["path"] if scope["path"] in _PATHS else "other"
         status = 0
@@ -371,7 +370,6 @@ class Turn(BaseModel):
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def text(self) -> str:
-        """The whole text."""
         parts = self.content
         return parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
 

@@ -74,7 +74,6 @@ class PairStudy(Study):
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
-        """The pairs by `pair_id`."""
         return {row["pair_id"]: row for row in self.pairs.to_pylist()}
 
     def words_of(self, name: str) -> int:
@@ -127,7 +126,6 @@ class PairStudy(Study):
         return found | plan_power(case)
 
     def estimate_text(self, found: Mapping[str, Any]) -> str:
-        """The estimate for a terminal."""
         plan = self.plan
         text = f"""\
 {found["pairs"]:,} pairs of {found["prompts"]:,} prompts, {plan.readers_per_pair} readers a pair, \
@@ -235,7 +233,6 @@ class PairStore(Store):
         return "pair", values
 
     def read_form(self, form: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-        """The choice of a form."""
         choice = form.get("choice", "")
         return choice, {"choice": choice}
 

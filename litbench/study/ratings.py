@@ -115,7 +115,6 @@ class RatingStudy(RubricStudy):
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
-        """The stories by `story_id`."""
         return {row["story_id"]: row for row in self.stories.to_pylist()}
 
     @cached_property
@@ -127,7 +126,6 @@ class RatingStudy(RubricStudy):
         return dict(found)
 
     def words_of(self, name: str) -> int:
-        """Words of a story."""
         words: int = self.by_id[name]["n_words"]
         return words
 
@@ -146,7 +144,6 @@ class RatingStudy(RubricStudy):
         }
 
     def estimate_text(self, found: Mapping[str, Any]) -> str:
-        """The estimate for a terminal."""
         return f"""\
 {found["stories"]:,} stories of {found["prompts"]:,} prompts, {self.plan.readers_per_story} \
 readers a story: {found["readers"]:,} readers, {found["ratings"]:,} ratings

@@ -122,7 +122,6 @@ class SessionStudy(RubricStudy):
         }
 
     def estimate_text(self, found: Mapping[str, Any]) -> str:
-        """The estimate for a terminal."""
         text = f"""\
 {found["writers"]:,} writers and {found["cards"]:,} cards, {self.plan.readers_per_card} readers of \
 each: {found["readers"]:,} sessions
@@ -329,7 +328,6 @@ class Play:
         self._task = self._loop.create_task(self._run())
 
     def cancel(self) -> None:
-        """End the coroutine."""
         self._task.cancel()
 
     def deliver(self, step: str, text: str) -> None:

@@ -161,7 +161,6 @@ class Store:
         self._restarted = -math.inf
 
     def close(self) -> None:
-        """Close the database."""
         self._database.close()
 
     @contextmanager
@@ -190,7 +189,6 @@ class Store:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the owner has closed the study."""
         return bool(self._all("select 1 from meta where name = 'closed'"))
 
     def close_study(self) -> None:
@@ -310,7 +308,6 @@ class Store:
         return page_of(page, done, len(pages))
 
     def page_at(self, reader: str, place: int) -> Page | None:
-        """The page of a reader at a place."""
         rows = self._all(
             "select choices.* from choices join readers using (number) where reader = ? "
             "order by place",
@@ -452,13 +449,11 @@ class Store:
         raise NotImplementedError
 
     def _may_change(self, _page: sqlite3.Row) -> bool:
-        """Whether an answered page may be answered anew."""
         return False
 
     # Reading ----------------------------------------------------------------------------------
 
     def answers_since(self, at: float) -> int:
-        """Number of answers since a time."""
         return int(self._all("select count(*) from choices where answered > ?", at)[0][0])
 
     def choices(self) -> pa.Table:

@@ -106,7 +106,6 @@ class Stories(Protocol):
         return self._items
 
     def files(self) -> dict[str, Path | str]:
-        """The table of prompts."""
         prompts = self._options.prompts
         return {"options.prompts": prompts} if isinstance(prompts, str) else {}
 
@@ -120,7 +119,6 @@ class Stories(Protocol):
         }
 
     async def write(self, session: Session, item: Item) -> Written:
-        """Have the story written."""
         turn = await session.ask(WRITER, item.content, step=_STEP)
         text = written_text(turn) if turn.outcome != "cut" else ""
         reason = "empty" if turn.outcome == "answered" else turn.outcome

@@ -100,7 +100,6 @@ class Engine:
         return [row for batch in self.batches(table) for row in batch.to_pylist()]
 
     def count(self, table: Any) -> int:
-        """Return the number of rows of a table."""
         return int(self.rows(table.aggregate(rows=table.count()))[0]["rows"])
 
 
@@ -133,15 +132,15 @@ class SparkEngine(Engine):
         if self._is_own:
             self._session.stop()
 
-    def read(self, path: Path) -> Any:  # noqa: D102
+    def read(self, path: Path) -> Any:
         # Backslashes escape characters of the path that Hadoop would read as a glob pattern.
         return self._con.read_parquet(re.sub(r"([*?\[\]{}\\])", r"\\\1", str(path.absolute())))
 
-    def keep(self, table: Any) -> Any:  # noqa: D102
+    def keep(self, table: Any) -> Any:
         # A file, not Spark's cache: with the cache, query plans grow and take minutes to optimise.
         return self.read(self._write(table))
 
-    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
         folder = self._write(table)
         # Spark names the parts in row order.
         for part in sorted(folder.glob("part-*.parquet")):

@@ -114,7 +114,6 @@ class CuratedPairs:
         return joined.select([column.name for column in PAIRS.columns]).order_by("pair_id")
 
     def write(self, keys: Any, path: Path) -> None:
-        """Write a pairs table in batches."""
         total = self._engine.count(keys)
         parts = (self._engine.batches(self.with_texts(part)) for part in _split_by_id(keys, total))
         batches = _with_progress(itertools.chain.from_iterable(parts), "pairs", total)

@@ -211,7 +211,6 @@ def _plain(line: str) -> str:
 
 
 def _is_note(line: str, *, at_end: bool = True) -> bool:
-    """Return whether a line is a note to readers."""
     plain = _plain(line) if len(line) <= _LONGEST_LINE else ""
     # Lines in quotation marks are dialogue.
     return plain[:1] not in ("", '"', "'") and any(

@@ -38,8 +38,6 @@ class EvaluationPairs:
         return next(table for table in wider if table is not None)
 
     def select(self, pair_ids: pa.ChunkedArray | pa.Array) -> "EvaluationPairs":
-        """Return the pairs with these ids."""
-
         def selected(table: pa.Table) -> pa.Table:
             return table.filter(pc.is_in(table["pair_id"], pair_ids))
 

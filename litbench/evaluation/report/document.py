@@ -110,7 +110,6 @@ class Table:
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """All cells by row."""
         return [[as_cell(value) for value in row] for row in self.rows]
 
     def as_text(self, form: Literal["text", "latex"] = "text") -> str:
@@ -171,7 +170,6 @@ class Section:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The notes that are not empty."""
         notes = [self.notes] if isinstance(self.notes, str) else self.notes
         return [note for note in notes if note]
 

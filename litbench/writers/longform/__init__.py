@@ -131,7 +131,6 @@ class Longform(Protocol):
         self.rubrics = self.texts.rubrics
 
     def items(self) -> list[Item]:
-        """The writing prompts."""
         return self.texts.items
 
     def record(self) -> dict[str, Any]:

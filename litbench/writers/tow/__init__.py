@@ -194,7 +194,6 @@ class Tow(Protocol):
         self._items = self._read_items()
 
     def items(self) -> list[Item]:
-        """The instructions."""
         return self._items
 
     def files(self) -> dict[str, Path | str]:

@@ -85,7 +85,6 @@ class Webnovel(Protocol):
         self.headline = "mean" if self._reference is None else "percentile"
 
     def items(self) -> list[Item]:
-        """The books."""
         return [Item(book.request_id, book.novel, book) for book in self._books]
 
     def record(self) -> dict[str, Any]:
