@@ -27,6 +27,7 @@ from litbench.runs.config import Input, Runtime, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, Cache, read_manifest_of, write_json
 from litbench.writers.grades import (
+    PEOPLE,
     Graded,
     agreements_with_people,
     cells_of,
@@ -76,7 +77,7 @@ class WritersConfig:
     Attributes:
         runs: one or several folders of runs of the same protocol.
         out: output folder.
-        quantity: the quantity to compare; the protocol's headline when null.
+        quantity: the quantity or criterion to compare; the protocol's headline when null.
         reference: the writer that all others are compared with; choose it before seeing results.
         raters: raters with rewards, which score the runs' stories; see litbench.raters.entries.
         slop: folder of the slop lists; adds the text statistics of `litbench.writers.prose`.
@@ -142,14 +143,13 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
     graded = [row for row in rows if row["grade"] is not None]
     return Graded(
-        graded,
+        graded + criteria,
         len(rows) - len(graded),
         people,
         pa.concat_tables(stories, promote_options="default") if stories else None,
         texts,
         next(iter(protocols))[1],
         list(dict.fromkeys(notes)),
-        criteria,
     )
 
 
@@ -335,6 +335,11 @@ def compare_writers(config: WritersConfig) -> None:
     notes = comparison_notes(comparison)
     if config.utility_prior and comparison.utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
+    if graded.people and PEOPLE not in comparison.utilities:
+        notes.append(
+            "no utilities by people: none of them rated two writers on the same prompt by "
+            f"{comparison.quantity}"
+        )
     rows = [
         {
             "writer": row.writer,

@@ -6,7 +6,7 @@ Grades are rows of `litbench.data.records.GRADES`; those of people count as thos
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -36,14 +36,14 @@ class Graded:
     """All grades of the runs.
 
     Attributes:
-        rows: rows of the tables of grades that have a grade.
+        rows: rows of the tables of grades that have a grade; also ratings by criterion where the
+            criterion is no quantity of the grades.
         missing: number of rows without one.
         people: raters that are people.
         stories: the stories of all runs; None if there are none.
         text_grades: (judge, story_id) -> the judge's grade of that text.
         headline: the quantity that the protocol names first.
         notes: why results cannot be compared with published ones.
-        criteria: ratings by criterion, in the form of `rows`, that have no grades of their own.
     """
 
     rows: list[dict[str, Any]]
@@ -53,7 +53,6 @@ class Graded:
     text_grades: dict[tuple[str, str], float]
     headline: str
     notes: list[str]
-    criteria: list[dict[str, Any]] = field(default_factory=list)
 
 
 def cells_of(graded: Graded, quantity: str) -> list[Cell]:
@@ -131,7 +130,7 @@ _Place = tuple[Any, ...]
 
 def agreements_with_people(graded: Graded) -> list[PeopleAgreement]:
     """Compare every judge with the people, by quantity and criterion."""
-    rows = [row for row in [*graded.rows, *graded.criteria] if row["rater"] is not None]
+    rows = [row for row in graded.rows if row["rater"] is not None]
     place = ("writer", "prompt_id", "sample")
     found = []
     for quantity, of_quantity in grouped(rows, itemgetter("quantity")).items():

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import narra_script as script
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import BlindPair
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.errors import ConfigError
+from litbench.writers.compare import WritersConfig, compare_writers
 from litbench.writers.narra import Narra, NarraOptions, family
 from litbench.writers.narra.episode import PROMPTS
 from litbench.writers.narra.quantities import CRITERIA
@@ -559,6 +561,21 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, capsys):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
     manifest = json.loads((tmp_path / "first" / "manifest.json").read_text())
     assert manifest["counts"]["as_published"] is False
+    # The eleven criteria are quantities, too (Table 1, Figure 6).
+    compare_writers(WritersConfig(tmp_path / "first", tmp_path / "compared", "story_relevance"))
+    compared = json.loads((tmp_path / "compared/writers.json").read_text())
+    assert compared["quantities"].keys() > {"storyq", *CRITERIA}
+    assert compared["utilities"].keys() == {"judges"}
+    ratings = pq.read_table(tmp_path / "first/ratings.parquet").to_pylist()
+    for writer, mean in compared["columns"]["story_relevance by alpha"].items():
+        of_writer = [
+            row["rating"]
+            for row in ratings
+            if row["story_id"].startswith(f"{writer}/")
+            and (row["rater"], row["criterion"]) == ("alpha", "story_relevance")
+        ]
+        assert mean == pytest.approx(fmean(of_writer))
+        assert len(of_writer) == len(items)
     grades = pq.read_table(tmp_path / "first" / "grades.parquet").to_pylist()
     assert Counter(row["quantity"] for row in grades if row["rater"] is None)["failed"] == 4
     turns = pq.read_table(tmp_path / "first" / "turns.parquet").to_pylist()

@@ -369,6 +369,22 @@ def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
     assert set(found["judges"]) == set(JUDGES)
 
 
+def test_people_who_rank_no_writers_are_named(compare, tmp_path):
+    people = [
+        Cell("ash", "p0", "ann", 4.0),
+        Cell("birch", "p1", "bob", 3.0),
+    ]
+    for more, is_named in (([], True), ([Cell("birch", "p0", "ann", 3.0)], False)):
+        run = write_run(
+            tmp_path / f"{is_named}",
+            planted() + people + more,
+            people=("ann", "bob"),
+            stories=False,
+        )
+        _, text = compare(run)
+        assert ("no utilities by people" in text) == is_named
+
+
 def test_people_and_a_judge_of_other_texts():
     """Sessions that people played have no text in common with those that a model played."""
     rows = [
@@ -389,9 +405,6 @@ def test_people_and_a_judge_of_other_texts():
     assert (found.rater, found.is_paired, found.texts) == ("judge", False, 9)
     assert (found.agreement.mean, found.within.mean) == (1, 1)
     assert found.offset.mean == pytest.approx(0.5)
-    # Criteria without grades of their own are compared too.
-    graded = Graded([], 0, {"ann", "bob"}, None, {}, "storyq", [], rows)
-    assert agreements_with_people(graded) == [found]
 
 
 def test_invalid_input(compare, tmp_path):
