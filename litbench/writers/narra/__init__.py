@@ -218,7 +218,7 @@ def _read_texts(folder: Path) -> tuple[dict[str, Any], Rubric]:
     check_form(prompts, PROMPTS, str(folder / "prompts.yaml"))
     path = folder / "rubric.yaml"
     rubric = load_rubric(path)
-    check_placeholders(rubric.text, ("persona", "notes", "text", "criteria"), path)
+    check_placeholders(rubric.text, ("persona", "notes", "text", "criteria", "code"), path)
     names = tuple(criterion.name for criterion in rubric.criteria)
     if names != CRITERIA or rubric.form != "json":
         raise ConfigError(
