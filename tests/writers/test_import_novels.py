@@ -11,10 +11,12 @@ import pytest
 from chinese_writers import STORY, SYNOPSIS, TAGS, served
 from fake_openai import FakeOpenAI
 
+from litbench.data.ingest import RejectedRows
 from litbench.data.records import GRADES
 from litbench.data.tables import write_table
 from litbench.runs.errors import DataError
 from litbench.writers.webnovel import Webnovel, WebnovelOptions
+from litbench.writers.webnovel.import_novels import NovelImport, read_novels
 from litbench.writers.webnovel.novels import (
     consecutive_chapters,
     one_per_percentile,
@@ -79,6 +81,15 @@ def test_chapters_are_consecutive_and_their_place_is_seeded():
         assert len(found) == 10
     assert drawn[3] == consecutive_chapters(chapters, 10, 3, "甲")
     assert len({found[0] for found in drawn}) > 10
+
+
+def test_the_first_chapters_of_classics(tmp_path):
+    """5.2 rates the first ten chapters, wherever the seed would begin."""
+    (tmp_path / "甲.txt").write_text(novel("甲"))
+    for seed in range(4):
+        config = NovelImport(tmp_path, tmp_path / "out", seed=seed, first_chapters=True)
+        (read,) = read_novels(config, RejectedRows())
+        assert read.chapters == split_chapters(novel("甲"))[:10]
 
 
 def test_one_book_per_percentile_and_each_once():

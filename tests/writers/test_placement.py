@@ -31,11 +31,12 @@ def written(tmp_path, **changes):
 def test_a_fit_weights_by_the_first_principal_component():
     ratings = planted()
     fitted = ReferenceDistribution.fit(ratings, NAMES)
-    _, vectors = np.linalg.eigh(np.corrcoef(ratings.T))
+    shares, vectors = np.linalg.eigh(np.corrcoef(ratings.T))
     loadings = np.abs(vectors[:, -1])
     assert fitted.weights == pytest.approx(loadings / loadings.sum())
     assert fitted.weights.sum() == pytest.approx(1)
     assert fitted.weights.argmin() == 1
+    assert fitted.explained == pytest.approx(shares[::-1] / len(NAMES))
 
 
 def test_a_fit_places_its_own_table_uniformly():

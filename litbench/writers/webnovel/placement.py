@@ -32,6 +32,8 @@ class ReferenceDistribution:
         high: highest composite of the reference.
         values: composites of the reference scaled to 0 at `low` and 1 at `high`, ascending,
             shape (n,).
+        explained: share of the variance of the z-scores by principal component, shape (k,), as in
+            Figure 6; empty if the file does not have it.
     """
 
     criteria: tuple[str, ...]
@@ -41,6 +43,7 @@ class ReferenceDistribution:
     low: float
     high: float
     values: np.ndarray
+    explained: tuple[float, ...] = ()
 
     @classmethod
     def fit(cls, ratings: np.ndarray, criteria: Sequence[str]) -> "ReferenceDistribution":
@@ -66,8 +69,9 @@ class ReferenceDistribution:
         # Rounding gives equal ratings a deviation of about 1e-16.
         std[np.ptp(ratings, axis=0) == 0] = 0
         _check_std(std, criteria, "the table of ratings")
-        loadings = np.linalg.svd((ratings - mean) / std, full_matrices=False)[2][0]
-        loadings *= np.sign(loadings.sum())
+        _, singular, components = np.linalg.svd((ratings - mean) / std, full_matrices=False)
+        loadings = components[0] * np.sign(components[0].sum())
+        explained = tuple((singular**2 / (singular**2).sum()).tolist())
         if (loadings <= 0).any():
             name = criteria[int(loadings.argmin())]
             raise DataError(
@@ -78,7 +82,7 @@ class ReferenceDistribution:
         composites = np.sort(_composite(ratings, mean, std, weights))
         low, high = composites[[0, -1]]
         values = (composites - low) / (high - low)
-        return cls(tuple(criteria), mean, std, weights, float(low), float(high), values)
+        return cls(tuple(criteria), mean, std, weights, float(low), float(high), values, explained)
 
     @classmethod
     def read(cls, path: Path, criteria: Sequence[str]) -> "ReferenceDistribution":
@@ -122,10 +126,12 @@ class ReferenceDistribution:
             )
         _check_works(len(values), path)
         _check_std(std, criteria, path)
-        return cls(names, mean, std, weights, float(ends[0]), float(ends[1]), np.sort(values))
+        explained = tuple(content.get("explained_variance", ()))
+        low, high = map(float, ends)
+        return cls(names, mean, std, weights, low, high, np.sort(values), explained)
 
     def write(self, path: Path) -> None:
-        """Write the distribution as JSON, with the benchmark's keys and `criteria`."""
+        """Write the distribution as JSON: the benchmark's keys, criteria, explained variance."""
         content = {
             "criteria": self.criteria,
             "mean": self.mean.tolist(),
@@ -134,6 +140,7 @@ class ReferenceDistribution:
             "min_score": self.low,
             "max_score": self.high,
             "normalized_existing_scores": self.values.tolist(),
+            "explained_variance": self.explained,
         }
         write_json(content, path)
 
