@@ -43,9 +43,9 @@ from litbench.runs.outputs import (
 )
 from litbench.suite.page import Entry, write_site
 from litbench.suite.passport import (
-    Estimate,
     OverSets,
     Passport,
+    PassportInterval,
     PeopleFigures,
     SetFigures,
     appearance,
@@ -309,7 +309,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
     def estimate(value: Any) -> Any:
-        return None if value is None else Estimate(**plain(value))
+        return None if value is None else PassportInterval(**plain(value))
 
     dataset, comparison = one.dataset, row.comparison
     return SetFigures(

@@ -25,7 +25,13 @@ from litbench.metrics.comparisons import holm, interval_p
 from litbench.metrics.intervals import Interval
 from litbench.metrics.sets import over_sets, shrunken
 from litbench.runs.outputs import file_name, fingerprint, write_atomically
-from litbench.suite.passport import Estimate, Passport, PeopleFigures, SetFigures, set_rows_of
+from litbench.suite.passport import (
+    Passport,
+    PassportInterval,
+    PeopleFigures,
+    SetFigures,
+    set_rows_of,
+)
 
 # Differences that a page calls a weakness.
 _LEAN, _FLIPS, _COVERAGE, _ALPHA = 0.2, 0.2, 0.95, 0.05
@@ -203,7 +209,7 @@ def _interval(row: Mapping[str, Any], sets: int) -> Interval:
     return Interval(row["mean"], low, high, sets, sets, float(sets))
 
 
-def _difference(estimate: Estimate | None) -> Cell:
+def _difference(estimate: PassportInterval | None) -> Cell:
     return stacked(None if estimate is None else estimate.interval(), is_signed=True)
 
 
@@ -338,7 +344,7 @@ def weaknesses(passport: Passport) -> list[str]:
     return [*found, f"Significant after Holm's correction over {len(tests)} tests of this page."]
 
 
-def _mean(estimate: Estimate | None, otherwise: float) -> float:
+def _mean(estimate: PassportInterval | None, otherwise: float) -> float:
     return otherwise if estimate is None or estimate.mean is None else estimate.mean
 
 
@@ -406,7 +412,7 @@ def _relative(people: PeopleFigures) -> Cell:
 
 
 def _pictures(passport: Passport) -> list[Figure]:
-    def intervals(*of: Estimate | None) -> list[list[Interval]]:
+    def intervals(*of: PassportInterval | None) -> list[list[Interval]]:
         return [[one.interval()] if one and one.mean is not None else [] for one in of]
 
     reference, sets = passport.reference, passport.sets.items()

@@ -52,7 +52,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass
-class Estimate:
+class PassportInterval:
     """A mean over pairs and its 95 % interval; null where they cannot be estimated."""
 
     mean: Number | None
@@ -92,7 +92,7 @@ class Estimate:
 
 
 @dataclass
-class Difference(Estimate):
+class Difference(PassportInterval):
     """A paired difference from the reference, and its p value after Holm's correction."""
 
     p_holm: Share | None
@@ -114,10 +114,10 @@ class PeopleFigures:
     """
 
     annotators: Annotated[int, Field(ge=2)]
-    agreement: Estimate
-    one_annotator: Estimate
-    difference: Estimate
-    relative: Estimate
+    agreement: PassportInterval
+    one_annotator: PassportInterval
+    difference: PassportInterval
+    relative: PassportInterval
     at_chance: bool
     blind_above: list[Name]
     is_dependent: bool = False
@@ -163,17 +163,17 @@ class SetFigures:
     revision: str | None
     group: Name
     pairs_sha256: Digest
-    agreement: Estimate
-    minus_reference: Estimate | None
+    agreement: PassportInterval
+    minus_reference: PassportInterval | None
     p_value: Share | None
-    flip_rate: Estimate | None
-    first_share: Estimate | None
+    flip_rate: PassportInterval | None
+    first_share: PassportInterval | None
     coverage: Share
-    chosen_longer: Estimate
-    chosen_shorter: Estimate
+    chosen_longer: PassportInterval
+    chosen_shorter: PassportInterval
     outcomes: dict[str, NonNegativeInt]
     trained_on_prompts: NonNegativeInt
-    beside: dict[Name, Estimate]
+    beside: dict[Name, PassportInterval]
     people: PeopleFigures | None
     audit: list[str] | None = None
 
@@ -294,7 +294,7 @@ def every_eval_ever(passport: Passport) -> dict[str, Any]:
     """A passport in the form of Every Eval Ever (github.com/evaleval/every_eval_ever, 0.3.0)."""
     results = []
     for name, figures in passport.sets.items():
-        quantities: dict[str, Estimate | None] = {
+        quantities: dict[str, PassportInterval | None] = {
             "agreement": figures.agreement,
             "flip_rate": figures.flip_rate,
             "first_share": figures.first_share,

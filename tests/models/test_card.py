@@ -20,7 +20,7 @@ from litbench.models.question import Question
 from litbench.models.reward import RewardModel
 from litbench.raters.interface import BlindPair
 from litbench.raters.templates import load_template
-from litbench.suite.passport import Estimate, Passport, SetFigures, figures_text
+from litbench.suite.passport import Passport, PassportInterval, SetFigures, figures_text
 
 torch = pytest.importorskip("torch")
 
@@ -133,7 +133,7 @@ def test_card_contains_figures(run):
 
 def test_a_passport_is_shown(run):
     assert "LitBench suite" not in model_card(run)
-    estimate = Estimate(0.75, 0.6, 0.85, 20, 5, 5.0)
+    estimate = PassportInterval(0.75, 0.6, 0.85, 20, 5, 5.0)
     nothing = dict.fromkeys(("minus_reference", "p_value", "flip_rate", "first_share", "people"))
     figures = SetFigures(
         **nothing,
