@@ -30,6 +30,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = ("pairing", "reading", "training", "scoring", "judging")
+# Noise of a figure that was measured once.
+_MARGIN = 0.05
 # Common English words, so that random texts have a realistic number of tokens per word.
 WORDS = """
     the a of and to in was her his she he it that with for on as had at but they from this river
@@ -133,14 +135,21 @@ def _slug(name: str) -> str:
 def changes(
     before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[str]]:
-    """Return the figures that got worse or better by more than their noise, one line each."""
+    """Return the figures that got worse or better by more than their noise, one line each.
+
+    The noise is the range of the repeats; of a single one, 5 % around it.
+    """
+
+    def is_within(median: float, row: Mapping[str, Any]) -> bool:
+        margin = _MARGIN if row["repeats"] == 1 else 0.0
+        low, high = row["low"] * (1 - margin), row["high"] * (1 + margin)
+        return bool(low <= median <= high)
+
     known = {row["figure"]: row for row in before}
     found: dict[str, list[str]] = {"worse": [], "better": []}
     for row in now:
         was = known.get(row["figure"])
-        if was is None or was["low"] <= row["median"] <= was["high"]:
-            continue
-        if row["low"] <= was["median"] <= row["high"]:
+        if was is None or is_within(row["median"], was) or is_within(was["median"], row):
             continue
         grew = row["median"] > was["median"]
         line = f"{row['figure']}: {was['median']:g} -> {row['median']:g}"

@@ -34,7 +34,7 @@ from litbench.evaluation.loop import (
     print_estimates,
 )
 from litbench.evaluation.report.csv_table import flat_rows, write_csv
-from litbench.evaluation.report.sets import sets_markdown
+from litbench.evaluation.report.sets import sets_page
 from litbench.evaluation.results import Evaluation
 from litbench.evaluation.selection import (
     Selection,
@@ -286,12 +286,11 @@ def judge_sets(
         results[set_of[result.job.label]].append(result)
     evaluations = {}
     for one in opened:
-        if one.name:
-            print(f"\n{one.name}:")
         artifact, own = artifacts[one.name], results[one.name]
         ratings = one.source.ratings
+        # Of several sets, a summary is shown.
         evaluations[one.name] = finish_evaluation(
-            artifact, own, one.pairs, config.reference, ratings
+            artifact, own, one.pairs, config.reference, ratings, is_shown=not one.name
         )
     return evaluations
 
@@ -317,13 +316,13 @@ def summarise(
         rows += [facts | row for row in flat_rows(leaderboard_csv(evaluations[one.name].rows))]
     prompts = {one.name: set(prompt_keys(one.pairs.all)) for one in opened}
     means = over_sets(rows, list(config.raters), config.reference, linked_sets(prompts))
-    page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
-    artifact.write_text("sets.md", page)
+    artifact.write_text("sets.md", sets_page(rows, means, notes, "md"))
     artifact.counts = {"sets": [one.name for one in opened], "raters": list(config.raters)}
-    print(f"\n{page}", end="")
+    print(f"\n{sets_page(rows, means, notes, 'text')}", end="")
+    print(f"each set: {config.out}/SET/leaderboard.txt, and report.html by litbench eval report")
     return artifact
 
 

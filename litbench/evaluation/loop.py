@@ -293,6 +293,8 @@ def finish_evaluation(
     pairs: EvaluationPairs,
     reference: str,
     ratings: Path | None = None,
+    *,
+    is_shown: bool = True,
 ) -> Evaluation:
     """Write the verdicts, the leaderboard and the manifest, and print the leaderboard.
 
@@ -326,7 +328,8 @@ def finish_evaluation(
     artifact.write("leaderboard.json", partial(write_json, plain(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))
     artifact.write_text(_TEXT, text)
-    print(text, end="")
+    if is_shown:
+        print(text, end="")
     for note in error_notes(table):
         print(note)
     artifact.counts = {

@@ -28,6 +28,7 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]
     """
 
     _next = 0.0
+    _has_lines = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         if options.get("disable") is None and not sys.stderr.isatty():
@@ -48,4 +49,11 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]
             if time.monotonic() < self._next:
                 return
             self._next = time.monotonic() + _SECONDS
+            self._has_lines = True
         super().display(msg, pos)
+
+    def close(self) -> None:
+        """Close the bar; where lines were written, the last one shows its end."""
+        if self._has_lines and not self.disable:
+            super().display()
+        super().close()

@@ -163,16 +163,17 @@ def suite(config: Suite) -> None:
         # Without a rater, the baselines alone.
         evaluations = run_benchmark(benchmark_of(config, raters_of(config)), "litbench suite")
     if not config.dry_run:
-        for passport in make_passports(config.out, datasets):
+        passports = make_passports(config.out, datasets)
+        for passport in passports:
             path = config.out / "passports" / f"{file_name(passport.rater)}.json"
             write_passport(passport, path)
-            print(f"{path}: {len(passport.sets)} sets")
             if (record := Path(passport.rater) / "run.json").is_file():
                 # Not written into the model's folder, whose digest is in the passport.
                 run = json.loads(record.read_text(encoding="utf-8"))
                 card = model_card(run, figures_text(passport.sets), passport.date)
                 write = partial(Path.write_text, data=card, encoding="utf-8")
                 write_atomically(path.with_suffix(".md"), write)
+        print(f"{config.out / 'passports'}: {len(passports)} passports")
     check_judged(evaluations.values())
 
 

@@ -98,7 +98,7 @@ def test_only_added_sets_and_raters_run(benchmark, asked, pair_table, tmp_path, 
     asked.clear()
     first = benchmark()
     assert not asked
-    assert "# Agreement" in capsys.readouterr().out
+    assert "Agreement with the labels" in capsys.readouterr().out
     write_table(pairs_of(pair_table, 2, 2), tmp_path / "gone.parquet")
     found = benchmark()
     assert sorted(asked) == [("longer", 4), ("shorter", 4)]

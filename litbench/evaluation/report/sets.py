@@ -1,10 +1,10 @@
-"""The tables of an evaluation on several sets, in Markdown."""
+"""The tables of an evaluation on several sets, in Markdown and for the terminal."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from litbench.runs.markdown import escape
-from litbench.runs.terminal import show
+from litbench.runs.terminal import clean_name, show
 
 
 def _interval(row: Mapping[str, Any] | None, start: str = "", form: str = ".3f") -> str:
@@ -16,16 +16,22 @@ def _interval(row: Mapping[str, Any] | None, start: str = "", form: str = ".3f")
     return f"{text} [{low}, {high}]" if low else text
 
 
-def sets_markdown(
-    rows: Sequence[Mapping[str, Any]], means: Mapping[str, Any], notes: Sequence[tuple[str, str]]
+def sets_page(
+    rows: Sequence[Mapping[str, Any]],
+    means: Mapping[str, Any],
+    notes: Sequence[tuple[str, str]],
+    form: Literal["text", "md"],
 ) -> str:
-    """The tables in Markdown, with a row for each set and a column for each rater.
+    """The tables: a row for each set and a column for each rater, then means over sets.
 
     Args:
         rows: rows of `leaderboard_csv` of all sets, flat, with `set` and `labels`.
         means: result of `litbench.metrics.sets.over_sets`.
         notes: pairs of the name of a set and a note about it.
+        form: Markdown, or text for a terminal, whose table has the sets as columns.
     """
+    is_text = form == "text"
+    heading, shown = ("", clean_name) if is_text else ("#", escape)
 
     def cell(row: Mapping[str, Any] | None) -> str:
         seen = 0 if row is None else row["trained_on"]
@@ -37,16 +43,26 @@ def sets_markdown(
     for row in rows:
         by_set.setdefault(row["set"], {})[row["rater"]] = row
     raters = list(dict.fromkeys(row["rater"] for row in [*means["raters"], *rows]))
-    table = [["set", "labels", "pairs", "prompts", *raters]]
-    for name, of in by_set.items():
-        first = next(iter(of.values()))
-        facts = [name, first["labels"], f"{first['pairs']:,}", str(first["prompts"])]
-        table.append([*facts, *(cell(of.get(rater)) for rater in raters)])
+    names = list(by_set)
+    firsts = [next(iter(of_set.values())) for of_set in by_set.values()]
+    facts = [
+        ["set", *names],
+        ["labels", *(row["labels"] for row in firsts)],
+        ["pairs", *(f"{row['pairs']:,}" for row in firsts)],
+        ["prompts", *(str(row["prompts"]) for row in firsts)],
+    ]
+    columns = [
+        [rater, *(cell(of_set.get(rater)) for of_set in by_set.values())] for rater in raters
+    ]
+    # A terminal is narrow: a line for each rater.
+    table = (
+        [*facts, *columns] if is_text else [list(row) for row in zip(*facts, *columns, strict=True)]
+    )
     blocks = [
-        "# Agreement with the labels, set by set",
+        f"{heading} Agreement with the labels, set by set".strip(),
         "95 % intervals by prompt.",
-        show(table, "md"),
-        "\n".join(f"- {escape(name)}: {escape(note)}" for name, note in notes),
+        show(table, form),
+        "\n".join(f"- {shown(name)}: {shown(note)}" for name, note in notes),
     ]
     if len(means["sets"]) > 1:
         over = [["rater", "mean", "difference from the reference", "lowest", "highest"]]
@@ -55,15 +71,15 @@ def sets_markdown(
             difference = _interval(row["minus_reference"], form="+.3f")
             over.append([row["rater"], _interval(row), difference, *ends])
         blocks += [
-            "## Over sets",
+            f"{heading * 2} Over sets".strip(),
             f"Unweighted means over the same {len(means['sets'])} sets for every rater. Sets on "
             "whose prompts a rater was trained are left out. 95 % intervals over sets, and prompts "
             "within them.",
-            show(over, "md"),
+            show(over, form),
         ]
     blocks.append(
         "\n".join(
-            f"Left out of the means: {escape(name)} (trained on: {escape(', '.join(trained))})."
+            f"Left out of the means: {shown(name)} (trained on: {shown(', '.join(trained))})."
             for name, trained in means["left_out"].items()
         )
     )
