@@ -210,6 +210,14 @@ def test_a_change_of_scene_without_a_place_counts_as_published(as_published):
     assert ("[moments later]" in results.texts["story"]) == as_published
 
 
+def test_a_change_of_scene_without_a_place_does_not_satisfy_the_guard():
+    def writer(question):
+        return script.repeating_writer(question).replace("scene_shift: no", "scene_shift: yes")
+
+    results, _ = played(writer)
+    assert {8, 9, 10, 11, 12} <= {event["turn"] for event in events(results, "guard_patch")}
+
+
 def test_the_prompt_of_a_turn_has_what_the_story_holds_back_and_where_it_has_been():
     secrets = {
         "hidden_elements": [{"type": "object", "description": "a tin of paint"}],
