@@ -249,6 +249,12 @@ GRADES = Schema(
     key=("writer", "prompt_id", "sample", "rater", "quantity"),
 )
 
+REPEATS = Schema(
+    "repeats",
+    (*GRADES.columns, Column("repeat", "integer", "number of the judgement", required=True)),
+    key=(*GRADES.key, "repeat"),
+)
+
 
 def empty_columns(schema: Schema, rows: int) -> dict[str, pa.Array]:
     """Return an all-null column of shape (rows,) for every declared column of a schema."""

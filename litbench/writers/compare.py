@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
-from litbench.data.records import GRADES, RATINGS, STORIES
+from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES
 from litbench.data.sources.ratings import grades_of, overall_ratings
 from litbench.data.tables import read_table
 from litbench.evaluation.report.csv_table import write_csv
@@ -35,6 +35,7 @@ from litbench.writers.grades import (
     pairwise_rankings,
     plan_inconsistencies,
     rankings_of,
+    repeats_of,
     without_people,
 )
 from litbench.writers.metrics import (
@@ -104,11 +105,15 @@ def read_runs(folders: Sequence[Path]) -> Graded:
     grades, people, texts, notes, protocols = [], set(), {}, [], set()
     stories: list[pa.Table] = []
     criteria: list[dict[str, Any]] = []
+    repeats: list[dict[str, Any]] = []
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
         protocols.add((counts.get("protocol"), counts["headline"]))
         notes += counts.get("not_comparable", [])
         grades.append(read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names))
+        if (folder / "repeats.parquet").is_file():
+            every = read_table(folder / "repeats.parquet", REPEATS).to_pylist()
+            repeats += [row for row in every if row["grade"] is not None]
         own = None
         if (folder / "stories.parquet").is_file():
             own = read_table(folder / "stories.parquet", STORIES)
@@ -150,6 +155,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         texts,
         next(iter(protocols))[1],
         list(dict.fromkeys(notes)),
+        repeats,
     )
 
 
@@ -309,6 +315,7 @@ def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
         length_correlation=length_correlations(graded, quantity),
         plan_inconsistency=plan_inconsistencies(graded),
         ranges=prompt_ranges(judged, config.collapse),
+        repeats=repeats_of(graded, quantity),
         missing_grades=graded.missing,
         not_comparable=graded.notes,
         trained_on=trained_on,

@@ -6,7 +6,7 @@ Grades are rows of `litbench.data.records.GRADES`; those of people count as thos
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -44,6 +44,7 @@ class Graded:
         text_grades: (judge, story_id) -> the judge's grade of that text.
         headline: the quantity that the protocol names first.
         notes: why results cannot be compared with published ones.
+        repeats: the known grades of repeated judgements, rows of the table REPEATS.
     """
 
     rows: list[dict[str, Any]]
@@ -53,6 +54,7 @@ class Graded:
     text_grades: dict[tuple[str, str], float]
     headline: str
     notes: list[str]
+    repeats: list[dict[str, Any]] = field(default_factory=list)
 
 
 def cells_of(graded: Graded, quantity: str) -> list[Cell]:
@@ -253,3 +255,40 @@ def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
             found.append((planner, negotiation_inconsistency(weights)))
     by_planner = grouped(found, itemgetter(0))
     return {planner: [one for _, one in of] for planner, of in by_planner.items()}
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The grades of one piece of writing by repeated judgements (WebNovelBench, 5.3)."""
+
+    writer: str
+    prompt: str
+    judge: str
+    grades: list[float]
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """First quartile, median and third quartile."""
+        low, median, high = np.percentile(self.grades, (25, 50, 75)).tolist()
+        return low, median, high
+
+    @property
+    def variance(self) -> float:
+        """Unbiased variance over the judgements."""
+        return float(np.var(self.grades, ddof=1))
+
+
+def repeats_of(graded: Graded, quantity: str) -> list[Repeats]:
+    """The repeated judgements of a quantity, by writer, prompt, sample and judge."""
+    rows = [row for row in graded.repeats if row["quantity"] == quantity]
+    groups = grouped(rows, itemgetter("writer", "prompt_id", "sample", "rater"))
+    return [
+        Repeats(
+            writer,
+            f"{prompt}, sample {sample}" if sample else prompt,
+            judge,
+            [row["grade"] for row in same],
+        )
+        for (writer, prompt, sample, judge), same in groups.items()
+        if len(same) > 1
+    ]

@@ -25,7 +25,7 @@ from litbench.evaluation.report.document import (
     written_now,
 )
 from litbench.runs.outputs import Artifact
-from litbench.writers.grades import PeopleAgreement
+from litbench.writers.grades import PeopleAgreement, Repeats
 from litbench.writers.metrics import (
     Correlation,
     PromptRange,
@@ -38,6 +38,8 @@ from litbench.writers.writing import Inconsistency, LengthCorrelation
 # Percentiles above it do not tell writers apart (protocol webnovel).
 CEILING = 99
 _EXCERPT = 600
+# Texts in the box plot of repeated judgements, and characters of the names of their prompts.
+_MOST_BOXES, _BOX_NAME = 40, 30
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Comparison:
     length_correlation: list[tuple[str, str, LengthCorrelation]]
     plan_inconsistency: dict[str, list[Inconsistency]]
     ranges: list[PromptRange]
+    repeats: list[Repeats]
     missing_grades: int
     not_comparable: list[str]
     trained_on: dict[str, int]
@@ -122,6 +125,19 @@ def comparison_tables(found: Comparison) -> dict[str, Table]:
                 "highest": lambda one: _number(one.high),
                 "highest on": lambda one: one.highest,
                 "below the limit": lambda one: one.collapsed,
+            },
+        ),
+        "Repeated judgements": table_of(
+            found.repeats,
+            {
+                "writer": lambda one: one.writer,
+                "prompt": lambda one: one.prompt,
+                "judge": lambda one: one.judge,
+                "judgements": lambda one: len(one.grades),
+                "mean": lambda one: _number(float(np.mean(one.grades)), 4),
+                "median": lambda one: _number(one.quartiles[1], 4),
+                "IQR": lambda one: _number(one.quartiles[2] - one.quartiles[0], 4),
+                "variance": lambda one: _number(one.variance, 5),
             },
         ),
         "Columns": numbers(found.columns, 3),
@@ -302,6 +318,12 @@ def write_writers(
     warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
     normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
     pictures = [Figure(one, "", figures.densities(of, one)) for one, of in distributions.items()]
+    boxes = {
+        f"{shorten(one.prompt, _BOX_NAME)}, {one.writer}, {one.judge}": one.grades
+        for one in found.repeats[:_MOST_BOXES]
+    }
+    about_boxes = "Quartiles, median (solid) and mean (dashed) over the judgements of a text."
+    repeated = [Figure("", about_boxes, figures.boxes(boxes, found.quantity))] if boxes else []
     cards = [
         Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
         for writer, (prompt, text) in excerpts.items()
@@ -311,6 +333,7 @@ def write_writers(
         Section("Overview", about, figures=[panel], name="overview"),
         *([Section("Limits", warnings=warnings)] if warnings else []),
         *(Section(title, table=table) for title, table in tables.items()),
+        *([Section("Box plot of repeated judgements", figures=repeated)] if boxes else []),
         *([Section("Distributions", normal, figures=pictures)] if pictures else []),
         *([Section("Excerpts", note, cards=cards)] if cards else []),
     ]

@@ -71,11 +71,16 @@ class Written:
 
 @dataclass
 class ItemRatings:
-    """What one judge said about an item: ratings by step of the text, grades, and events."""
+    """What one judge said about an item: ratings by step of the text, grades, and events.
+
+    Attributes:
+        repeats: the judge's grades of each of several judgements; empty for one.
+    """
 
     ratings: dict[str, Rated] = field(default_factory=dict)
     grades: list[Grade] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    repeats: list[list[Grade]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -167,8 +172,8 @@ async def judge_repeatedly(
     """Have a judge rate what was written `samples` times.
 
     Returns:
-        The means of its ratings and grades. With several samples, the grades have a quantity
-        "HEADLINE spread", the standard deviation of the headline over the samples.
+        The means of its ratings and grades. With several samples, every quantity of the judge has
+        another, "QUANTITY spread", the standard deviation over the samples.
     """
     repeats: list[ItemRatings] = await at_once(
         *(
@@ -180,20 +185,19 @@ async def judge_repeatedly(
     if samples == 1:
         return first
     ratings = {step: mean_rated([one.ratings[step] for one in repeats]) for step in first.ratings}
-    grades: list[Grade] = []
-    for place, (rater, quantity, grade, flags) in enumerate(first.grades):
-        if rater != judge:
-            # Such as a plan, which is asked for once.
-            grades.append((rater, quantity, grade, flags))
-            continue
-        same = [one.grades[place] for one in repeats]
-        every = list(dict.fromkeys(flag for _, _, _, flags in same for flag in flags))
+    # Others are asked once, such as the planner.
+    grades = [grade for grade in first.grades if grade[0] != judge]
+    repeated = [[grade for grade in repeat.grades if grade[0] == judge] for repeat in repeats]
+    # Judgements may differ in their quantities, such as criteria that the judge plans itself.
+    for quantity in dict.fromkeys(grade[1] for repeat in repeated for grade in repeat):
+        same = [grade for repeat in repeated for grade in repeat if grade[1] == quantity]
+        flags = list(dict.fromkeys(flag for *_, flags in same for flag in flags))
         known = [value for _, _, value, _ in same if value is not None]
-        grades.append((judge, quantity, mean_of_known(known), every))
-        if quantity == protocol.headline:
-            spread = stdev(known) if len(known) > 1 else None
-            grades.append((judge, f"{quantity} spread", spread, every))
-    return ItemRatings(ratings, grades, [event for one in repeats for event in one.events])
+        grades.append((judge, quantity, mean_of_known(known), flags))
+        if len(known) > 1:
+            grades.append((judge, f"{quantity} spread", stdev(known), flags))
+    events = [event for repeat in repeats for event in repeat.events]
+    return ItemRatings(ratings, grades, events, repeated)
 
 
 async def rate_texts(

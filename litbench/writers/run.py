@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, PositiveInt
 
 from litbench.data.ingest import RejectedRows
-from litbench.data.records import GRADES, RATINGS, STORIES, TURNS, empty_columns
+from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES, TURNS, empty_columns
 from litbench.data.sources.ratings import story_digest
 from litbench.data.text import count_words_of
 from litbench.judges.answers import AnswerStore, Sampling, identity, local_folder
@@ -90,7 +90,8 @@ class Run:
         items: only these items, by prompt_id, such as [1, 2]; null for all.
         samples: how often each writer writes each item.
         judge_samples: how often each judge rates each text, at most 30; ratings and grades are
-            means, and the spread of the headline is a quantity of its own.
+            means, every quantity has its spread (standard deviation), and `repeats.parquet` has the
+            grades of each judgement.
         traffic: connections, time-outs, retries and limits of every model without its own.
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers; `out`/answers when null.
@@ -132,7 +133,7 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     """The rows of all tables, and the events, that a session adds."""
     place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
     turns = sorted(session.transcript.values(), key=lambda one: (one.role, _natural(one.step)))
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*SCHEMAS, "events")}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*SCHEMAS, "events", "repeats")}
     for turn in turns:
         answer = {name: getattr(turn.answer, name) for name in _OF_ANSWER}
         cost = models.cost(session.writer, turn)
@@ -186,6 +187,19 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
         rows["grades"].append(
             {**place, "rater": rater, "quantity": quantity, "grade": grade, "flags": flags}
         )
+    rows["repeats"] = [
+        {
+            **place,
+            "rater": rater,
+            "quantity": quantity,
+            "grade": grade,
+            "flags": "; ".join(flags) or None,
+            "repeat": number,
+        }
+        for judged in result.judged.values()
+        for number, grades in enumerate(judged.repeats)
+        for rater, quantity, grade, flags in grades
+    ]
     events = [result.written.events, *(judged.events for judged in result.judged.values())]
     rows["events"] = [{**place, **event} for of_part in events for event in of_part]
     return rows
@@ -217,9 +231,12 @@ class _Tables:
         for folder in (self._scratch, config.out / "logs"):
             shutil.rmtree(folder, ignore_errors=True)
         self._scratch.mkdir()
+        schemas = {**SCHEMAS}
+        if config.judge_samples > 1:
+            schemas["repeats"] = pa.table(empty_columns(REPEATS, 0)).schema
         self._writers = {
             name: pq.ParquetWriter(self._scratch / f"{name}.parquet", schema, compression="zstd")
-            for name, schema in SCHEMAS.items()
+            for name, schema in schemas.items()
         }
         self._rows = defaultdict[str, list[dict[str, Any]]](list)
         self._logged: list[LogSample] = []
@@ -285,7 +302,8 @@ class _Tables:
                 file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
         for name, rows in self._rows.items():
             if rows:
-                self._writers[name].write_table(pa.Table.from_pylist(rows, SCHEMAS[name]))
+                writer = self._writers[name]
+                writer.write_table(pa.Table.from_pylist(rows, writer.schema))
                 self._written[name] += len(rows)
         if self._logged:
             name = self._config.protocol

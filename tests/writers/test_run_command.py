@@ -13,7 +13,7 @@ import sys
 from collections import Counter, defaultdict
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,13 +22,14 @@ from fake_openai import FakeOpenAI, messages_of
 from test_longform import write_texts
 
 from litbench.cli import main
-from litbench.data.records import GRADES, RATINGS, STORIES, TURNS
+from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES, TURNS
 from litbench.data.sources.ratings import story_digest
 from litbench.data.tables import read_table, write_table
 from litbench.data.text import count_words, digest
 from litbench.judges.recorded import RecordedOptions
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.outputs import Artifact
+from litbench.writers.compare import WritersConfig, compare_writers
 
 logs = pytest.importorskip("inspect_ai.log")
 pytest.importorskip("openai")
@@ -330,6 +331,7 @@ def test_judges_that_are_asked_repeatedly(run, tmp_path):
     judged = ("chapter_1", "chapter_2", "final")
     assert steps == {f"{step}{number}": 2 for step in judged for number in ("", "/4", "/7")}
     grades = {(row["prompt_id"], row["quantity"]): row["grade"] for row in rows_of(out, "grades")}
+    repeated = read_table(out / "repeats.parquet", REPEATS).to_pylist()
     rubric = load_rubric("longform_final")
     for item in ("choir", "repair"):
         replies = [
@@ -339,13 +341,31 @@ def test_judges_that_are_asked_repeatedly(run, tmp_path):
         ]
         assert len(set(replies)) == 3
         assert grades[item, "final"] == pytest.approx(5 * fmean(replies))
+        assert grades[item, "final spread"] == pytest.approx(5 * stdev(replies))
         assert grades[item, "overall spread"] > 0
+        repeats = [
+            row["grade"]
+            for row in repeated
+            if (row["prompt_id"], row["quantity"]) == (item, "final")
+        ]
+        assert repeats == pytest.approx([5 * reply for reply in replies])
     wholes = [row for row in rows_of(out, "ratings") if row["criterion"] is None]
     assert len(wholes) == 6, "the tables have one rating of a text"
     model = f"recorded/{out}/turns.parquet"
     run(*SMALL, "--judge_samples", 3, writer=model, judge=model, out="recorded")
     for name in ("grades", "stories"):
         assert rows_of(tmp_path / "recorded", name) == rows_of(out, name)
+    assert read_table(tmp_path / "recorded/repeats.parquet", REPEATS).to_pylist() == repeated
+    compare_writers(WritersConfig(out, tmp_path / "page", quantity="final"))
+    (found, _) = json.loads((tmp_path / "page/writers.json").read_text())["repeats"]
+    expected = [
+        row["grade"]
+        for row in repeated
+        if (row["prompt_id"], row["quantity"]) == (found["prompt"], "final")
+    ]
+    assert found["grades"] == pytest.approx(expected, abs=1e-6)
+    page = (tmp_path / "page/writers.html").read_text()
+    assert "Box plot of repeated judgements" in page
 
 
 def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(run, tmp_path):

@@ -19,7 +19,7 @@ from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
-from litbench.writers.grades import Graded, agreements_with_people
+from litbench.writers.grades import Graded, agreements_with_people, repeats_of
 from litbench.writers.metrics import (
     Cell,
     additive_grades,
@@ -47,6 +47,24 @@ def planted(skip=()):
         for judge, offset in JUDGES.items()
         if (writer, prompt, judge) not in skip
     ]
+
+
+def test_repeated_judgements_have_quartiles_and_a_variance():
+    """WebNovelBench, 5.3, by hand; a sample is a text of its own."""
+    rows = [
+        {"writer": "w", "prompt_id": "p", "sample": sample, "rater": "j", "quantity": name}
+        | {"grade": grade, "flags": None, "repeat": number}
+        for name, sample, grades in (
+            ("value", 0, (1, 2, 3, 4, 10)),
+            ("value", 1, (5, 7)),
+            ("x", 0, (9, 9)),
+        )
+        for number, grade in enumerate(grades)
+    ]
+    graded = Graded([], 0, set(), None, {}, "value", [], rows)
+    first, second = repeats_of(graded, "value")
+    assert (first.quartiles, first.variance) == ((2, 3, 4), pytest.approx(12.5))
+    assert (second.prompt, second.variance) == ("p, sample 1", pytest.approx(2))
 
 
 def test_a_missing_judge_does_not_move_a_writer():

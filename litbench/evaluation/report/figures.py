@@ -229,6 +229,32 @@ def densities(groups: Mapping[str, np.ndarray], label: str) -> Drawing:
     return drawing(f"densities {label}", draw)
 
 
+def boxes(groups: Mapping[str, Sequence[float]], label: str) -> Drawing:
+    """Box plot of groups of values: quartiles, median (solid) and mean (dashed).
+
+    Args:
+        groups: by name, from the top.
+        label: what the values are.
+    """
+
+    def draw(axes: Any) -> None:
+        line = {"color": SERIES[0]}
+        axes.boxplot(
+            list(groups.values()),
+            tick_labels=list(groups),
+            orientation="horizontal",
+            showmeans=True,
+            meanline=True,
+            medianprops=line,
+            meanprops=line | {"linestyle": "--"},
+            flierprops={"markersize": 3},
+        )
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+
+    return drawing(f"boxes {label}", draw, HEIGHT * max(1, len(groups) / 12))
+
+
 def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:
     """Histogram of posting dates, given in days since 1970 (paper, Figure 3)."""
 
