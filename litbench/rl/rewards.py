@@ -10,7 +10,9 @@ this order, by a range [a, b] of words and a quantile Q of the rewards of human 
 1. length: if w > b, r becomes the minimum of r and the reward of the story's first b words, so that
    text beyond b never increases the reward;
 2. clipping: r := min(r, Q);
-3. penalty: minus penalty * (w - b) / b if w > b, or penalty * (a - w) / a if w < a.
+3. penalty: minus penalty * (w - b) / b if w > b, or penalty * (a - w) / a if w < a. By default the
+   penalty is the standard deviation of the references' rewards within a prompt, so that neither
+   length nor the rater dominates.
 
 By steps 1 and 3, a story that is too long gets less than its first b words alone. A completion
 without words gets the lowest reward: the minimum over the other completions of the prompt in the
@@ -46,14 +48,15 @@ class RewardShaping:
         shortest: minimum number of words; None for the references' 5 % quantile.
         longest: maximum number of words; None for the references' 95 % quantile.
         penalty: subtracted at twice the maximum length and near zero words, in units of the reward;
-            0 for stories of any length.
+            None for the standard deviation of the references' rewards within a prompt, 0 for
+            stories of any length.
         clip: quantile of the references' rewards at which rewards are clipped; None for no
             clipping.
     """
 
     shortest: Annotated[int, Field(ge=1)] | None = None
     longest: Annotated[int, Field(ge=1)] | None = None
-    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     clip: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
@@ -88,11 +91,12 @@ class PolicyReward:
         self.__name__ = name
         prompts, stories = references
         shaping = self.shaping = shaping or RewardShaping()
-        needs_range = shaping.penalty and (shaping.shortest is None or shaping.longest is None)
-        if not len(stories) and (needs_range or shaping.clip is not None):
+        scales = (shaping.penalty, shaping.shortest, shaping.longest)
+        needs_stories = shaping.clip is not None or (shaping.penalty != 0 and None in scales)
+        if needs_stories and not len(stories):
             raise ConfigError(
-                "clip, shortest and longest are computed from reference stories, but none were "
-                "given: give human stories, or set clip to null and give shortest and longest, or "
+                "clip, penalty, shortest and longest are computed from reference stories, but none "
+                "were given: give human stories, or set clip to null and give the others, or "
                 "penalty: 0 for any length"
             )
         words = _count(stories)
@@ -101,8 +105,14 @@ class PolicyReward:
         )
         if not words.all() or not np.isfinite(rewards).all():
             raise DataError("a reference story has no words or no finite reward: remove it")
+        self._penalty = _spread(rewards, prompts) if shaping.penalty is None else shaping.penalty
+        if shaping.penalty is None and not self._penalty > 0:
+            raise ConfigError(
+                f"the rewards of the {len(stories)} reference stories do not differ within a "
+                "prompt, so they give no penalty: give more stories, or set penalty"
+            )
         self._shortest, self._longest, self._clip = 0.0, math.inf, math.inf
-        if shaping.penalty:
+        if self._penalty:
             self._shortest = shaping.shortest or float(np.quantile(words, 0.05))
             self._longest = max(shaping.longest or float(np.quantile(words, 0.95)), self._shortest)
         if shaping.clip is not None:
@@ -157,18 +167,21 @@ class PolicyReward:
         if self._shortest:
             outside += np.maximum(1 - words / self._shortest, 0)
         raw, capped = self._score(prompt_texts, texts, words)
-        value = np.minimum(capped, self._clip) - self.shaping.penalty * outside
+        clipped, penalty = np.minimum(capped, self._clip), self._penalty * outside
+        value = clipped - penalty
         usable = np.isfinite(value)
+        spreads = [_spread(part[usable], keys[usable]) for part in (penalty, clipped)]
         for key in dict.fromkeys(keys.tolist()):
             group = keys == key
             # The rest of a group may be in another process.
             others = value[group & usable] if usable[group].any() else value[usable]
             floor = others.min() if len(others) else 0.0
-            value[group & is_empty] = floor - (self.shaping.penalty or 1)
+            value[group & is_empty] = floor - (self._penalty or 1)
         scored = np.isfinite(raw)
         metrics = {
             "raw": raw[scored].mean() if scored.any() else math.nan,
             "clipped_share": np.mean(capped > self._clip),
+            "penalty_share": spreads[0] / sum(spreads) if sum(spreads) > 0 else math.nan,
             "guarded_share": np.mean((outside > 0) & ~is_empty),
             "empty_share": np.mean(is_empty),
             "unscored_share": np.mean(~scored & ~is_empty),
@@ -202,6 +215,18 @@ class PolicyReward:
         capped = raw.copy()
         capped[long_rows] = np.minimum(raw[long_rows], rewards[len(rows) :])
         return raw, capped
+
+
+def _spread(rewards: np.ndarray, prompts: Sequence[str] | np.ndarray) -> float:
+    """Standard deviation within a prompt, pooled; NaN if no prompt has two rewards."""
+    names, groups, sizes = np.unique(
+        np.asarray(prompts, dtype=str), return_inverse=True, return_counts=True
+    )
+    if len(rewards) == len(names):
+        return math.nan
+    means = np.bincount(groups, weights=rewards) / sizes
+    squares = np.square(rewards - means[groups]).sum()
+    return float(np.sqrt(squares / (len(rewards) - len(names))))
 
 
 def _count(texts: Sequence[str]) -> np.ndarray:

@@ -113,6 +113,20 @@ def test_penalty_formula():
     assert reward(["p"] * 3, texts) == [1.0, -2.0 * 10 / 20, 3 - 2.0 * 5 / 10]
 
 
+def test_default_penalty_has_the_scale_of_the_references():
+    # Within a prompt the rewards are 0 and 2, or 10 and 12: the standard deviation is sqrt(2).
+    prompts, stories = ["p", "p", "q", "q"], [words(10, stars) for stars in (0, 2, 10, 12)]
+    shaping = RewardShaping(shortest=10, longest=20)
+    reward = PolicyReward(Stars(), shaping, references=(prompts, stories))
+    found, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), "* * * * " + words(40)])
+    assert found == pytest.approx([4.0, 4.0 - math.sqrt(2)])
+    assert metrics["penalty_share"] == 1.0
+    _, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), words(15, 2)])
+    assert metrics["penalty_share"] == 0.0
+    with pytest.raises(ConfigError, match="do not differ within a prompt"):
+        PolicyReward(Stars(), shaping, references=(["p", "q"], stories[:2]))
+
+
 def test_empty_completion_gets_the_lowest_reward():
     texts = ["", " *** ", words(3, 2), words(3, 4)]
     shaping = RewardShaping(shortest=1, longest=9, penalty=0.5)
@@ -134,7 +148,7 @@ def test_non_finite_rewards():
 
 def test_missing_references():
     with pytest.raises(
-        ConfigError, match="clip, shortest and longest are computed from reference stories"
+        ConfigError, match="clip, penalty, shortest and longest are computed from reference stories"
     ):
         PolicyReward(Stars(), RewardShaping(clip=0.9))
     for text in ("!", "nan"):
