@@ -106,7 +106,7 @@ class Fit(PairRules, FitOptions):
 
         litbench fit posts.jsonl --out runs/mine
         litbench fit posts.csv --out runs/mine --prompt heading --score hearts --time null
-        litbench fit sample --out runs/sample --model_name_or_path OWNER/MODEL --learning_rate 1e-5
+        litbench fit sample --out runs/fit --model_name_or_path OWNER/MODEL --learning_rate 1e-5
 
     Reads Parquet, CSV, TSV, JSONL, a data set on the Hub (owner/name[:split]) or the embedded
     `sample`, with a prompt, a text and a score in each row. Columns with common names are found;
@@ -227,6 +227,12 @@ def _fit(config: Fit) -> tuple[Path, Evaluation]:
     if len(models) > 1:
         print(
             f"{best} agrees more often with the labels of held-out prompts ({agreement[best]:.3f})"
+        )
+    leader = max(agreement, key=lambda name: (agreement[name] or 0, name in models))
+    if leader not in models:
+        print(
+            f"note: {leader} agrees more often ({agreement[leader]:.3f}) than {best} "
+            f"({agreement[best]:.3f}), the model that is saved: {leader} is a baseline"
         )
     model = shlex.quote(str(models[best]))
     print(f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"')
