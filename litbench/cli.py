@@ -389,7 +389,11 @@ def serve(config: Serve) -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     limits = server.ServerLimits(config.body_bytes, config.waiting_stories, config.timeout_s)
     spec = config.spec()
-    name = spec.kind if config.model is None else Path(config.model).resolve().name
+    name = spec.kind
+    if config.model is not None:
+        path = Path(config.model).resolve()
+        # A run's folder has its model in `model`.
+        name = path.parent.name if path.name == "model" else path.name
     hosts = server.accepted_hosts(config.host, config.allowed_host)
     app = server.make_app(load_scorer(spec), name, limits, token=token, allowed_hosts=hosts)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -154,7 +154,12 @@ class _Chunk(NamedTuple):
 
 
 def _without(table: pa.Table, *names: str) -> pa.Table:
-    kept = [index for index, name in enumerate(table.column_names) if name not in names]
+    """Drop columns by name, and pandas' index."""
+    kept = [
+        index
+        for index, name in enumerate(table.column_names)
+        if name not in names and not re.fullmatch(r"__index_level_\d+__", name)
+    ]
     return table.select(kept)
 
 

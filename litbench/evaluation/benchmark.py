@@ -378,6 +378,11 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
     """
     if config.raters or config.ratings is None:
         _raters(config)
+    elif config.reference == Benchmark.reference:
+        names = [spec.name for spec in recorded_specs(config.ratings)]
+        if names and config.reference not in names:
+            print(f"reference: {names[0]}, the first recorded judge; --reference names another")
+            config = replace(config, reference=names[0])
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
     opened, notes, broken = find_sets(config)
