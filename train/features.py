@@ -52,7 +52,7 @@ def _fit_and_write(config: Config) -> None:
     folder = artifact.write_folder("model", model.save)
     artifact.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
     artifact.finish()
-    print(f"{folder}: {pairs.num_rows:,} pairs, {len(model.prompts)} prompts, C = {model.c}")
+    print(f"{folder}: {pairs.num_rows:,} pairs used, {len(model.prompts)} prompts, C = {model.c}")
     for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
         print(f"  {name:<22} {coefficient:+.3f}")
 

@@ -106,9 +106,10 @@ def flat(stories: Stories) -> tuple[list[str], list[str]]:
 
 def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Stories, Stories]:
     """Read the stories and return them by prompt: training prompts, then held-out prompts."""
+    stories = read_table(str(config.stories), STORIES).to_pylist()
     rows = [
         (row["prompt"], row["text"])
-        for row in read_table(str(config.stories), STORIES).to_pylist()
+        for row in stories
         if MIN_WORDS <= row["n_words"] <= config.max_words
     ]
     trained = frozenset().union(*(rater.training_prompts() for rater in raters.values()))
@@ -122,6 +123,11 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     parts: tuple[Stories, Stories] = ({}, {})
     for prompt, text in rows:
         parts[prompt_key(prompt) in held].setdefault(prompt, []).append(text)
+    used, kept_back = (sum(map(len, part.values())) for part in parts)
+    print(
+        f"stories: {len(stories):,} read, {used:,} used as references, {kept_back:,} held out, "
+        f"{len(stories) - len(rows):,} rejected: not {MIN_WORDS} to {config.max_words} words"
+    )
     return parts
 
 

@@ -102,18 +102,27 @@ def run_text(run: Mapping[str, Any]) -> str:
     """Summary of a training and its evaluation in one line."""
     training, evaluation = run["training"], run["evaluation"]
     counts = training["counts"]
-    result = "no held-out pairs were given"
+    results = []
+    if training["validation"]:
+        kept = min(training["validation"], key=lambda row: abs(row["step"] - training["kept_step"]))
+        accuracy = kept.get("accuracy", kept.get("mean_token_accuracy"))
+        shown = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        results.append(
+            f"step {training['kept_step']} kept, loss {kept['loss']:.3f}{shown} on "
+            f"{training['validation_counts']['pairs']:,} validation pairs"
+        )
     if evaluation is not None:
         (own,) = (row for row in evaluation["raters"] if row["kind"] == run["kind"])
         (longer,) = (row for row in evaluation["raters"] if row["kind"] == "longer")
-        result = (
+        results.append(
             f"agreement {_interval(own['agreement'])} on {evaluation['pairs']:,} pairs "
             f"of {evaluation['prompts']:,} prompts; longer story {_interval(longer['agreement'])} "
             "on the same pairs"
         )
     return (
         f"{counts['pairs']:,} pairs ({counts['pairs_cut']} truncated), {training['steps']} steps "
-        f"in {training['seconds']:.0f} s, last loss {training['curve'][-1]['loss']:.3f}; {result}"
+        f"in {training['seconds']:.0f} s, last loss {training['curve'][-1]['loss']:.3f}; "
+        + ("; ".join(results) or "no held-out pairs were given")
     )
 
 

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import sys
+import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters.interface import check_prompts, training_prompts_of
 from litbench.runs.errors import ConfigError, DataError, ModelError
+from litbench.runs.locations import PACKAGED
 from litbench.runs.outputs import (
     as_json,
     fingerprint,
@@ -101,7 +104,9 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     given: ClassVar[Sequence[str]] = ()
 
     # Without `field` it would inherit trl's default, None.
-    model_name_or_path: str = field(metadata={"help": "Model to train: a folder or a Hub name."})
+    model_name_or_path: str = field(
+        metadata={"help": f"Model to train: a folder or a Hub name; from a package {PACKAGED}."}
+    )
     learning_rate: float = 1e-5
     num_train_epochs: float = 1.0
     warmup_steps: float = 0.1
@@ -127,15 +132,11 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
             raise ConfigError("to train on quantised weights set load_in_4bit and use_peft: true")
         has_gpu = torch.accelerator.is_available()
-        launched_on = os.environ.get("ACCELERATE_USE_CPU", "" if "RANK" not in os.environ else "no")
-        if (
-            not has_gpu
-            and not self.use_cpu
-            and (self.bf16 or launched_on.lower() in ("no", "false"))
-        ):
+        is_for_gpus = os.environ.get("ACCELERATE_USE_CPU", "no").lower() in ("no", "false")
+        if not has_gpu and not self.use_cpu and "RANK" in os.environ and is_for_gpus:
             raise ConfigError(
-                "this machine has no GPU, which bf16: true or the launch asks for: set use_cpu: "
-                "true to train on the CPU"
+                "this machine has no GPU, which the launch asks for: set use_cpu: true to train on "
+                "the CPU"
             )
         self.use_cpu = self.use_cpu or not has_gpu
         if self.bf16 is None:
@@ -221,6 +222,19 @@ class TokenisedPairs:
         return cls(Dataset.from_list(rows), counts, rejected)
 
 
+def counts_text(counts: Mapping[str, int], validation: Mapping[str, int] | None) -> str:
+    """One line: pairs read, used, for validation, rejected by reason, truncated."""
+    parts = [counts] if validation is None else [counts, validation]
+    total = Counter[str]()
+    for part in parts:
+        total.update(part)
+    reasons = [f"{total[key]:,} {key}" for key in total if key.startswith("rejected: ")]
+    held = [] if validation is None else [f"{validation['pairs']:,} for validation"]
+    used = f"{counts['pairs']:,} used"
+    listed = [used, *held, *reasons, f"{total['pairs_cut']:,} truncated"]
+    return f"pairs: {total['pairs_given']:,} read, {', '.join(listed)}"
+
+
 def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
     """Split pairs by prompt into training pairs and validation pairs."""
     if not share:
@@ -247,6 +261,25 @@ class PairTrainer:
     state: Any
     train_dataset: Any
     packed = True
+    # Of the training before the checkpoint that it resumes from.
+    earlier_seconds = 0.0
+    _total_train_tokens: int
+
+    def train(self: Any, resume_from_checkpoint: str | None = None, **arguments: Any) -> Any:
+        """Train; after a resume, tokens and seconds are of the whole training."""
+        if resume_from_checkpoint is not None:
+            state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_bytes())
+            logged = [entry for entry in state["log_history"] if "num_tokens" in entry]
+            if logged:
+                self._total_train_tokens = round(logged[-1]["num_tokens"])
+                self.earlier_seconds = logged[-1].get("seconds", 0.0)
+        return super().train(resume_from_checkpoint, **arguments)  # type: ignore[misc]
+
+    def log(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the seconds since the training began, without interruptions."""
+        if start_time is not None:
+            logs["seconds"] = round(self.earlier_seconds + time.time() - start_time, 2)
+        super().log(logs, start_time)  # type: ignore[misc]
 
     def _send_telemetry(self) -> None:
         """Send no telemetry to trl."""
@@ -385,7 +418,10 @@ def train(
     args.max_length = None
     # Without this one process would use all visible GPUs, which trl refuses.
     args._n_gpu = min(1, args.n_gpu)
-    _prepare_trackers(args)
+    _prepare_trackers(args, folder)
+    if is_main_process():
+        print(counts_text(data.counts, validation.counts if args.validation else None))
+        _warn_of_threads(args)
     peft_config = get_peft_config(options)
     if peft_config is not None:
         peft_config.exclude_modules = no_towers(model)
@@ -487,8 +523,23 @@ def _keep_sums_in_32_bits(trainer: Any) -> None:
     )
 
 
-def _prepare_trackers(args: Any) -> None:
-    """Run wandb offline if it has no API key."""
+def _warn_of_threads(args: Any) -> None:
+    """Say when other programs use the cores that training on a CPU would use."""
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    free = max(1, round(cores - os.getloadavg()[0]))
+    if args.use_cpu and threads > free:
+        print(
+            f"note: {threads} threads, but about {free} of {cores} cores are free: "
+            f"OMP_NUM_THREADS={free} may be faster",
+            file=sys.stderr,
+        )
+
+
+def _prepare_trackers(args: Any, folder: Path) -> None:
+    """Run wandb offline if it has no API key, in one run per training, with files beside `folder`.
+
+    The run's id is stored with the checkpoints, so a resumed training goes on in its run.
+    """
     if "wandb" in args.report_to and is_main_process():
         import wandb  # noqa: PLC0415
 
@@ -496,7 +547,19 @@ def _prepare_trackers(args: Any) -> None:
         if mode is None and not wandb.login(prompt=False):
             mode = "offline"
         project, quietly = os.environ.get("WANDB_PROJECT", "litbench"), wandb.Settings(silent=True)
-        wandb.init(project=project, name=args.run_name, mode=mode, settings=quietly)
+        run = folder / "wandb_run.txt"
+        if not run.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            run.write_text(uuid.uuid4().hex, encoding="utf-8")
+        wandb.init(
+            project=project,
+            name=args.run_name,
+            mode=mode,
+            settings=quietly,
+            dir=folder.parent,
+            id=run.read_text(encoding="utf-8"),
+            resume="allow",
+        )
 
 
 def _reporter(trainer: Any) -> Callable[[Mapping[str, float]], None]:
@@ -586,7 +649,7 @@ def _record(
 ) -> dict[str, Any]:
     state = trainer.state
     shown = ("step", "epoch", "loss", "accuracy", "mean_token_accuracy", "margin", "grad_norm")
-    seconds = state.log_history[-1].get("train_runtime", 0.0)
+    seconds = trainer.earlier_seconds + state.log_history[-1].get("train_runtime", 0.0)
     best = state.best_model_checkpoint
     return {
         "options": options.record(),
@@ -601,7 +664,6 @@ def _record(
         "parameters_trained": trainer.model.num_parameters(only_trainable=True),
         "steps": state.global_step,
         "kept_step": int(best.rpartition("-")[2]) if best else state.global_step,
-        # Since the last resume.
         "seconds": round(seconds, 2),
         "tokens_per_second": round(trainer._total_train_tokens / seconds, 1) if seconds else None,
         "curve": [

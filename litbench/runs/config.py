@@ -400,7 +400,16 @@ def describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
     for base in reversed(cls.__mro__):
         section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
         meanings |= re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
-    for field in dataclasses.fields(cls):
+
+    def rank(field: dataclasses.Field[Any]) -> tuple[bool, bool]:
+        """Required keys come first, then LitBench's, then those of trl and transformers."""
+        declaring = [base for base in cls.__mro__ if field.name in inspect.get_annotations(base)]
+        packages = {base.__module__.partition(".")[0] for base in declaring}
+        defaults = (field.default, field.default_factory)
+        is_optional = any(value is not dataclasses.MISSING for value in defaults)
+        return is_optional, packages <= {"trl", "transformers"}
+
+    for field in sorted(dataclasses.fields(cls), key=rank):
         default = getattr(given, field.name, field.default)
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()

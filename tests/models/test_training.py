@@ -389,10 +389,20 @@ def test_resumed_training_ends_with_the_same_weights(
     stop["at"] = None
     capsys.readouterr()
     parts = train_reward_model(pairs, options, tmp_path / "parts")
-    told = capsys.readouterr().err
+    out, told = capsys.readouterr()
+    assert "pairs: 50 read, 50 used, 0 truncated" in out
     assert f"training resumes from {tmp_path / 'parts' / 'checkpoint-2'}" in told
     np.testing.assert_array_equal(scores_of(parts, pairs), scores_of(whole, pairs))
     assert losses(parts) == losses(whole)
+    logged = [
+        json.loads((tmp_path / name / "checkpoint-6" / "trainer_state.json").read_bytes())
+        for name in ("whole", "parts")
+    ]
+    tokens, resumed = (
+        [row["num_tokens"] for row in state["log_history"] if "num_tokens" in row]
+        for state in logged
+    )
+    assert resumed == tokens
 
 
 def test_full_disk_names_the_folder(tiny_model, marked_rows, pair_table, tmp_path, monkeypatch):
@@ -468,10 +478,10 @@ def test_null_on_the_command_line_is_none(words):
 
 def test_missing_gpu_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="this machine has no GPU"):
-        RewardTraining(model_name_or_path="x", bf16=True)
-    assert RewardTraining(model_name_or_path="x", bf16=True, use_cpu=True).bf16
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "False")  # as a launch config for GPUs sets it
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "False")  # as `accelerate launch` sets it
+    made = RewardTraining(model_name_or_path="x", bf16=True)
+    assert (made.bf16, made.use_cpu) == (True, True)
+    monkeypatch.setenv("RANK", "0")  # as a launch config for several GPUs sets it
     with pytest.raises(ConfigError, match="set use_cpu: true"):
         RewardTraining(model_name_or_path="x")
 
