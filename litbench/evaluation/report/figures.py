@@ -238,7 +238,7 @@ def boxes(groups: Mapping[str, Sequence[float]], label: str) -> Drawing:
     """
 
     def draw(axes: Any) -> None:
-        line = {"color": SERIES[0]}
+        line, ink = {"color": SERIES[0]}, {"color": INK}
         axes.boxplot(
             list(groups.values()),
             tick_labels=list(groups),
@@ -247,7 +247,10 @@ def boxes(groups: Mapping[str, Sequence[float]], label: str) -> Drawing:
             meanline=True,
             medianprops=line,
             meanprops=line | {"linestyle": "--"},
-            flierprops={"markersize": 3},
+            boxprops=ink,
+            whiskerprops=ink,
+            capprops=ink,
+            flierprops={"markersize": 3, "markeredgecolor": INK},
         )
         axes.invert_yaxis()
         axes.set_xlabel(label)
