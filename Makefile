@@ -52,6 +52,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	@! grep -lE '\$$\\[a-z]' docs/_build/*.html || { echo "these pages show LaTeX as text"; exit 1; }
 	@echo "docs/_build/index.html"
 
 benchmarks: $(STAMP)

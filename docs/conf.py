@@ -10,6 +10,7 @@ html_title = f"LitBench {release}"
 exclude_patterns = ["_build"]
 # Anchors of headings as on GitHub, so that links work in both places.
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
 # Files of the repository outside docs/ are shown on the repository's pages only.
 suppress_warnings = ["myst.xref_missing"]
 autodoc_member_order = "bysource"

@@ -87,6 +87,8 @@ class Funnel:
             step.step: step.removed / (step.kept + step.removed)
             for step in self.steps
             if step.removed > step.kept
+            # It is the paper's rule against early posting: only data without times must do without.
+            and not (step.step == "chosen_later" and step.kept)
         }
         for step in self.steps:
             if step.step == "within_prompt" and not step.kept and not shares:
