@@ -438,7 +438,7 @@ def test_files_of_another_run_are_refused_or_left_out(artifact, tmp_path):
     table = pq.read_table(artifact / "pairs.parquet")
     # As many pairs as the manifest tells of, and still others.
     write_table(table.take(pa.array([0] * table.num_rows)), artifact / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
+    with pytest.raises(DataError, match=r"pairs.parquet does not match"):
         audit(config)
 
 

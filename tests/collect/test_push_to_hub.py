@@ -143,12 +143,12 @@ def test_pairs_without_matching_manifest(publish, artifact):
     pairs = pq.read_table(artifact / "pairs.parquet")
     # make_pairs.py failed on leakage: new pairs beside an older manifest.
     write_table(pairs.slice(1), artifact / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
+    with pytest.raises(DataError, match=r"pairs.parquet does not match"):
         publish()
     write_table(pairs, artifact / "pairs.parquet")
     publish()
     (artifact / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"cannot read manifest.json in .*run the program that"):
+    with pytest.raises(DataError, match=r"cannot read manifest.json"):
         publish()
 
 

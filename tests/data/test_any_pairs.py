@@ -264,13 +264,13 @@ def test_pairs_without_prompts_are_grouped_by_their_stories(tmp_path, capsys, co
     judge_pairs(LengthRater("longer", "longer", 1), pairs)
     reader = LengthRater("reader", "longer", 1)
     reader.reads_prompt = True
-    with pytest.raises(DataError, match="rater reader reads the prompt, and 3 of 3 pairs have"):
+    with pytest.raises(DataError, match=r"reader .*3 of 3 pairs"):
         judge_pairs(reader, pairs)
 
 
 def test_columns_without_known_names_are_an_error(tmp_path):
     path = write(tmp_path / "pairs.jsonl", [{"prompt": "p", "a": "x", "b": "y"}])
-    with pytest.raises(DataError, match="cannot tell which column is the chosen and the rejected"):
+    with pytest.raises(DataError, match=r"which column .*chosen .*rejected"):
         read_any_pairs(path)
 
 

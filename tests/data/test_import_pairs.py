@@ -357,7 +357,7 @@ def test_two_prompts_under_one_id_are_refused(importing, tmp_path):
         {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
         for prompt in ("A lamp.", "[WP] a lamp", "A tide.")
     ]
-    with pytest.raises(DataError, match="1 of 1 prompt_ids have several prompts, such as 'p'"):
+    with pytest.raises(DataError, match=r"1 of 1 prompt_ids .*'p'"):
         importing(rows)
     pairs, _ = importing(rows, pair_columns={"prompt_id": "md5(prompt)"})
     assert len({pair["prompt_id"] for pair in pairs}) == 3
@@ -365,7 +365,7 @@ def test_two_prompts_under_one_id_are_refused(importing, tmp_path):
     # The prompts of the two stories of one pair.
     stories = [{"story_id": row["chosen"], "text": row["chosen"], **row} for row in rows[1:]]
     link = {"chosen_story_id": rows[1]["chosen"], "rejected_story_id": rows[2]["chosen"]}
-    with pytest.raises(DataError, match="1 of 1 prompt_ids have several prompts, such as 'p'"):
+    with pytest.raises(DataError, match=r"1 of 1 prompt_ids .*'p'"):
         importing([link], stories=str(write_jsonl(tmp_path / "stories.jsonl", stories)))
 
 

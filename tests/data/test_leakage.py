@@ -70,7 +70,7 @@ def test_shared_prompt_ignores_tag_and_spacing(report):
     made = report(train=train, test=test)
     (found,) = rows_of(made, "prompts")
     assert (found["id_a"], found["id_b"]) == ("t3_1", "t3_9")
-    with pytest.raises(DataError, match=r"share 1 prompts, such as t3_1 \(train\) and t3_9 \(test"):
+    with pytest.raises(DataError, match=r"1 prompts, .*t3_1 \(train\) .*t3_9 \(test"):
         made.check(["prompts"])
     made.check(["stories", "near_duplicates"])
 
@@ -101,7 +101,7 @@ def test_authors_are_shared_where_they_are_known(report):
     made = report(train=train, test=test)
     (found,) = rows_of(made, "authors")
     assert (found["id_a"], found["id_b"]) == ("b", "f")
-    with pytest.raises(DataError, match=r"share 1 authors, such as b \(train\) and f \(test"):
+    with pytest.raises(DataError, match=r"1 authors, .*b \(train\) .*f \(test"):
         made.check(["authors"])
 
 

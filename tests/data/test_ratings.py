@@ -186,7 +186,7 @@ def test_story_with_the_higher_mean_is_chosen():
 
 def test_stories_that_cannot_be_paired_are_refused():
     stories = stories_of(STORIES)
-    with pytest.raises(DataError, match="no column 'sytem' to keep: did you mean 'system'"):
+    with pytest.raises(DataError, match=r"'sytem' .*'system'"):
         pair_rated_stories(stories, MEANS, Funnel(), split="a", keep=["sytem"])
     with pytest.raises(DataError, match="no prompt has two stories"):
         pair_rated_stories(stories, {"a": 1.0, "e": 2.0}, Funnel(), split="a")

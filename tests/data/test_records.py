@@ -393,7 +393,7 @@ def test_too_many_columns_are_refused(tmp_path, ending):
     if ending != "jsonl":
         rows = [{key: row.get(key) for row in rows for key in row}]
     path = write_rows(tmp_path / f"raw.{ending}", rows)
-    with pytest.raises(DataError, match=r"more than 1,000 columns: put keys that differ by row"):
+    with pytest.raises(DataError, match=r"1,000 columns"):
         read_foreign(path, STORIES, columns=ALIKE)
 
 

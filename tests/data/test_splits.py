@@ -80,7 +80,7 @@ def test_folds_do_not_depend_on_order_or_repeats():
 
 @pytest.mark.parametrize("folds", [1, 4])
 def test_invalid_number_of_folds_is_refused(folds):
-    with pytest.raises(ConfigError, match=f"folds is {folds}: give 2 to 3, the number of prompts"):
+    with pytest.raises(ConfigError, match=f"folds is {folds}: give 2 to 3"):
         assign_folds(["a", "b", "c", "c"], folds, 0)
 
 

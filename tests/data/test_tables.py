@@ -104,5 +104,5 @@ def test_a_file_that_its_manifest_lists_must_be_unchanged(tmp_path, pair_table):
     # The same schema and number of rows, as of another run.
     shutil.copy(tmp_path / "other.parquet", path)
     for check in checks:
-        with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program"):
+        with pytest.raises(DataError, match=r"pairs.parquet does not match"):
             check(path)

@@ -175,7 +175,7 @@ def test_table_entries(report, evaluated):
 def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     one = evaluated("one", rows_of(THANKS))
     fewer = evaluated("fewer", rows_of(THANKS)[:30])
-    with pytest.raises(DataError, match="fewer has 30 pairs and one 40, 30 of them the same"):
+    with pytest.raises(DataError, match=r"fewer .*30 .*40, 30"):
         report({"one": one, "fewer": fewer})
     with pytest.raises(ConfigError, match="evaluations is empty"):
         report({})
@@ -188,11 +188,11 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     ):
         with pytest.raises(ConfigError, match=rf"{key}: 'longr' is not a rater.*'longer'"):
             report({"one": one}, tables=True, **{key: value})
-    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is not a published row"):
+    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11'"):
         report({"one": one}, tables=True, published={"longer": "gpt-4.11"})
     write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
-    with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):
+    with pytest.raises(DataError, match=r"one.parquet has changed"):
         report({"one": one})
     write_sealed({"inputs": {}}, fewer / "manifest.json")
-    with pytest.raises(DataError, match=r"fewer: its manifest is not that of an evaluation"):
+    with pytest.raises(DataError, match=r"fewer: its manifest"):
         report({"fewer": fewer})

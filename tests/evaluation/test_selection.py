@@ -158,7 +158,7 @@ def test_subsamples_spread_over_prompts_and_nest(pair_table):
 
 def test_judged_prompts_are_refused(benchmark, pairs_file, tmp_path):
     program, config = benchmark(judged=pairs_file(30, 30, "judged.parquet", first=39))
-    with pytest.raises(DataError, match="split train: 1 prompts are also in the pairs to judge"):
+    with pytest.raises(DataError, match="split train: 1 prompts"):
         program.main(config)
     assert not (tmp_path / "out/selection").exists()
 
@@ -168,7 +168,7 @@ def test_judges_trained_on_validation_pairs_are_refused(benchmark, pairs_file):
     key = prompt_keys(read_table(pairs, PAIRS))[0]
     raters = {"tiny": {"kind": "known", "rights": KNOWN, "trained_on": key}}
     program, config = benchmark(raters, pairs=pairs)
-    with pytest.raises(ConfigError, match="tiny@writerly was trained on 1 of the prompts"):
+    with pytest.raises(ConfigError, match="tiny@writerly was trained on 1"):
         program.main(config)
 
 

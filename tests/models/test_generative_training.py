@@ -303,5 +303,5 @@ def test_a_model_of_stories_alone_needs_no_prompts(
     without, with_prompt = loaded.compare(["", "[WP] A lamp."], *stories)
     assert without == with_prompt
     options.form = "chat"
-    with pytest.raises(DataError, match="the training reads the prompt, and 4 of 4 pairs"):
+    with pytest.raises(DataError, match="prompt, and 4 of 4 pairs"):
         train_generative_model(pairs, options, tmp_path / "other")

@@ -156,9 +156,7 @@ def test_published_files_contain_no_texts(train):
 
 
 def test_pairs_to_evaluate_on_must_not_be_trained_on(train, tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"5 prompts of the evaluation pairs are also training prompts"
-    ):
+    with pytest.raises(ConfigError, match=r"5 prompts .* training prompts"):
         train(evaluation_split="train")
     with pytest.raises(ConfigError, match="name another evaluation_split"):
         train(split=None, evaluation_split="test")

@@ -306,7 +306,7 @@ def test_power_of_an_ablation_says_how_many_prompts_it_needs(ablation, load_prog
     assert row["detectable"] == pytest.approx(effect["detectable"], abs=1e-6)
     needs = row["difference"] < row["detectable"]
     assert (row["prompts_needed"] > row["prompts"]) == needs
-    with pytest.raises(ConfigError, match="reference 'ful' is not compared there: did you mean"):
+    with pytest.raises(ConfigError, match=r"reference 'ful'.* 'full'"):
         power.main(power.Config(evaluation=config.out, out=tmp_path / "p", reference="ful"))
 
 
@@ -328,7 +328,7 @@ def test_variants_without_a_common_pair_name_another_test(ablation, ready, tmp_p
 
 def test_shared_training_and_test_prompts_raise(ablation, trainings):
     module, config = ablation(variants={"full": {}, "other": {"seed": 5}})
-    with pytest.raises(DataError, match=r"test prompts of .* are training prompts of variant"):
+    with pytest.raises(DataError, match=r"test prompts .* variant"):
         module.main(config)
     assert not trainings
 
@@ -424,9 +424,7 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     assert set(rows_by(content["results"], "test")) == {("external",)}
     trainings.clear()
     module, config = ablation(test_pairs={"same": str(ready)})
-    with pytest.raises(
-        DataError, match="test prompts of same are training prompts of variant full"
-    ):
+    with pytest.raises(DataError, match=r"test prompts of same .* variant full"):
         module.main(config)
     assert not trainings
 

@@ -164,7 +164,7 @@ def test_manifest_digest_must_match(config):
     # A program failed after its first file.
     config.seed = 1
     artifact_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
-    with pytest.raises(DataError, match=r"pairs.txt does not match .*run that program again"):
+    with pytest.raises(DataError, match=r"pairs.txt does not match"):
         read_manifest_of(path)
 
 
@@ -279,7 +279,7 @@ def test_failed_write_keeps_old_output(config, write, name):
         write(artifact_of(config), name, stop)
     with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
         write(artifact_of(config), name, full_disk)
-    with pytest.raises(DataError, match=r"another run removed .*let only one run at a time"):
+    with pytest.raises(DataError, match=r"another run removed"):
         write(artifact_of(config), name, lambda path: path.rename(path.parent / "taken"))
     (config.out / "taken").rename(config.out.parent / "taken")
     assert sorted(item.name for item in config.out.iterdir()) == before
@@ -367,7 +367,7 @@ def test_invalid_manifest(tmp_path):
     for text in (None, "{", "[]", "3"):
         if text is not None:
             (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(DataError, match=r"cannot read manifest.json .*run the program that"):
+        with pytest.raises(DataError, match=r"cannot read manifest.json"):
             read_manifest(tmp_path)
 
 

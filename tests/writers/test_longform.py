@@ -177,7 +177,7 @@ def test_short_answers_are_asked_for_again():
     assert set(lengths) <= set(writer.asked), "500 characters are enough at the last attempt"
     assert "plan_2/2" not in writer.asked
     assert [grade for _, _, grade, _ in results.grades] == [None] * 3
-    with pytest.raises(UnfinishedError, match="plan_1: 5 answers are shorter than 500 characters"):
+    with pytest.raises(UnfinishedError, match=r"plan_1: 5 .* 500"):
         run_one(protocol, lambda _: "x" * 499, lambda _: "")
     with pytest.raises(UnfinishedError, match="chapter_1: out of order"):
         run_one(
