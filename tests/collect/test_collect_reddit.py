@@ -1,8 +1,7 @@
-"""Collecting stories with PRAW from a local server, with faults and killed runs."""
+"""Collecting stories with PRAW from a local server, with faults."""
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -18,11 +17,8 @@ from fake_reddit import (
     CLIENT_SECRET,
     SALT,
     FakeReddit,
-    Killer,
     World,
-    drawn_faults,
     make_world,
-    run_through_kills,
 )
 
 from litbench.collect.reddit import RedditError
@@ -270,41 +266,3 @@ def test_secrets_and_names_are_written_nowhere(tmp_path):
 
 def first_fault(fault):
     return lambda number, _kind: fault if number == 3 else None
-
-
-# Kills -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kills", "faults"), [(2, 0), pytest.param(10, 0.2, marks=pytest.mark.long)]
-)
-def test_killed_run_resumes(tmp_path, collect, kills, faults):
-    seed = 1 if kills == 2 else random.randrange(1_000_000)
-    print(f"seed of the kills: {seed}")
-    world = make_world(7, posts=25)
-    with FakeReddit(world, page=4) as undisturbed:
-        collect(undisturbed, "calm", prompts=["of number"])
-    killer, kept = Killer(seed, kills, undisturbed.requests), []
-    with FakeReddit(
-        world, page=4, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=60
-    ) as server:
-
-        def look():
-            posts = (tmp_path / "killed" / "parts" / "posts").glob("[!.]*.json")
-            kept.append((server.requests, {path.stem.partition("-")[0] for path in posts}))
-
-        out = run_through_kills(killer, lambda: run_process(server, tmp_path), look)
-        assert killer.killed == kills == len(kept) - 1
-        for request, posts in kept:
-            later = " ".join(server.paths[request:])
-            assert not [post for post in posts if f"/comments/{post}/" in later]
-        repeated = sum(server.answered.values()) - sum(undisturbed.answered.values())
-        # A token, and the two requests of the post that was being read.
-        assert 0 <= repeated <= kills * 3
-    assert not list((tmp_path / "killed").rglob(".part-*"))
-    calm, killed = (tmp_path / name for name in ("calm", "killed"))
-    assert (killed / "rejected.jsonl").read_bytes() == (calm / "rejected.jsonl").read_bytes()
-    # Only the times of reading differ.
-    tables = [pq.read_table(path / "stories.parquet") for path in (calm, killed)]
-    first, second = (table.drop_columns(["score_utc"]) for table in tables)
-    assert first.equals(second), out

@@ -1,24 +1,17 @@
-"""Rehydrating published comment ids with PRAW, with faults and killed runs."""
+"""Rehydrating published comment ids with PRAW, with faults."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from fake_reddit import (
     NOW,
     SALT,
     FakeReddit,
-    Killer,
-    drawn_faults,
     make_published,
-    run_through_kills,
 )
 
 from litbench.data.records import PAIRS, pair_id
@@ -187,62 +180,3 @@ def test_changes_since_publication_are_counted(rehydrate, tmp_path, capsys):
     assert order["changed"] == sum(a < b for a, b in now) > 0
     assert order["tied"] == sum(a == b for a, b in now) > 0
     assert f"order: {json.dumps(order)}" in capsys.readouterr().out
-
-
-# Processes -------------------------------------------------------------------------------------
-
-
-def run_process(server, tmp_path):
-    return subprocess.Popen(
-        [
-            sys.executable,
-            str(ROOT / PROGRAM),
-            "--pairs",
-            str(tmp_path / "ids.jsonl"),
-            "--out",
-            str(tmp_path / "killed"),
-        ],
-        env={**os.environ, **server.environment(tmp_path / "settings")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-
-
-@pytest.mark.parametrize(
-    ("kills", "faults"), [(2, 0), pytest.param(10, 0.2, marks=pytest.mark.long)]
-)
-def test_killed_run_resumes(tmp_path, rehydrate, kills, faults):
-    seed = 1 if kills == 2 else random.randrange(1_000_000)
-    print(f"seed of the kills: {seed}")
-    world, pairs = make_published(13, posts=500)
-    world.delete(pairs[4]["chosen_comment_id"])
-    with FakeReddit(world) as undisturbed:
-        rehydrate(undisturbed, pairs, "calm")
-    killer, kept = Killer(seed, kills, undisturbed.requests), []
-    with FakeReddit(
-        world, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=60
-    ) as server:
-
-        def look():
-            parts = (tmp_path / "killed" / "parts").rglob("[!.]*.json")
-            held = [json.loads(part.read_text())["things"] for part in parts]
-            kept.append((server.requests, {name for things in held for name in things}))
-
-        out = run_through_kills(killer, lambda: run_process(server, tmp_path), look)
-        assert killer.killed == kills == len(kept) - 1
-        for request, held in kept:
-            later = ",".join(server.paths[request:])
-            assert not [name for name in held if name in later]
-        assert 0 <= server.answered["info"] - undisturbed.answered["info"] <= kills
-    assert not list((tmp_path / "killed").rglob(".part-*"))
-    calm, killed = (tmp_path / name for name in ("calm", "killed"))
-    assert (killed / "rejected.jsonl").read_bytes() == (calm / "rejected.jsonl").read_bytes()
-    # Only the times of reading differ.
-    tables = [pq.read_table(path / "pairs.parquet") for path in (calm, killed)]
-    first, second = (
-        table.drop_columns([*(f"{side}_score_utc" for side in ("chosen", "rejected"))])
-        for table in tables
-    )
-    assert first.equals(second), out

@@ -359,17 +359,21 @@ class Harness:
 
     def run_through_kills(self, out, seconds, kills):
         """Kill the program up to so many times, then let it finish; returns the number of kills."""
-        killed, kept = 0, {}
+        killed, before = 0, {}
         while True:
             limit = self.source.uniform(0, seconds) if killed < kills else 900
             finished = self.run(out, limit)
             parts = {path: path.stat().st_mtime_ns for path in out.glob(self.long.parts)}
-            again = [path for path in parts.keys() & kept if parts[path] != kept[path]]
+            # A program may remove all parts once it has finished.
+            unused = before.keys() - parts.keys() if parts else set()
+            again = [path for path in parts.keys() & before if parts[path] != before[path]]
+            if self.long.parts != CHECKPOINTS:
+                assert not unused, f"finished work was not used: {unused}"
             assert not again, f"finished work was repeated: {again}"
             if finished:
                 return killed
             self.seen = self.seen or bool(parts)
-            kept = parts
+            before = parts
             killed += 1
 
     def results(self, out):
