@@ -66,10 +66,10 @@ KINDS: dict[str, Kind] = {
     "generative": Kind(
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:GenerativeTraining",
-        version=3,
+        version=4,
     ),
-    "judge": Kind("litbench.judges.judge:JudgeOptions", version=3),
-    "rubric": Kind("litbench.judges.rubric:RubricOptions"),
+    "judge": Kind("litbench.judges.judge:JudgeOptions", version=4),
+    "rubric": Kind("litbench.judges.rubric:RubricOptions", version=2),
     "recorded": Kind("litbench.judges.recorded:RecordedOptions"),
     "panel": Kind("litbench.judges.panel:PanelOptions"),
 }

@@ -21,6 +21,7 @@ from litbench.evaluation.loop import (
     evaluate,
     finish_evaluation,
 )
+from litbench.evaluation.results import error_notes
 from litbench.models.baselines import LengthRater
 from litbench.raters import entries, templates
 from litbench.raters.entries import Kind, RaterSpec, files_of
@@ -251,14 +252,14 @@ def test_any_rater_name_stays_inside_the_folder(plugin, pair_table, tmp_path, na
     assert len(list((tmp_path / "out/parts").iterdir())) == 1
 
 
-def test_errors_are_judged_again(plugin, pair_table, tmp_path, monkeypatch, capsys):
+def test_errors_are_judged_again(plugin, pair_table, tmp_path, monkeypatch):
     pairs = pair_table([row(i) for i in range(4)])
     job = Job(plugin, "plugin", lambda: pairs, "data")
     with monkeypatch.context() as patch:
         patch.setattr(Trained, "judge", lambda _, pairs: [[Judgement("error")] for _ in pairs])
-        found = list(evaluate([job], Cache(tmp_path / "parts")))
-    assert count_errors(found) == 4
-    assert "plugin: 4 of 4 verdicts are errors" in capsys.readouterr().out
+        (failed,) = evaluate([job], Cache(tmp_path / "parts"))
+    assert count_errors(failed.verdicts) == 4
+    assert "plugin: 4 of 4 verdicts are errors" in error_notes(failed.verdicts)[0]
     (again,), _ = run([job], tmp_path)
     assert "error" not in again["outcome"].to_pylist()
 
@@ -330,4 +331,4 @@ def test_changed_templates_need_a_new_kind_version():
     shown_by = {entries.KINDS[name].version for name in ("judge", "generative")}
     # After a change raise `version` of both kinds in litbench/raters/entries.py, then both values
     # here.
-    assert (shown_by, digest[:16]) == ({3}, "29717df0993aae9c")
+    assert (shown_by, digest[:16]) == ({4}, "d9435c1c2971ec91")
