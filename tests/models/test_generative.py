@@ -219,7 +219,7 @@ def answers_with(model, monkeypatch, texts):
     ("answer", "outcome"),
     [
         ("Preferred: neither<end>", "tie"),
-        ("I cannot compare these stories.<end>", "refused"),
+        ("I cannot compare these stories.<end>", "unparsed"),
         ("A storm, a lantern.<end>", "unparsed"),
         ("Story A has the storm.\nPreferred: A", "cut"),
     ],

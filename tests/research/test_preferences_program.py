@@ -228,9 +228,6 @@ def test_embeddings_of_other_options_and_models_are_told_apart(tiny_model, tmp_p
         embed(["new"], EmbeddingOptions(bert, max_tokens=4_096), tmp_path)
     with pytest.raises(ModelError, match="cannot load"):
         embed(["new"], EmbeddingOptions(str(tmp_path)), tmp_path)
-    for file in tmp_path.glob("*/*.parquet"):
-        file.write_bytes(b"not a table")
-    assert (embed(texts, EmbeddingOptions(bert), tmp_path)[0] == one).all()
 
 
 def test_configs_that_cannot_work_are_refused(preferences, make):

@@ -120,7 +120,7 @@ def test_the_estimate_follows_the_length_asked_for(generate, tmp_path, capsys):
     sampling = {"temperature": 1.0, "max_tokens": 1000}
     generate(prices=prices, writer={"sampling": sampling}, words=[75, 75], dry_run=True)
     # 9 times 100 tokens, and 9 times 1000 of them, at $100 a million.
-    assert capsys.readouterr().out.split("\n")[3].split()[-3:-1] == ["0.09", "0.90"]
+    assert ["0.09", "0.90"] in [line.split()[-3:-1] for line in capsys.readouterr().out.split("\n")]
 
 
 @pytest.mark.parametrize(
