@@ -125,7 +125,8 @@ def test_written_files(kind, train, pairs_file, capsys):
     assert (row["agreement"]["n"], row["agreement"]["clusters"]) == (15, 3)
     assert {row["rater"] for row in run["evaluation"]["raters"]} == {kind, "longer"}
     said = capsys.readouterr().out
-    assert f"agreement {row['agreement']['mean']:.3f}" in said
+    if is_judged:
+        assert f"agreement {row['agreement']['mean']:.3f}" in said
     assert "15 pairs of 3 prompts" in said
     card = (folder / "model" / "README.md").read_text()
     assert f"| this model | {row['agreement']['mean']:.3f} (" in card
@@ -264,7 +265,8 @@ def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, program_p
     arguments = [f"--{key}={value}" for key, value in options.items()]
     done = program_process("train/bradley_terry.py", *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # How many cores are free depends on what else runs.
+    assert [line for line in done.stderr.splitlines() if "threads" not in line] == []
     assert len(done.stdout.splitlines()) == 2, "the pairs, and the result"
 
 
