@@ -1,6 +1,6 @@
 """Recompute the claims of docs/results.md on other prompts.
 
-    python benchmarks/replicate.py --data FOLDER --train ../shared/data
+    python benchmarks/replicate.py --data FOLDER --train OTHER_FOLDER
 
 `data` has a folder for each published set, with the files that `litbench data import NAME --from`
 reads; a set that is not there is left out. With `train`, another folder of the same form, trained
