@@ -84,8 +84,8 @@ def results(folder):
         pytest.param(
             "tow",
             1,
-            # The fake server counts a question that the store has under another key.
-            marks=pytest.mark.xfail(reason="requests and stored keys differ", strict=False),
+            # It counts more requests than keys; the cause is not known.
+            marks=pytest.mark.xfail(reason="not diagnosed", strict=False),
         ),
         pytest.param("webnovel", 8, marks=pytest.mark.long),
         pytest.param("tow", 8, marks=pytest.mark.long),
