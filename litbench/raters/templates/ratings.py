@@ -25,7 +25,7 @@ _NUMBER = re.compile(
     re.I,
 )
 # A scale before the number, as in "10分制：7".
-_SCALE = re.compile(r"\W*(?:满分)?\d{1,3}\s*(?:分制?|点満点|[- ]point scale)\s*:", re.I)
+_SCALE = re.compile(r"\A\W*+(?:满分)?\d{1,3}\s*(?:分制?|点満点|[- ]point scale)\s*:", re.I)
 # Characters that NFKC would turn into digits of another value, such as the exponent of 1².
 _NO_DIGITS = re.compile("[²³¹\u2070-\u209f¼-¾⅐-⅟↉]")
 _MARKS = "*_`[]()<>\"' \t\n"
