@@ -27,11 +27,10 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import yaml
 
-from litbench.data.records import PAIRS, as_conversations
+from litbench.data.records import PAIRS, SIDES, as_conversations, label_text
 from litbench.data.sources.evaluation_pairs import read_audit
 from litbench.data.sources.posts import THING_ID
 from litbench.data.tables import check_parquet
-from litbench.models.card import LABELS
 from litbench.runs.config import as_plain, run_program
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.hub import parse_name, replace_files
@@ -39,7 +38,6 @@ from litbench.runs.markdown import escape, without_folders
 from litbench.runs.outputs import Artifact, read_manifest_of, write_json
 from litbench.runs.terminal import show
 
-SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")
 STATISTICS = """
     SELECT split, label_source AS label, count(*) AS pairs, count(DISTINCT prompt_id) AS prompts,
@@ -227,7 +225,7 @@ def write_card(
         f"# {escape(config.repository)}",
         escape(config.about),
         "Pairs of stories written to the same prompt, one of them preferred.",
-        *(LABELS[source] for source in sorted({row[1] for row in rows})),
+        f"Labels: {label_text(sorted({row[1] for row in rows}))}.",
         show([heading, *rows], "md") + "\n",
         *audit_parts(audit),
         "## How it was made",

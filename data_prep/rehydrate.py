@@ -28,7 +28,7 @@ import pyarrow as pa
 from litbench.collect.parts import fresh_parts
 from litbench.collect.reddit import BATCH, RedditClient, text_state
 from litbench.data.ingest import ROW, RejectedRows, read_foreign
-from litbench.data.records import PAIRS, Column, Schema, pair_id
+from litbench.data.records import PAIRS, SIDES, Column, Schema, pair_id
 from litbench.data.sources.posts import (
     THING_ID,
     fullname,
@@ -44,7 +44,6 @@ from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact, Cache
 from litbench.runs.progress import ProgressBar
 
-SIDES = ("chosen", "rejected")
 # Columns that push_to_hub.py publishes in addition to ids and votes.
 LABELS = ("label_source", "split", "margin", "weight", "fold")
 IDS = Schema(

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.audit.cues import SIDES
 from litbench.audit.findings import (
     ALPHA,
     Finding,
@@ -32,7 +31,7 @@ from litbench.audit.rater import (
     rater_section,
 )
 from litbench.data.columns import PairColumns
-from litbench.data.records import RATINGS, VERDICTS, connected_prompts, empty_columns
+from litbench.data.records import RATINGS, SIDES, VERDICTS, connected_prompts, empty_columns
 from litbench.data.sources.pairs import read_any_pairs
 from litbench.data.sources.ratings import overall_ratings
 from litbench.data.tables import read_table

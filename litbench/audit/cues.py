@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from litbench.data.curation.reader_notes import cut_reader_notes
 from litbench.data.curation.splits import assign_folds
-from litbench.data.records import PAIRS, connected_prompts
+from litbench.data.records import PAIRS, SIDES, connected_prompts
 from litbench.data.text import normalise_prompt
 from litbench.evaluation.folds import balance_lengths
 from litbench.metrics.agreement import has_texts, length_differences
@@ -24,7 +24,6 @@ from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
 
-SIDES = ("chosen", "rejected")
 # Texts are learnt from if so many pairs have them.
 _LEAST_PAIRS = 10
 _FOLDS, _STRENGTH = 5, 1.0

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.audit.cues import SIDES, Cue, Texts, content_blind_cues
+from litbench.audit.cues import Cue, Texts, content_blind_cues
 from litbench.data.curation.leakage import by_split, leakage_report
-from litbench.data.records import connected_prompts, prompt_keys
+from litbench.data.records import SIDES, connected_prompts, prompt_keys
 from litbench.evaluation.report.document import percent
 from litbench.metrics.annotators import AnnotatorAgreement, label_ceiling
 from litbench.metrics.comparisons import difference_interval, interval_p

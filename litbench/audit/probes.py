@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from litbench.data.records import PAIRS, empty_columns, pair_id
+from litbench.data.records import PAIRS, SIDES, empty_columns, pair_id
 from litbench.data.text import count_words, digest, prompt_key
 from litbench.runs.config import nearest, read_yaml
 from litbench.runs.errors import ConfigError, DataError
@@ -345,7 +345,7 @@ def draw_originals(
     Draws from the distinct stories on one or both sides of the pairs, except those without a text.
     """
     stories: dict[str, Original] = {}
-    for column in ("chosen", "rejected") if side == "both" else (side,):
+    for column in SIDES if side == "both" else (side,):
         names = (f"{column}_story_id", "prompt_id", "prompt", column)
         for row in zip(*(pairs[name].to_pylist() for name in names), strict=True):
             stories.setdefault(row[0], Original(*row))
@@ -445,6 +445,6 @@ def probe_pairs(
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
     types |= {"probe": pa.large_string(), "strength": pa.float64()}
     columns = {name: pa.array([row.get(name) for row in rows], of) for name, of in types.items()}
-    for side in ("chosen", "rejected"):
+    for side in SIDES:
         columns[f"{side}_n_words"] = count_words(columns[side])
     return pa.table(columns), {name: dict(counts) for name, counts in missing.items()}

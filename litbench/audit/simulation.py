@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.audit.cues import SIDES
 from litbench.audit.findings import ALPHA, NOISELESS, POWER, audit_pairs
 from litbench.data.curation.invented_texts import STYLES, invented_prompts, invented_texts
-from litbench.data.records import PAIRS, connected_prompts, empty_columns, pair_id
+from litbench.data.records import PAIRS, SIDES, connected_prompts, empty_columns, pair_id
 from litbench.data.text import count_words
 from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import Table

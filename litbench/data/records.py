@@ -109,10 +109,21 @@ STORIES = Schema(
     latest="score_utc",
 )
 
-# Who preferred a story. A file that does not say gives the last one.
-LABEL_SOURCES = ("votes", "people", "model", "planted", "not stated")
+# Who preferred a story, and what pages and model cards call the labels. A file that does not say
+# gives the last one.
+LABEL_TEXTS = {
+    "votes": "readers' votes",
+    "people": "annotators' judgements",
+    "model": "labels by a model, not by annotators",
+    "planted": "planted labels: simulated, so they say nothing about real readers",
+    "not stated": "labels whose source is not stated",
+}
+LABEL_SOURCES = tuple(LABEL_TEXTS)
 LabelSource = Literal["votes", "people", "model", "planted", "not stated"]
 NOT_STATED: LabelSource = "not stated"
+
+# The stories of a pair.
+SIDES = ("chosen", "rejected")
 
 PAIRS = Schema(
     "pairs",
@@ -159,7 +170,7 @@ VERDICTS = Schema(
             "order",
             "text",
             "story that stood first; null without order",
-            choices=("chosen", "rejected"),
+            choices=SIDES,
         ),
         Column("outcome", "text", "what the rater decided", required=True, choices=OUTCOMES),
         Column("p_chosen", "number", "probability given to the chosen story, 0 to 1"),
@@ -289,7 +300,7 @@ def connected_prompts(pairs: pa.Table) -> list[str]:
         which is the pair's own key if texts and ids agree.
     """
     keys = prompt_keys(pairs)
-    stories = [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
+    stories = [("story", pairs[f"{side}_story_id"].to_pylist()) for side in SIDES]
     groups = connected_rows([("prompt", keys), ("id", pairs["prompt_id"].to_pylist()), *stories])
     first = dict(sorted(zip(groups, keys, strict=True), reverse=True))
     return [first[group] for group in groups]
@@ -370,3 +381,8 @@ def pair_weights(pairs: pa.Table) -> np.ndarray:
     if (weight <= 0).any():
         raise DataError("column weight is 0 or negative in some pairs: leave these pairs out")
     return weight
+
+
+def label_text(sources: Sequence[str]) -> str:
+    """Who labelled the pairs."""
+    return "; ".join(LABEL_TEXTS[source] for source in sources)

@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from litbench.data.ingest import LINE, RejectedRows, StreamingTable
-from litbench.data.records import Column, Schema
-from litbench.data.sources.pairs import SIDES, read_any_pairs
+from litbench.data.records import SIDES, Column, Schema
+from litbench.data.sources.pairs import read_any_pairs
 from litbench.data.tables import write_sorted_batches, write_table
 from litbench.data.text import prompt_key
 from litbench.raters.entries import RaterSpec, files_of, parse_raters

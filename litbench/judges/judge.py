@@ -14,6 +14,7 @@ the answers. Every shard of pairs writes one log for `inspect view --log-dir FOL
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 from pydantic import PositiveInt
@@ -36,7 +37,16 @@ from litbench.judges.session import (
     estimate,
     question_sessions,
 )
-from litbench.raters.interface import BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.raters.interface import (
+    CREDITS,
+    PREFERENCES,
+    BlindPair,
+    Estimate,
+    Judgement,
+    Preference,
+    Rater,
+    swap,
+)
 from litbench.raters.templates import (
     AnswerForm,
     Template,
@@ -47,9 +57,6 @@ from litbench.raters.templates import (
 from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import file_name
 
-_PREFERS: dict[str, Preference] = {"A": "first", "B": "second", "tie": "tie"}
-_PREFERS |= {"unparsed": "unparsed"}
-_SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 _Number = TypeVar("_Number", int, float)
 # Pairs judged at a time and written to one log, so that memory does not grow with the table.
 SHARD = 1_000
@@ -261,10 +268,8 @@ class Judge(ModelRater):
         for number, (both, judgements, is_first) in enumerate(rows, 1):
             target = "first" if is_first else "second"
             # Ties and orders without a verdict count one half, as in the leaderboard.
-            credit = [
-                float(one.prefers == target) if one.prefers in ("first", "second") else 0.5
-                for one in judgements
-            ]
+            first = [CREDITS.get(judgement.prefers, 0.5) for judgement in judgements]
+            credit = fmean(first) if is_first else 1 - fmean(first)
             verdicts = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
             messages = [
                 message
@@ -272,7 +277,7 @@ class Judge(ModelRater):
                 for turn in turns
                 for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
             ]
-            scores = {"preference": (sum(credit) / len(credit), verdicts)}
+            scores = {"preference": (credit, verdicts)}
             samples.append(LogSample(number, messages, scores, target))
         questions = [turns[0].question for both in self._asked for turns in both]
         metadata = {"template": self.template.name, "answer": self.template.answer}
@@ -292,7 +297,7 @@ class Judge(ModelRater):
         if answer.outcome == "cut" and not (form == "label" and answer.text.strip() in ("A", "B")):
             return "cut", answer.text
         reading = read_answer(answer.text, form, code)
-        return _PREFERS[reading.verdict], reading.explanation
+        return PREFERENCES[reading.verdict], reading.explanation
 
     def _judgement(self, turns: Sequence[Turn], code: str | None, *, swapped: bool) -> Judgement:
         answers, price = [turn.answer for turn in turns], self._price
@@ -301,7 +306,7 @@ class Judge(ModelRater):
             # The second answer is the verdict alone.
             explanation = self.read(answers[0], code)[1]
         if swapped:
-            prefers = _SWAPPED.get(prefers, prefers)
+            prefers = swap(prefers)
         usual = self.options.traffic.connections
         seconds = [
             answer.seconds / (answer.connections or usual)

@@ -15,10 +15,16 @@ from statistics import fmean
 from typing import Any
 
 from litbench.raters.entries import files_of, parse_raters
-from litbench.raters.interface import BlindPair, Estimate, Judgement, Preference, Rater, ask
+from litbench.raters.interface import (
+    CREDITS,
+    BlindPair,
+    Estimate,
+    Judgement,
+    Preference,
+    Rater,
+    ask,
+)
 from litbench.runs.errors import ConfigError
-
-_VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
 
 
 @dataclass
@@ -77,8 +83,8 @@ class Panel(Rater):
     def _verdict(self, by_member: Sequence[Sequence[Judgement]]) -> Judgement:
         votes = []
         for name, judgements in zip(self.members, by_member, strict=True):
-            if any(one.prefers in _VOTES for one in judgements):
-                votes.append(fmean(_VOTES.get(one.prefers, 0.5) for one in judgements))
+            if any(one.prefers in CREDITS for one in judgements):
+                votes.append(fmean(CREDITS.get(one.prefers, 0.5) for one in judgements))
             else:
                 self.not_judged[name] += 1
         everything = [judgement for judgements in by_member for judgement in judgements]

@@ -13,18 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.data.records import OUTCOMES
+from litbench.data.records import OUTCOMES, SIDES
 from litbench.data.text import are_empty, count_words
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.runs.errors import DataError
 
-_JUDGED = ("chosen", "rejected", "tie")
-_VERDICTS = """
+# The credit of each outcome of a pair that was judged.
+CREDITS = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
+_VERDICTS = f"""
 create temp view verdicts as
-select *, outcome in ('chosen', 'rejected') as is_named, is_named or outcome = 'tie' as is_judged,
-    case outcome when 'chosen' then 1.0 when 'rejected' then 0.0 else 0.5 end::double as credit
+select *, outcome in ('chosen', 'rejected') as is_named, outcome in {(*CREDITS,)} as is_judged,
+    coalesce(map {CREDITS}[outcome], 0.5)::double as credit
 from all_verdicts semi join pairs using (pair_id)
-"""
+"""  # noqa: S608
 # One row per rater and pair. Verdicts without a fold form one repeat.
 _GATHER = """
 with repeat as (
@@ -204,7 +205,7 @@ def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, dict[str, Any]]:
     effort_of = {}
     for rater in pc.unique(table["rater"]).to_pylist():
         own = table.filter(pc.equal(table["rater"], rater))
-        judged = own.filter(pc.is_in(own["outcome"], pa.array(_JUDGED, own["outcome"].type)))
+        judged = own.filter(pc.is_in(own["outcome"], pa.array(CREDITS, own["outcome"].type)))
         # A thousand texts at a time, since counting may copy the texts.
         parts = judged["explanation"].drop_null().chunks
         texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
@@ -229,7 +230,7 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
 
     Texts are empty where a source publishes only its ratings.
     """
-    empty = [are_empty(pairs[side]) for side in ("chosen", "rejected")]
+    empty = [are_empty(pairs[side]) for side in SIDES]
     known: np.ndarray = pc.invert(pc.or_(*empty)).to_numpy()
     return known
 

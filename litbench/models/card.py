@@ -8,21 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from litbench.data.records import LABEL_TEXTS
 from litbench.runs.markdown import as_text, escape
 from litbench.runs.terminal import show
 
 # The manifest's digest of a data set or model on the Hub; others are of files and packages.
 _ON_HUB = re.compile(r"name:([\w-][\w.-]*/[\w.-]+)(?:[@:].*)?", re.ASCII)
 _TITLES = {"reward": "Reward model", "generative": "Generative reward model"}
-# What a card says of the labels, by label_source.
-LABELS = {
-    "votes": "The chosen story of a pair has more votes of readers than the rejected one.",
-    "people": "Annotators chose the better story of a pair.",
-    "model": "A model, not a person, chose the better story of a pair.",
-    "not stated": "The pairs do not state who chose the better story.",
-    "planted": "**The votes behind these labels are simulated. No claim about readers, writers or "
-    "models can be made from them.**",
-}
 # Tests run its examples.
 _CARD = Path(__file__).with_suffix(".md")
 
@@ -86,7 +78,7 @@ def model_card(
             for key, one in run["inputs"].items()
         ],
         counts={"prompts": len(run["training_prompts"]), **training["counts"]},
-        labels=" ".join(LABELS.get(source, escape(source)) for source in run["label_source"]),
+        labels="; ".join(LABEL_TEXTS.get(name, escape(name)) for name in run["label_source"]),
         held_out=held_out,
         agreement=agreement,
         suite=suite,

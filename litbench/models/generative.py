@@ -28,11 +28,10 @@ from litbench.models.backbone import (
 )
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.question import Question
-from litbench.raters.interface import BlindPair, Judgement, Preference
+from litbench.raters.interface import PREFERENCES, BlindPair, Judgement, Preference, swap
 from litbench.raters.templates import (
     AnswerForm,
     Template,
-    Verdict,
     load_template,
     read_answer,
     template_files,
@@ -43,13 +42,6 @@ from litbench.runs.progress import ProgressBar
 
 # Below this the model is more likely to continue with something other than a label.
 LEAST_LABEL_MASS = 0.5
-_PREFERENCE_OF: dict[Verdict, Preference] = {
-    "A": "first",
-    "B": "second",
-    "tie": "tie",
-    "unparsed": "unparsed",
-}
-_SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 
 
 def require_packing(model: Any, name: str) -> None:
@@ -83,7 +75,7 @@ def _swapped(judgement: Judgement) -> Judgement:
     p, prefers = judgement.p_first, judgement.prefers
     return replace(
         judgement,
-        prefers=_SWAPPED.get(prefers, prefers),
+        prefers=swap(prefers),
         p_first=None if p is None else 1 - p,
         first_shown="second",
     )
@@ -238,7 +230,7 @@ class GenerativeModel(FolderRater):
             end = next(ends, None)
             text = self.tokenizer.decode(answer_ids[:end], skip_special_tokens=True)
             answer = read_answer(text, self.question.answer)
-            prefers = "cut" if end is None else _PREFERENCE_OF[answer.verdict]
+            prefers = "cut" if end is None else PREFERENCES[answer.verdict]
             judged.append(
                 Judgement(
                     prefers,

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
-from litbench.data.records import numbers_of_pairs, pair_weights
+from litbench.data.records import SIDES, numbers_of_pairs, pair_weights
 from litbench.models.backbone import is_packed, rewards_of
 from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
@@ -113,8 +113,7 @@ def tokenise(pairs: pa.Table, tokenizer: Any) -> TokenisedPairs:
     """Tokenise pairs; long stories lose their end."""
     prompts = pairs["prompt"].to_pylist()
     chosen, rejected = (
-        encode_stories(tokenizer, prompts, pairs[side].to_pylist())
-        for side in ("chosen", "rejected")
+        encode_stories(tokenizer, prompts, pairs[side].to_pylist()) for side in SIDES
     )
     columns = {
         "pair_id": pairs["pair_id"].to_pylist(),

@@ -16,20 +16,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.data.records import VERDICTS, empty_columns, prompt_keys
+from litbench.data.records import SIDES, VERDICTS, empty_columns, prompt_keys
 from litbench.data.text import NO_TEXT, are_empty, digest, prompt_key, valid_unicode
 from litbench.metrics.agreement import has_texts
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.progress import ProgressBar
 from litbench.runs.terminal import show, write_dollars
 
-_SIDES = ("chosen", "rejected")
 # The explanation of an error where a limit did not allow the question.
 UNASKED = "not asked: "
 # Scoring more training stories takes longer and places a reward hardly better.
 _STORIES_FOR_QUANTILES = 200
 
 Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "error"]
+# The preference that a verdict states, if the first story is A.
+PREFERENCES: dict[str, Preference] = {
+    "A": "first",
+    "B": "second",
+    "tie": "tie",
+    "unparsed": "unparsed",
+}
+_SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
+# The credit of the first story; a pair that was not judged is not here.
+CREDITS = {"first": 1.0, "second": 0.0, "tie": 0.5}
+
+
+def swap(preference: Preference) -> Preference:
+    """The preference if the stories change places."""
+    return _SWAPPED.get(preference, preference)
 
 
 @dataclass(frozen=True)
@@ -142,12 +156,11 @@ class Rater:
             where an order was not judged.
         """
         pairs = [BlindPair(*row) for row in zip(prompts, stories, others, strict=True)]
-        value_of = {"first": 1.0, "second": 0.0, "tie": 0.5}
         preferred: np.ndarray = np.array(
             [
                 np.mean(
                     [
-                        value_of.get(one.prefers, np.nan) if one.p_first is None else one.p_first
+                        CREDITS.get(one.prefers, np.nan) if one.p_first is None else one.p_first
                         for one in judged
                     ]
                 )
@@ -284,7 +297,7 @@ def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
         The blind pairs, and whether the chosen story comes first; bool, shape (n,).
     """
     columns = [pairs[name].to_pylist() for name in ("pair_id", "prompt")]
-    for side in _SIDES:
+    for side in SIDES:
         texts, ids = pairs[side].to_pylist(), pairs[f"{side}_story_id"].to_pylist()
         columns.append([text or name for text, name in zip(texts, ids, strict=True)])
     blinded, chosen_first = [], []
@@ -367,7 +380,7 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
         ids = pairs["pair_id"].slice(start, shard).to_pylist()
         rows = [
             {"pair_id": name, "rater": rater.name, "kind": rater.kind, "fold": fold}
-            | _named_by_side(judgement, *(_SIDES if is_first else _SIDES[::-1]))
+            | _named_by_side(judgement, *(SIDES if is_first else SIDES[::-1]))
             for name, is_first, judgements in zip(ids, chosen_first, judged, strict=True)
             for judgement in judgements
         ]

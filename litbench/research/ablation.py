@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from litbench.data.curation.engine import open_engine
 from litbench.data.curation.pair_making import CuratedPairs, read_stories
 from litbench.data.curation.rules import PairRules
-from litbench.data.records import PAIRS, VERDICTS, connected_prompts, prompt_keys
+from litbench.data.records import PAIRS, SIDES, VERDICTS, connected_prompts, label_text, prompt_keys
 from litbench.data.sources.pairs import as_pairs, read_any_pairs
 from litbench.data.tables import read_table, write_table
 from litbench.data.text import digest
@@ -43,7 +43,6 @@ from litbench.evaluation.report.document import (
     Table,
     few_prompts,
     funnel_table,
-    label_text,
     p_value,
     short_name,
     stacked,
@@ -269,7 +268,7 @@ def make_pairs(config: Ablation, what: PairRules | Path, source: str, parts: Cac
 
 def _read_keys(path: Path, split: str | None, where: str) -> pa.Table:
     """Read the pairs of a split without texts, which may need gigabytes of memory."""
-    names = [column.name for column in PAIRS.columns if column.name not in ("chosen", "rejected")]
+    names = [column.name for column in PAIRS.columns if column.name not in SIDES]
     keys = pq.read_table(path, columns=names)
     selected = keys if split is None else keys.filter(pc.equal(keys["split"], split))
     if selected.num_rows == 0:

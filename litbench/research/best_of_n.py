@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.data.ingest import read_foreign
-from litbench.data.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
+from litbench.data.records import PAIRS, SIDES, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.data.tables import write_table
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
@@ -209,7 +209,7 @@ def _best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
         name = pair_id(chosen["story_id"], rejected["story_id"])
         rows[name] = row | {"pair_id": name, "label_source": "model", "split": "all"}
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
-    for side in ("chosen", "rejected"):
+    for side in SIDES:
         types |= {f"{side}_reward": pa.float64(), f"{side}_source": pa.large_string()}
     return pa.Table.from_pylist([rows[name] for name in sorted(rows)], pa.schema(types))
 

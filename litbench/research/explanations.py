@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.data.records import connected_prompts
+from litbench.data.records import connected_prompts, label_text
 from litbench.evaluation.report import figures
 from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import (
@@ -31,7 +31,6 @@ from litbench.evaluation.report.document import (
     Table,
     as_cell,
     few_prompts,
-    label_text,
     p_value,
     percent,
     short_name,
@@ -41,6 +40,7 @@ from litbench.evaluation.report.document import (
     written_now,
 )
 from litbench.evaluation.results import Evaluation
+from litbench.metrics.agreement import CREDITS
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.research.explanation_words import FEATURES, features_of
@@ -55,7 +55,6 @@ PUBLISHED_PLOT_GAIN = 0.148
 _ALL = "all raters"
 # Minimum number of verdicts with a feature, and without it, for a comparison.
 _LEAST = 5
-_CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
 
 
 @dataclass
@@ -126,7 +125,7 @@ def read_explanations(evaluations: Mapping[str, tuple[pa.Table, pa.Table]]) -> E
                 continue
             if times[row["rater"]] > 1:
                 row["rater"] += f" ({name})"
-            if row["outcome"] not in _CREDIT:
+            if row["outcome"] not in CREDITS:
                 not_judged[row["rater"]] += 1
             elif not (row["explanation"] or "").strip():
                 unexplained[row["rater"]] += 1
@@ -137,7 +136,7 @@ def read_explanations(evaluations: Mapping[str, tuple[pa.Table, pa.Table]]) -> E
             "no judgement on these pairs has an explanation: judge with a template that asks for "
             "explanations"
         )
-    credit = np.array([_CREDIT[row["outcome"]] for row in rows])
+    credit = np.array([CREDITS[row["outcome"]] for row in rows])
     present = np.array([features_of(row["explanation"]) for row in rows])
     return Explanations(rows, credit, present, not_judged, unexplained)
 

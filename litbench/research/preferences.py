@@ -22,7 +22,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from litbench.data.columns import PairColumns
 from litbench.data.curation.splits import assign_folds
-from litbench.data.records import connected_prompts, pair_weights
+from litbench.data.records import SIDES, connected_prompts, label_text, pair_weights
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
@@ -36,7 +36,6 @@ from litbench.evaluation.report.document import (
     Section,
     Table,
     few_prompts,
-    label_text,
     p_value,
     percent,
     shorten,
@@ -347,7 +346,7 @@ def read_table(config: PreferencesConfig) -> pa.Table:
 
 def texts_of(table: pa.Table) -> list[str]:
     """The distinct stories to embed, sorted."""
-    return sorted({text for side in ("chosen", "rejected") for text in table[side].to_pylist()})
+    return sorted({text for side in SIDES for text in table[side].to_pylist()})
 
 
 def sign_pairs(table: pa.Table, seed: int) -> Pairs:
@@ -559,7 +558,7 @@ def pairs_to_read(
         for row in rows:
             texts = sides[row] if values[row] > 0 else sides[row][::-1]
             more_chosen = bool(first_chosen[row]) == bool(values[row] > 0)
-            words = ("chosen", "rejected") if more_chosen else ("rejected", "chosen")
+            words = SIDES if more_chosen else SIDES[::-1]
             tags = f"more of unit {unit}, {words[0]}", f"less, {words[1]}"
             cut = (shorten(text, _MOST_LETTERS) for text in texts)
             card = Card(list(zip(tags, cut, strict=True)), prompts[row], lost=[int(more_chosen)])

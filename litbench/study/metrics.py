@@ -17,7 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.data.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
+from litbench.data.records import (
+    SIDES,
+    VERDICTS,
+    Column,
+    Schema,
+    connected_prompts,
+    empty_columns,
+)
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
@@ -49,9 +56,9 @@ CHOICES = Schema(
             "order",
             "text",
             "story that stood first; null if unknown",
-            choices=("chosen", "rejected"),
+            choices=SIDES,
         ),
-        Column("outcome", "text", "the choice", choices=("chosen", "rejected")),
+        Column("outcome", "text", "the choice", choices=SIDES),
         Column("is_right", "integer", "1 if a check was answered right, else 0; null for no check"),
         *ANSWERED,
     ),
@@ -264,7 +271,7 @@ def one_reader(
         name, credit = row["pair_id"], row["credit"]
         ratings[row["reader"]] |= {f"{name} chosen": credit, f"{name} rejected": 1 - credit}
     ids = pairs["pair_id"].to_pylist()
-    first, second = ([f"{name} {side}" for name in ids] for side in ("chosen", "rejected"))
+    first, second = ([f"{name} {side}" for name in ids] for side in SIDES)
     return annotator_agreement(ratings, first, second, connected_prompts(pairs), credits)
 
 

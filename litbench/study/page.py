@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from litbench.data.records import label_text
 from litbench.evaluation.report import figures
 from litbench.evaluation.report.document import (
     Cell,
@@ -11,7 +12,6 @@ from litbench.evaluation.report.document import (
     Page,
     Section,
     few_prompts,
-    label_text,
     percent,
     table_of,
     write_interval,

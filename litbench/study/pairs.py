@@ -19,7 +19,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from litbench.data.records import PAIRS, connected_prompts
+from litbench.data.records import PAIRS, SIDES, connected_prompts
 from litbench.data.tables import read_table
 from litbench.data.text import count_words_of, digest
 from litbench.metrics.intervals import effective_clusters
@@ -85,16 +85,16 @@ class PairStudy(Study):
     def stories_of(self, pair_ids: Iterable[str]) -> set[str]:
         """The `story_id`s of some pairs."""
         pairs = [self.by_id[name] for name in pair_ids]
-        return {pair[f"{side}_story_id"] for pair in pairs for side in ("chosen", "rejected")}
+        return {pair[f"{side}_story_id"] for pair in pairs for side in SIDES}
 
     def garbled_side(self, pair_id: str) -> str:
         """The side that an attention check on a pair garbles; independent of the label."""
         seed = digest("garbled side", self.plan.seed, pair_id)
-        return random.Random(seed).choice(("chosen", "rejected"))
+        return random.Random(seed).choice(SIDES)
 
     def sides(self, pair_id: str, kind: str, first: str) -> tuple[str, str]:
         """The first and the second text of a page; in the attention check, one is garbled."""
-        texts = {side: self.by_id[pair_id][side] for side in ("chosen", "rejected")}
+        texts = {side: self.by_id[pair_id][side] for side in SIDES}
         if kind == "attention":
             garbled = self.garbled_side(pair_id)
             texts[garbled] = garble(texts[garbled], pair_id)

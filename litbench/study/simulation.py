@@ -21,6 +21,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from litbench.data.records import SIDES
 from litbench.data.text import digest
 from litbench.runs.errors import DataError
 from litbench.study.pairs import PairStudy
@@ -129,7 +130,7 @@ def page_of(study: Study) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
     """The kind, the pair or story, and the side that stands first, by the stories of a page."""
     if not isinstance(study, PairStudy):
         return {(row["text"],): ("rating", name, None) for name, row in study.by_id.items()}
-    every = itertools.product(study.by_id, ("attention", "pair"), ("chosen", "rejected"))
+    every = itertools.product(study.by_id, ("attention", "pair"), SIDES)
     return {study.sides(name, kind, order): (kind, name, order) for name, kind, order in every}
 
 

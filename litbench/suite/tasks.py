@@ -7,6 +7,7 @@ inspect eval litbench/suite -T data=runs --model openai/gpt-4.1
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -24,13 +25,10 @@ from litbench.judges.client import chat_messages, read_output
 from litbench.judges.judge import PairQuestion
 from litbench.judges.scorers import register_scorer
 from litbench.judges.session import JUDGE, Request, Session, at_once
-from litbench.raters.interface import blind
+from litbench.raters.interface import CREDITS, PREFERENCES, blind, swap
 from litbench.raters.templates import load_template, read_answer
 from litbench.runs.config import as_plain
 from litbench.suite.command import Suite, benchmark_of
-
-# The flip of a verdict, by that of the other order.
-_OTHER = {"A": "B", "B": "A", "tie": "tie"}
 
 
 @solver  # type: ignore[untyped-decorator]
@@ -101,21 +99,20 @@ def _verdicts() -> Scorer:
             read_answer(answer.text, form, code) if answer.outcome == "answered" else None
             for answer, code in answers
         ]
-        found = [one.verdict if one and one.verdict in _OTHER else None for one in readings]
-        # In the first order.
-        first = [_OTHER.get(str(one)) if k else one for k, one in enumerate(found)]
-        judged = [one for one in first if one is not None]
-        named = [one for one in found if one in ("A", "B")]
-        credit = [0.5 if one == "tie" else float(one == target.text) for one in judged]
+        stated = [PREFERENCES[reading.verdict] if reading else "unparsed" for reading in readings]
+        first, second = stated[0], swap(stated[1])
+        judged = [CREDITS[preference] for preference in (first, second) if preference in CREDITS]
+        named = [preference for preference in stated if preference in ("first", "second")]
+        agreement = fmean(judged) if judged else math.nan
         nan = math.nan
         return Score(
             value={
-                "agreement": sum(credit) / len(credit) if credit else nan,
-                "flip_rate": float(first[0] != first[1]) if len(named) == len(found) else nan,
-                "first_share": named.count("A") / len(named) if named else nan,
-                "coverage": len(judged) / len(found),
+                "agreement": agreement if target.text == "first" else 1 - agreement,
+                "flip_rate": float(first != second) if len(named) == len(stated) else nan,
+                "first_share": named.count("first") / len(named) if named else nan,
+                "coverage": len(judged) / len(stated),
             },
-            answer=", ".join(str(one) for one in found),
+            answer=", ".join(stated),
             explanation="\n\n".join(one.explanation or "" for one in readings if one),
         )
 
@@ -176,7 +173,7 @@ def _compare(
         Sample(
             id=f"{set_name}/{row['pair_id']}" if set_name else row["pair_id"],
             input=row["prompt"],
-            target="A" if is_first else "B",
+            target="first" if is_first else "second",
             metadata={
                 "set": set_name,
                 "prompt_id": row["prompt_id"],

@@ -27,7 +27,7 @@ from litbench.data.curation.filters import Rule
 from litbench.data.curation.funnel import Examples, Funnel
 from litbench.data.curation.near_duplicates import NearDuplicateIndex
 from litbench.data.curation.rules import PairRules, buckets_for
-from litbench.data.records import PAIRS, STORIES
+from litbench.data.records import PAIRS, SIDES, STORIES
 from litbench.data.tables import check_parquet, write_sorted_batches
 from litbench.data.text import prompt_key
 from litbench.runs.config import Input, Runtime
@@ -108,7 +108,7 @@ class CuratedPairs:
             weight=ibis.null("float64"),
             fold=ibis.null("string"),
         )
-        for side in ("chosen", "rejected"):
+        for side in SIDES:
             texts = self._stories.select(**{f"{side}_story_id": "story_id", side: "text"})
             joined = joined.join(texts, f"{side}_story_id")
         return joined.select([column.name for column in PAIRS.columns]).order_by("pair_id")

@@ -10,6 +10,7 @@ import ibis
 from ibis import _
 
 from litbench.data.curation.filters import Rule
+from litbench.data.records import SIDES
 
 # Absorbs rounding errors of min_gap * score.
 _ROUNDING = 1e-9
@@ -30,7 +31,7 @@ def within_prompt(stories: Any) -> Any:
     columns = ("story_id", "score", "created_utc", "n_words", "author")
     chosen, rejected = (
         stories.select("prompt_id", "split", **{f"{side}_{name}": name for name in columns})
-        for side in ("chosen", "rejected")
+        for side in SIDES
     )
     is_higher = chosen.chosen_score > rejected.rejected_score
     pairs = chosen.join(rejected, ["prompt_id", "split", is_higher])
@@ -53,9 +54,7 @@ def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list
     rules = []
     if min_gap is not None:
         # As integers, scores near 2^63 would overflow.
-        chosen, rejected = (
-            pairs[f"{side}_score"].cast("float64") for side in ("chosen", "rejected")
-        )
+        chosen, rejected = (pairs[f"{side}_score"].cast("float64") for side in SIDES)
         larger = ibis.greatest(chosen.abs(), rejected.abs())
         too_small = chosen - rejected < min_gap * larger - _ROUNDING
         rules.append(Rule("min_gap", f"scores differ by {min_gap:.0%} of the higher", too_small))

@@ -24,6 +24,7 @@ from litbench.data.records import (
     LABEL_SOURCES,
     NOT_STATED,
     PAIRS,
+    SIDES,
     STORIES,
     Column,
     Kind,
@@ -44,7 +45,6 @@ from litbench.runs.config import Input, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 
-SIDES = ("chosen", "rejected")
 # First values of a column that tell whether it has conversations.
 _FORM_ROWS = 1_000
 # Optional columns of each of the two stories of a row.

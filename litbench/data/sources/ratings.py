@@ -25,6 +25,7 @@ from litbench.data.records import (
     GRADES,
     PAIRS,
     RATINGS,
+    SIDES,
     Column,
     Schema,
     check_prompt_ids,
@@ -353,7 +354,7 @@ def pair_rated_stories(
             "stories and ratings"
         )
     pairs.sort(key=lambda pair: str(pair["pair_id"]))
-    names = [f"{side}_{name}" for name in ("rating", *keep) for side in ("chosen", "rejected")]
+    names = [f"{side}_{name}" for name in ("rating", *keep) for side in SIDES]
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
     columns = {name: pa.array([pair.get(name) for pair in pairs], types[name]) for name in types}
     return pa.table(columns | {name: pa.array([pair[name] for pair in pairs]) for name in names})

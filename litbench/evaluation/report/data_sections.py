@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
-from litbench.data.records import PAIRS, connected_prompts
+from litbench.data.records import PAIRS, SIDES, connected_prompts, label_text
 from litbench.data.tables import check_parquet
 from litbench.evaluation.report import figures
 from litbench.evaluation.report.document import (
@@ -27,14 +27,12 @@ from litbench.evaluation.report.document import (
     Table,
     few_prompts,
     funnel_table,
-    label_text,
     percent,
 )
 from litbench.metrics.intervals import Interval, effective_clusters, jackknife_interval
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import is_output, read_manifest_of
 
-SIDES = ("chosen", "rejected")
 # The paper's number of buckets, for pairs without a manifest of their pruning.
 _BUCKETS = 100
 _DRAWN_SPLITS, _EXAMPLES_PER_STEP, _LONGEST_EXAMPLE = 4, 5, 600

@@ -26,14 +26,6 @@ from litbench.runs.errors import MissingExtraError
 from litbench.runs.outputs import Artifact
 from litbench.runs.terminal import clean_name, show
 
-# Descriptions of the labels of a pairs file, by label_source.
-LABELS = {
-    "votes": "readers' votes",
-    "people": "annotators' judgements",
-    "model": "labels by a model, not by annotators",
-    "not stated": "labels whose source is not stated",
-    "planted": "planted labels: simulated, so this page says nothing about real readers",
-}
 # The pages of all programs by file name, in the order of the links to them.
 PAGES = {
     "audit.html": "Audit",
@@ -330,11 +322,6 @@ def write_seconds(value: float | None) -> str:
 def written_now() -> str:
     """When the page was written."""
     return f"Written {datetime.now(UTC):%d %B %Y, %H:%M} UTC."
-
-
-def label_text(sources: Sequence[str]) -> str:
-    """Who labelled the pairs."""
-    return "; ".join(LABELS[source] for source in sources)
 
 
 def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, str]] = ()) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.data.records import connected_prompts
+from litbench.data.records import SIDES, connected_prompts, label_text
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
 from litbench.evaluation.report.document import (
@@ -21,7 +21,6 @@ from litbench.evaluation.report.document import (
     Section,
     Table,
     few_prompts,
-    label_text,
     p_value,
     page_links,
     render,
@@ -417,7 +416,7 @@ def _examples(
         facts.append(f"{one['chosen_n_words']:,} and {one['rejected_n_words']:,} words")
         if one["chosen_score"] is not None:
             facts.append(f"scores {one['chosen_score']:,} and {one['rejected_score']:,}")
-        sides = [shorten(one[side], _MOST_LETTERS) for side in ("chosen", "rejected")]
+        sides = [shorten(one[side], _MOST_LETTERS) for side in SIDES]
         cards.append(
             Card(list(zip(tags, sides, strict=True)), one["prompt"], " · ".join(facts), lost=[1])
         )
