@@ -295,7 +295,7 @@ class _Handler(Handler):
 
     def _answer(self, question, body):
         fake = self.server.fake
-        manner = fake.manners(question)
+        manner = fake.manners(uncoded(question))
         if isinstance(manner, tuple):
             self._send(*manner)
             return
@@ -391,3 +391,16 @@ class _Handler(Handler):
 def messages_of(messages):
     """The text of all messages, under which the server counts questions."""
     return "\n".join(message["content"] for message in messages)
+
+
+def stored_keys(folder):
+    """Keys of the answers stored in a folder; fails if one of them was asked for again."""
+    keys = set()
+    for path in folder.glob("*.jsonl"):
+        for text in path.read_text().splitlines():
+            # A killed program may leave half a line.
+            line = json.loads(text) if text.endswith("}") else {"key": None}
+            assert line["key"] not in keys, "a stored answer was asked for again"
+            if line.get("outcome", "error") != "error":
+                keys.add(line["key"])
+    return keys

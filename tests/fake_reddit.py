@@ -14,7 +14,6 @@ import math
 import os
 import random
 import re
-import signal
 import threading
 import time
 from collections import Counter
@@ -208,17 +207,6 @@ class Killer:
                 self._dead.add(process.pid)
                 self.last = self.clock()
                 process.kill()
-
-
-def run_through_kills(killer, start, look):
-    """Start a process until it is not killed; `look` is called after each. Returns its output."""
-    while True:
-        killer.process = start()
-        out, error = killer.process.communicate(timeout=300)
-        look()
-        if killer.process.returncode != -signal.SIGKILL:
-            assert killer.process.returncode == 0, error
-            return out
 
 
 class FakeReddit(Loopback):
