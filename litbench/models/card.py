@@ -26,7 +26,8 @@ def model_card(
 
     Args:
         run: the content.
-        suite: rows of set, agreement and agreement relative to people, of published sets.
+        suite: rows of published sets: set, agreement, that of the longer story, and agreement
+            relative to people.
         suite_date: when these were computed.
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData  # noqa: PLC0415

@@ -21,6 +21,7 @@ from litbench.evaluation.report.document import (
     write_interval,
 )
 from litbench.evaluation.report.figures import dots
+from litbench.evaluation.report.leaderboard import information_warnings
 from litbench.metrics.comparisons import holm, interval_p
 from litbench.metrics.intervals import Interval
 from litbench.metrics.sets import over_sets, shrunken
@@ -132,10 +133,26 @@ def _leaderboard_page(
             _sets_section(chosen),
             Section("What may not be compared", _not_comparable(chosen)),
         ],
+        warnings=[text for one in chosen for text in _without_information(one.passport)],
     )
     links = [(_title(one), _file(one)) for one in choices if one != (language, kind)]
     digests = "\n".join(f"{one.passport.rater}: {fingerprint(one.source)}" for one in chosen)
     return render(page, {"passports": digests}, links)
+
+
+def _without_information(passport: Passport) -> list[str]:
+    """A warning for each set on which the rater's verdicts carry no information."""
+    sets = passport.sets.items()
+    return information_warnings(
+        {f"{passport.rater} on {name}": one.no_information for name, one in sets}
+    )
+
+
+def _agreement(figures: SetFigures, *marks: str) -> Cell:
+    """Agreement on a set; constant halves would have a narrow interval."""
+    if figures.no_information:
+        return Cell(f"{figures.agreement.mean:.3f}", ("no information", *marks))
+    return stacked(figures.agreement.interval(), *marks)
 
 
 def _groups(entries: Sequence[Entry]) -> list[Section]:
@@ -162,6 +179,8 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
     def named(row: Mapping[str, Any]) -> Cell:
         entry = by_rater[row["rater"]]
         small = ("recomputed",) * entry.is_recomputed
+        if any(one.no_information for one in sets_of(row)):
+            small += ("no information",)
         return Cell(row["rater"], small, address=entry.address)
 
     def agreement(row: Mapping[str, Any]) -> Interval:
@@ -191,7 +210,9 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
             "rater": named,
             "kind": lambda row: by_rater[row["rater"]].passport.kind,
             "agreement": lambda row: stacked(agreement(row)),
-            ENDS: lambda row: Cell(scale=agreement(row)),
+            ENDS: lambda row: Cell(
+                scale=None if all(one.no_information for one in sets_of(row)) else agreement(row)
+            ),
             f"minus\n{first.reference}": difference,
             "relative to people\n(sets)": relative,
             "least\ncoverage": lambda row: percent(min(one.coverage for one in sets_of(row))),
@@ -234,7 +255,7 @@ def _sets_section(entries: Sequence[Entry]) -> Section:
             figures = one.passport.sets[name]
             seen = figures.trained_on_prompts
             marks = (f"trained on {seen} of its prompts",) if seen else ()
-            cells.append(stacked(figures.agreement.interval(), *marks))
+            cells.append(_agreement(figures, *marks))
         licence = first.licence or "no licence stated"
         facts = f"{first.language}, {first.kind}, {first.judged}; {licence}"
         size = f"{first.agreement.n:,} pairs, {first.agreement.clusters:,} prompts"
@@ -361,7 +382,7 @@ def _rater_page(entry: Entry) -> str:
         {
             "set": lambda of: Cell(of[0], (of[1].title, *_warnings(of[1])), is_text=True),
             "pairs /\nprompts": lambda of: f"{of[1].agreement.n:,} / {of[1].agreement.clusters:,}",
-            "agreement": lambda of: stacked(of[1].agreement.interval()),
+            "agreement": lambda of: _agreement(of[1]),
             f"minus\n{passport.reference}": lambda of: _difference(of[1].minus_reference),
             **({"shrunken": lambda of: shrunk[of[0]]} if shrunk else {}),
             "chosen\nlonger": lambda of: of[1].chosen_longer.mean,
@@ -395,7 +416,7 @@ def _rater_page(entry: Entry) -> str:
         Section("Set by set", _SHRUNKEN if shrunk else "", table=table),
         Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
     ]
-    page = Page(passport.rater, lead, status, sections)
+    page = Page(passport.rater, lead, status, sections, warnings=_without_information(passport))
     return render(page, {"passport": entry.source}, [("all sets", "index.html")])
 
 

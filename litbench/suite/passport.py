@@ -189,6 +189,17 @@ class SetFigures:
         if self.minus_reference is not None:
             self.minus_reference.check("minus_reference", -1)
 
+    @property
+    def no_information(self) -> str:
+        """Why its verdicts carry no information, see `lacks_information`; empty otherwise."""
+        flip_rate, first = self.flip_rate, self.first_share
+        return lacks_information(
+            self.outcomes,
+            self.coverage,
+            None if flip_rate is None else flip_rate.mean,
+            None if first is None else first.mean,
+        )
+
 
 @dataclass
 class OverSets:
@@ -391,19 +402,15 @@ def eval_results(passport: Passport, benchmark: str | None = None) -> list[dict[
 
 
 def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
-    """Rows of set, agreement and agreement relative to people, for cards and terminals."""
+    """Rows of set, agreement, the longer story's and agreement relative to people, for cards."""
     rows = []
     for name, one in figures.items():
         relative = None if one.people is None else one.people.relative.interval()
         is_known = relative is not None and relative.is_bounded
-        no_information = lacks_information(
-            one.outcomes,
-            one.coverage,
-            None if one.flip_rate is None else one.flip_rate.mean,
-            None if one.first_share is None else one.first_share.mean,
-        )
         agreement = str(one.agreement.interval())
-        if no_information:
-            agreement = f"{one.agreement.interval().mean:.3f} (no information: {no_information})"
-        rows.append([name, agreement, str(relative) if is_known else "–"])
+        if one.no_information:
+            agreement = f"{one.agreement.mean:.3f} (no information: {one.no_information})"
+        longer = one.beside.get("longer")
+        baseline = "–" if longer is None else str(longer.interval())
+        rows.append([name, agreement, baseline, str(relative) if is_known else "–"])
     return rows

@@ -145,7 +145,7 @@ def test_a_passport_is_shown(run):
         coverage=1.0,
         outcomes={},
         trained_on_prompts=0,
-        beside={},
+        beside={"longer": estimate},
     )
     lists = {"options": {}, "files": {}, "versions": {}, "sets": {"a|set": figures}}
     nothing = dict.fromkeys(
@@ -153,7 +153,7 @@ def test_a_passport_is_shown(run):
     )
     passport = Passport("m", "reward", reference="longer", date="2026-01-02", **lists, **nothing)
     card = model_card(run, figures_text(passport.sets), passport.date)
-    assert "| a\\|set | 0.750 \\[0.600, 0.850\\] | – |" in card
+    assert "| a\\|set | 0.750 \\[0.600, 0.850\\] | 0.750 \\[0.600, 0.850\\] | – |" in card
     assert "2026-01-02" in card
 
 

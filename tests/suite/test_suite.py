@@ -34,7 +34,7 @@ from litbench.suite.command import (
     make_passports,
     suite,
 )
-from litbench.suite.page import weaknesses
+from litbench.suite.page import Entry, weaknesses, write_site
 from litbench.suite.passport import eval_results, every_eval_ever, read_passport, write_passport
 
 HOSTILE = "<script>alert(1)</script>"
@@ -329,6 +329,20 @@ def test_the_site_has_pages_by_language_and_kind_and_of_each_rater(site, judged)
         weaknesses(found["longer"])[0].startswith("No better than a rater that does not read")
         is False
     )
+
+
+def test_a_rater_without_information_is_called_so_on_the_site(judged, tmp_path):
+    passport = passports_of(judged)["shorter"]
+    voted = replace(passport.sets["voted"], outcomes={"tie": 16})
+    blind = replace(passport, sets=passport.sets | {"voted": voted})
+    entry = Entry(blind, "", is_recomputed=False)
+    write_site([entry], tmp_path)
+    warning = "shorter on voted: no information about the stories: it prefers neither story in 16"
+    for name in ("index.html", "zh.html", entry.address):
+        text = (tmp_path / name).read_text()
+        assert warning in text
+        assert "no information</" in text
+    assert "no information" not in (tmp_path / "en.html").read_text()
 
 
 def test_exports_give_the_same_figures(site, judged):

@@ -70,7 +70,7 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     first, judges = rows[0].agreement, [row for row in rows if row.is_judge]
     columns = agreement_columns("reference" if comparison is None else comparison.reference)
     blocks = [
-        *information_warnings(rows),
+        *information_warnings({row.rater: row.no_information for row in rows}),
         f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
         f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
         rater_table(rows, columns).as_text(),
@@ -82,13 +82,17 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def information_warnings(rows: Sequence[LeaderboardRow]) -> list[str]:
-    """A warning for each rater whose verdicts carry no information about the stories."""
+def information_warnings(reasons: Mapping[str, str]) -> list[str]:
+    """A warning for each rater whose verdicts carry no information about the stories.
+
+    Args:
+        reasons: why, by rater, see `lacks_information`; empty for the others.
+    """
     return [
-        f"{clean_name(row.rater)}: no information about the stories: {row.no_information}. Its "
-        "agreement does not measure taste."
-        for row in rows
-        if row.no_information
+        f"{clean_name(name)}: no information about the stories: {reason}. Its agreement does not "
+        "measure taste."
+        for name, reason in reasons.items()
+        if reason
     ]
 
 

@@ -121,7 +121,14 @@ def render_report(
     )
     shown = [one for one in sections if one is not None]
     return render(
-        Page(title, _lead(rows), facts, shown, sources, information_warnings(rows)),
+        Page(
+            title,
+            _lead(rows),
+            facts,
+            shown,
+            sources,
+            information_warnings({row.rater: row.no_information for row in rows}),
+        ),
         manifests,
         page_links(page, beside),
     )
