@@ -305,6 +305,7 @@ def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> list[dict[str, Any]]:
             "effective_prompts": row.agreement.effective_clusters,
             "difference": row.comparison and row.comparison.difference,
             "p_holm": row.comparison and row.comparison.p_holm,
+            "no_information": row.no_information,
         }
         | row.outcomes
         for row in rows

@@ -265,7 +265,7 @@ def test_the_text_moves_no_cursor(pair_table, verdict_table):
     )
     text = leaderboard_text(leaderboard(verdicts, _pairs(pair_table), "\u202eb"))
     assert "a[2J" in text
-    assert " against b " in text
+    assert " against b, p (Holm) " in text
     assert not {"\x1b", "\u202e"} & set(text)
 
 
@@ -300,7 +300,7 @@ def test_dollars_keep_two_digits(value, written):
 def test_the_text_names_pairs_prompts_reference_and_noise(rows):
     text = leaderboard_text(rows)
     assert "8 pairs, 4 prompts (4 effective)" in text
-    assert "against longer" in text
+    assert "against longer, p (Holm)" in text
     judge, longer = text.splitlines()[3:5]
     assert judge.startswith("judge")
     assert "0.844" in judge
@@ -352,7 +352,7 @@ def test_on_symmetric_pairs_the_reference_is_one_half(pair_table, verdict_table)
     # Two comparisons, not three: the longer story's own result is no hypothesis.
     assert good.p_holm == pytest.approx(min(1, 2 * p))
     text = leaderboard_text(list(rows.values()))
-    assert "against 1/2" in text
+    assert "against 1/2, p (Holm)" in text
     assert "The longer story is right in exactly half of these pairs" in text
 
 

@@ -55,7 +55,7 @@ def agreement_columns(reference: str) -> dict[str, Column]:
             if row.is_judged and row.no_information
             else row.agreement
         ),
-        f"against\n{reference}": lambda row: compared(
+        f"against {reference},\np (Holm)": lambda row: compared(
             row.comparison, "reference" if row.is_judged else "–"
         ),
         "chosen is longer\n/ shorter": lambda row: " / ".join(
@@ -278,6 +278,6 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
             "Two annotators do not agree significantly more often than by chance here: exceeding "
             "one means little."
         )
-    heading = ["rater", ENDS, "agreement [95 %]", f"minus {ONE_ANNOTATOR}"]
+    heading = ["rater", ENDS, "agreement [95 %]", f"minus {ONE_ANNOTATOR}, p (Holm)"]
     title = "One annotator against the others"
     return Section(title, note, Table(heading, rows), remarks=remarks, name="annotators")

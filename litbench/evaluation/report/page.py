@@ -153,7 +153,7 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
     if best.comparison is not None:
         text += (
             f", {100 * best.comparison.difference.mean:+.1f} points against "
-            f"{best.comparison.reference}, {p_value(best.comparison.p_holm)}"
+            f"{best.comparison.reference}, {p_value(best.comparison.p_holm)} (Holm)"
         )
     longer = next((row for row in rows if row.kind == "longer"), None)
     if longer is not None:

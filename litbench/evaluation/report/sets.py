@@ -35,6 +35,8 @@ def sets_page(
 
     def cell(row: Mapping[str, Any] | None) -> str:
         seen = 0 if row is None else row["trained_on"]
+        if row is not None and row["no_information"]:
+            return f"{row['agreement']:.3f} (no information: {row['no_information']})"
         return (_interval(row, "agreement") or "–") + (
             f" TRAINED ON {seen} OF ITS PROMPTS" if seen else ""
         )
