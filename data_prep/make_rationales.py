@@ -29,7 +29,7 @@ from litbench.judges.client import Traffic
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.prices import dollars_of
 from litbench.raters.interface import estimates_text
-from litbench.raters.templates import assign_positions
+from litbench.raters.templates.template import assign_positions
 from litbench.runs.config import Input, Runtime, run_program
 from litbench.runs.errors import ConfigError, DataError, ModelError
 from litbench.runs.outputs import Artifact

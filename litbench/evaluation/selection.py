@@ -10,7 +10,7 @@ import pyarrow as pa
 from litbench.data.records import prompt_keys
 from litbench.evaluation.results import Evaluation
 from litbench.raters.entries import RaterSpec
-from litbench.raters.templates import family_names
+from litbench.raters.templates.template import family_names
 from litbench.runs.config import Input
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.terminal import clean_name

@@ -47,13 +47,8 @@ from litbench.raters.interface import (
     Rater,
     swap,
 )
-from litbench.raters.templates import (
-    AnswerForm,
-    Template,
-    load_template,
-    read_answer,
-    template_files,
-)
+from litbench.raters.templates.parser import AnswerForm, read_answer
+from litbench.raters.templates.template import Template, load_template, template_files
 from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import file_name
 

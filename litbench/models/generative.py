@@ -29,13 +29,8 @@ from litbench.models.backbone import (
 from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.question import Question
 from litbench.raters.interface import PREFERENCES, BlindPair, Judgement, Preference, swap
-from litbench.raters.templates import (
-    AnswerForm,
-    Template,
-    load_template,
-    read_answer,
-    template_files,
-)
+from litbench.raters.templates.parser import AnswerForm, read_answer
+from litbench.raters.templates.template import Template, load_template, template_files
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, ModelError
 from litbench.runs.progress import ProgressBar

@@ -28,7 +28,7 @@ from litbench.models.training import (
     train,
     train_inside,
 )
-from litbench.raters.templates import assign_positions, template_files
+from litbench.raters.templates.template import assign_positions, template_files
 from litbench.runs.errors import ConfigError, DataError
 
 

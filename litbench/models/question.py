@@ -18,7 +18,9 @@ import numpy as np
 from pydantic import Field
 
 from litbench.models.input_format import EncodedStories, limit_template, longest_of
-from litbench.raters.templates import SLOTS, AnswerForm, Slot, Template, without_delimiters
+from litbench.raters.templates.delimiters import without_delimiters
+from litbench.raters.templates.parser import AnswerForm
+from litbench.raters.templates.template import SLOTS, Slot, Template
 from litbench.runs.errors import ModelError
 
 LABELS = ("A", "B")

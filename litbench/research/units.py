@@ -19,7 +19,8 @@ from litbench.judges.answers import Answer, AnswerStore
 from litbench.judges.prices import dollars_of
 from litbench.judges.session import JUDGE, Models, ask
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.raters.templates import fill, without_delimiters
+from litbench.raters.templates.delimiters import without_delimiters
+from litbench.raters.templates.template import fill
 from litbench.runs.config import read_yaml
 from litbench.runs.terminal import clean_name
 

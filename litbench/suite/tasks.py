@@ -26,7 +26,8 @@ from litbench.judges.judge import PairQuestion
 from litbench.judges.scorers import register_scorer
 from litbench.judges.session import JUDGE, Request, Session, at_once
 from litbench.raters.interface import CREDITS, PREFERENCES, blind, swap
-from litbench.raters.templates import load_template, read_answer
+from litbench.raters.templates.parser import read_answer
+from litbench.raters.templates.template import load_template
 from litbench.runs.config import as_plain
 from litbench.suite.command import Suite, benchmark_of
 

@@ -19,7 +19,7 @@ from litbench.data.text import count_words_of, digest, prompt_key
 from litbench.judges.answers import Sampling
 from litbench.judges.rubric import load_story_rubric
 from litbench.judges.session import WRITER, Session
-from litbench.raters.templates import fill
+from litbench.raters.templates.template import fill
 from litbench.runs.errors import ConfigError, DataError
 from litbench.writers.protocol import (
     Item,

@@ -26,7 +26,7 @@ from litbench.models.generative import GenerativeModel
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.question import Question
 from litbench.models.reward import RewardModel
-from litbench.raters.templates import load_template
+from litbench.raters.templates.template import load_template
 from litbench.rl.rewards import PolicyReward, RewardShaping
 from litbench.runs.errors import ConfigError
 from litbench.serve.server import ServerLimits, make_app

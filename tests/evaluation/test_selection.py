@@ -18,7 +18,7 @@ from litbench.evaluation import loop as evaluation
 from litbench.evaluation.selection import Selection
 from litbench.raters.entries import Kind
 from litbench.raters.interface import Estimate, Judgement, Rater
-from litbench.raters.templates import family_names, template_files
+from litbench.raters.templates.template import family_names, template_files
 from litbench.runs.errors import ConfigError, DataError, LitBenchError
 from litbench.runs.outputs import read_manifest
 

@@ -22,8 +22,8 @@ from litbench.data.records import VERDICTS
 from litbench.data.tables import read_table, write_table
 from litbench.judges.answers import Answer, AnswerStore, Attempt, Sampling, keys_of
 from litbench.judges.prices import Price
-from litbench.raters.templates import load_template
 from litbench.raters.templates.parser import make_code
+from litbench.raters.templates.template import load_template
 from litbench.runs.errors import ConfigError
 
 pytest.importorskip("inspect_ai")

@@ -19,7 +19,7 @@ from litbench.models.input_format import prepare_tokenizer
 from litbench.models.question import Question
 from litbench.models.reward import RewardModel
 from litbench.raters.interface import BlindPair
-from litbench.raters.templates import load_template
+from litbench.raters.templates.template import load_template
 from litbench.suite.passport import Passport, PassportInterval, SetFigures, figures_text
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from litbench.models.backbone import load_backbone
 from litbench.models.generative import GenerativeModel, require_packing
 from litbench.models.question import ANSWER_TOKENS, Question
 from litbench.raters.interface import BlindPair, judge_pairs
-from litbench.raters.templates import load_template
+from litbench.raters.templates.template import load_template
 from litbench.runs.errors import ConfigError, ModelError
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from litbench.models.backbone import load_backbone
 from litbench.models.generative import GenerativeModel
 from litbench.models.question import LABELS, Question
 from litbench.raters.interface import judge_pairs
-from litbench.raters.templates import load_template
+from litbench.raters.templates.template import load_template
 from litbench.runs.errors import ConfigError, DataError
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litbench.models.question import LABELS, VERDICT, Question, share
-from litbench.raters.templates import SLOTS, AnswerForm, Template, load_template
+from litbench.raters.templates.parser import AnswerForm
+from litbench.raters.templates.template import SLOTS, Template, load_template
 from litbench.runs.errors import ModelError
 
 torch = pytest.importorskip("torch")

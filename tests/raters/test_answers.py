@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.raters.templates import load_template, read_answer
-from litbench.raters.templates.parser import CODE, LONGEST_REPLY, make_code, without_reasoning
+from litbench.raters.templates.parser import (
+    CODE,
+    LONGEST_REPLY,
+    make_code,
+    read_answer,
+    without_reasoning,
+)
+from litbench.raters.templates.template import load_template
 
 ANSWERS = [
     json.loads(line)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.raters.templates import (
-    AnswerForm,
+from litbench.raters.templates.delimiters import without_delimiters
+from litbench.raters.templates.parser import AnswerForm
+from litbench.raters.templates.template import (
     assign_positions,
     family_names,
     load_template,
     packaged_names,
-    without_delimiters,
 )
 from litbench.runs.errors import ConfigError
 

@@ -1,5 +1,7 @@
 """Question templates for generative raters, and the parser for their answers.
 
+    from litbench.raters.templates.template import load_template
+
     template = load_template("writerly", "json_explanation")
     question = template.render(prompt, story_a, story_b)
 
@@ -13,41 +15,3 @@ The packaged templates enclose each text in lines such as `===== STORY A ENDS ==
 prompt or story that begin with five or more equals signs, they are replaced by hyphens
 (`without_delimiters`).
 """
-
-from litbench.raters.templates.delimiters import without_delimiters
-from litbench.raters.templates.parser import (
-    AnswerForm,
-    Label,
-    Reading,
-    Verdict,
-    read_answer,
-)
-from litbench.raters.templates.template import (
-    SLOTS,
-    Slot,
-    Template,
-    assign_positions,
-    family_names,
-    fill,
-    load_template,
-    packaged_names,
-    template_files,
-)
-
-__all__ = [
-    "SLOTS",
-    "AnswerForm",
-    "Label",
-    "Reading",
-    "Slot",
-    "Template",
-    "Verdict",
-    "assign_positions",
-    "family_names",
-    "fill",
-    "load_template",
-    "packaged_names",
-    "read_answer",
-    "template_files",
-    "without_delimiters",
-]

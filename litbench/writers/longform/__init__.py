@@ -18,9 +18,9 @@ from pydantic import NonNegativeFloat, PositiveInt
 from litbench.judges.answers import Sampling
 from litbench.judges.rubric import mean_rated
 from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
-from litbench.raters.templates import fill
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Criterion, Rubric, load_rubric
+from litbench.raters.templates.template import fill
 from litbench.runs.config import read_yaml
 from litbench.runs.errors import ConfigError
 from litbench.writers.protocol import (

@@ -16,7 +16,7 @@ from litbench.data.text import digest
 from litbench.judges.answers import Sampling
 from litbench.judges.rubric import Rated
 from litbench.judges.session import RECORDED, Models, Session
-from litbench.raters.templates import without_delimiters
+from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.rubric import Rating, Rubric, load_rubric
 from litbench.runs.config import read_yaml
 from litbench.runs.errors import ConfigError

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
-from litbench.raters.templates import fill, without_delimiters
+from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.parser import without_reasoning
+from litbench.raters.templates.template import fill
 from litbench.runs.config import read_yaml
 from litbench.runs.errors import LitBenchError
 from litbench.writers.narra import artifacts, memory

@@ -30,9 +30,10 @@ from litbench.judges.session import (
     UnfinishedError,
     at_once,
 )
-from litbench.raters.templates import fill, without_delimiters
+from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Criterion, Rubric, load_rubric, rubric_files
+from litbench.raters.templates.template import fill
 from litbench.runs.config import nearest, read_yaml
 from litbench.runs.errors import ConfigError
 from litbench.writers.protocol import (
