@@ -215,7 +215,7 @@ def audit_files(
         table = table.filter(pc.equal(table["split"], split))
     ratings, per_story, annotators = folder.files.get("ratings"), 1.0, None
     if ratings is not None:
-        schema = {name: of.type for name, of in empty_columns(VERDICTS, 0).items()}
+        schema = {name: column.type for name, column in empty_columns(VERDICTS, 0).items()}
         verdicts = pa.schema(schema).empty_table()
         path = Path(ratings)
         within = read_any_pairs(path.parent / "all_pairs.parquet")
@@ -224,31 +224,31 @@ def audit_files(
     rules = (folder.manifest or {}).get("config", {})
     by_rule = ["later"] if rules.get("chosen_later") else []
     p_values = list(rater.p_values.values()) if rater else []
-    found = audit_pairs(table, annotators, per_story, seed, by_rule, p_values)
-    of_rater = list(rater_findings(rater, found.tests - len(p_values))) if rater else []
+    audit = audit_pairs(table, annotators, per_story, seed, by_rule, p_values)
+    of_rater = list(rater_findings(rater, audit.tests - len(p_values))) if rater else []
     findings = sorted(
-        [*found.findings, *of_rater],
-        key=lambda one: (-one.severity, one.kind),
+        [*audit.findings, *of_rater],
+        key=lambda finding: (-finding.severity, finding.kind),
     )
     sources = sorted(set(table["label_source"].to_pylist()))
-    lead = findings[0].sentence if findings else nothing_found(found)
+    lead = findings[0].sentence if findings else nothing_found(audit)
     sections = [
-        _findings_section(found, findings),
+        _findings_section(audit, findings),
         *([rater_section(rater)] if rater else []),
-        _cues_section(found),
-        _size_section(found),
-        _leakage_section(found),
+        _cues_section(audit),
+        _size_section(audit),
+        _leakage_section(audit),
         _balance_section(table),
         *folder.sections(table),
     ]
-    facts = f"{found.size['pairs']:,} pairs under {found.size['prompts']:,} prompts. "
+    facts = f"{audit.size['pairs']:,} pairs under {audit.size['prompts']:,} prompts. "
     content = Page(title, lead, facts + made_by(folder.manifest, sources), sections, sources)
     manifests = {} if folder.manifest is None else {"pairs": json.dumps(folder.manifest, indent=2)}
     html = render(content, manifests, page_links(page, beside))
-    text = "\n".join(_lines(found, findings)) + "\n"
+    text = "\n".join(_lines(audit, findings)) + "\n"
     return {
         "audit.html": partial(Path.write_text, data=html, encoding="utf-8"),
-        "audit.json": partial(write_json, audit_json(found, findings, rater)),
+        "audit.json": partial(write_json, audit_json(audit, findings, rater)),
         "audit.txt": partial(Path.write_text, data=text, encoding="utf-8"),
     }
 
@@ -259,46 +259,46 @@ def _people_per_story(ratings: Path) -> float:
     return len(people) / max(len(set(people)), 1)
 
 
-def nothing_found(found: SetAudit) -> str:
+def nothing_found(audit: SetAudit) -> str:
     """What could have been found, had it been there."""
-    if found.detectable is None:
+    if audit.detectable is None:
         return "Nothing was found, and this set is too small to find anything but a leak."
     return (
-        f"Nothing was found of the {found.tests} cues looked for. At this size, one that decides "
-        f"{percent(found.detectable)} of the pairs would be found with a power of 80 % (after "
+        f"Nothing was found of the {audit.tests} cues looked for. At this size, one that decides "
+        f"{percent(audit.detectable)} of the pairs would be found with a power of 80 % (after "
         "Holm)."
     )
 
 
 def audit_json(
-    found: SetAudit, findings: Sequence[Finding], rater: RaterAudit | None
+    audit: SetAudit, findings: Sequence[Finding], rater: RaterAudit | None
 ) -> dict[str, Any]:
     """The audit as JSON values, for cards and passports; unknown numbers are null."""
     cues = {
-        one.cue.name: {
-            "agreement": one.agreement,
-            "effect": one.alone,
-            "held_fixed": one.held_fixed,
-            "p_holm": one.p_holm,
-            "is_stated": one.is_stated,
+        result.cue.name: {
+            "agreement": result.agreement,
+            "effect": result.alone,
+            "held_fixed": result.held_fixed,
+            "p_holm": result.p_holm,
+            "is_stated": result.is_stated,
         }
-        for one in found.results
+        for result in audit.results
     }
     content: dict[str, Any] = {
         "findings": list(findings),
-        "nothing_found": None if findings else nothing_found(found),
-        "set": found.size,
-        "tests": found.tests,
-        "detectable": found.detectable,
-        "detectable_difference": found.detectable_difference,
+        "nothing_found": None if findings else nothing_found(audit),
+        "set": audit.size,
+        "tests": audit.tests,
+        "detectable": audit.detectable,
+        "detectable_difference": audit.detectable_difference,
         "cues": cues,
-        "leakage": found.leakage,
-        "two_annotators": found.annotators and found.annotators.two_annotators,
-        "two_decided": found.annotators and found.annotators.two_decided,
-        "alpha": found.annotators and found.annotators.alpha,
-        "ceiling": found.ceiling,
-        "difficulty_spread": found.annotators and found.annotators.difficulty_spread,
-        "notes": found.notes,
+        "leakage": audit.leakage,
+        "two_annotators": audit.annotators and audit.annotators.two_annotators,
+        "two_decided": audit.annotators and audit.annotators.two_decided,
+        "alpha": audit.annotators and audit.annotators.alpha,
+        "ceiling": audit.ceiling,
+        "difficulty_spread": audit.annotators and audit.annotators.difficulty_spread,
+        "notes": audit.notes,
     }
     if rater is not None:
         content["rater"] = plain(rater.row) | {
@@ -308,18 +308,21 @@ def audit_json(
             "mimic": rater.mimic,
             "reproduced": rater.reproduced,
             "groups": rater.groups,
-            "fooled_by": [one.probe for one in rater.probes if one.is_fooled],
+            "fooled_by": [probe.probe for probe in rater.probes if probe.is_fooled],
         }
     return dict(plain(content))
 
 
-def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
+def _lines(audit: SetAudit, findings: Sequence[Finding]) -> list[str]:
     if not findings:
-        return [nothing_found(found)]
-    lines = [f"{k}. {one.sentence} {one.advice}" for k, one in enumerate(findings[:_ON_TOP], 1)]
+        return [nothing_found(audit)]
+    lines = [
+        f"{k}. {finding.sentence} {finding.advice}"
+        for k, finding in enumerate(findings[:_ON_TOP], 1)
+    ]
     return [
         *lines,
-        f"The clearest of {found.tests} tests, corrected together: expect smaller shares on new "
+        f"The clearest of {audit.tests} tests, corrected together: expect smaller shares on new "
         "prompts.",
     ]
 
@@ -327,40 +330,40 @@ def _lines(found: SetAudit, findings: Sequence[Finding]) -> list[str]:
 # The page -------------------------------------------------------------------------------------
 
 
-def _findings_section(found: SetAudit, findings: Sequence[Finding]) -> Section:
+def _findings_section(audit: SetAudit, findings: Sequence[Finding]) -> Section:
     note = (
         "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
-        f"significant at {percent(ALPHA)} after Holm's correction over the {found.tests} tests of "
+        f"significant at {percent(ALPHA)} after Holm's correction over the {audit.tests} tests of "
         "this page, with the stated ones held fixed; a leak or a copy is counted. The stated ones "
-        f"are the clearest of {found.tests}, so expect smaller shares on new prompts. That a cue "
+        f"are the clearest of {audit.tests}, so expect smaller shares on new prompts. That a cue "
         "wins does not show that readers vote for it: longer stories may be better."
     )
 
     def table(some: Sequence[Finding]) -> Table:
         rows = [
-            [Cell(one.sentence, is_text=True, is_bold=True), Cell(one.advice, is_text=True)]
-            for one in some
+            [Cell(finding.sentence, is_text=True, is_bold=True), Cell(finding.advice, is_text=True)]
+            for finding in some
         ]
         return Table(["finding", "what to do"], rows)
 
     top, more = findings[:_ON_TOP], findings[_ON_TOP:]
-    warnings = [] if findings else [nothing_found(found)]
+    warnings = [] if findings else [nothing_found(audit)]
     parts = [Section("Further findings", table=table(more), fold=False)] if more else []
     return Section("Findings", note, table(top) if top else None, warnings=warnings, parts=parts)
 
 
-def _cues_section(found: SetAudit) -> Section:
-    def row(one: Result) -> list[Any]:
+def _cues_section(audit: SetAudit) -> Section:
+    def row(result: Result) -> list[Any]:
         return [
-            Cell(one.cue.texts[0], is_text=True, is_bold=one.is_stated),
-            Cell(scale=one.agreement),
-            stacked(one.agreement),
-            one.alone.n,
-            stacked(one.held_fixed, is_signed=True),
-            Cell(p_value(one.p_holm), ["stated"] if one.is_stated else []),
+            Cell(result.cue.texts[0], is_text=True, is_bold=result.is_stated),
+            Cell(scale=result.agreement),
+            stacked(result.agreement),
+            result.alone.n,
+            stacked(result.held_fixed, is_signed=True),
+            Cell(p_value(result.p_holm), ["stated"] if result.is_stated else []),
         ]
 
-    results = sorted(found.results, key=lambda one: -abs(one.agreement.mean - 0.5))
+    results = sorted(audit.results, key=lambda result: -abs(result.agreement.mean - 0.5))
     note = (
         "How often each cue names the chosen story; a cue that does not differ counts one half. "
         "Others held fixed: the cue's coefficient in a linear model of all counted cues, in -1 to "
@@ -377,14 +380,14 @@ def _cues_section(found: SetAudit) -> Section:
     return Section(
         "Who wins without reading",
         note,
-        Table(heading, [row(one) for one in results]) if results else None,
-        remarks=["Not tested: " + " ".join(found.notes)] if found.notes else [],
+        Table(heading, [row(result) for result in results]) if results else None,
+        remarks=["Not tested: " + " ".join(audit.notes)] if audit.notes else [],
         name="cues",
     )
 
 
-def _size_section(found: SetAudit) -> Section:
-    size, two = found.size, found.annotators
+def _size_section(audit: SetAudit) -> Section:
+    size, two = audit.size, audit.annotators
     rows: list[list[Any]] = [
         ["pairs of all splits", size["pairs"]],
         [
@@ -392,10 +395,10 @@ def _size_section(found: SetAudit) -> Section:
             f"{size['prompts']:,} ({size['effective_prompts']:,.0f})",
         ],
         ["stories, and per prompt", f"{size['stories']:,}, {size['stories_per_prompt']:.1f}"],
-        ["smallest share that a cue must decide to be found", percent(found.detectable)],
+        ["smallest share that a cue must decide to be found", percent(audit.detectable)],
         [
             "smallest difference of two raters that disagree on 30 % of the pairs",
-            percent(found.detectable_difference),
+            percent(audit.detectable_difference),
         ],
     ]
     if two is not None:
@@ -407,7 +410,7 @@ def _size_section(found: SetAudit) -> Section:
             [
                 "ceiling for any rater, if annotators err independently"
                 + (" (upper bound)" if math.isnan(two.difficulty_spread) else ""),
-                found.ceiling,
+                audit.ceiling,
             ],
         ]
     note = (
@@ -422,13 +425,13 @@ def _size_section(found: SetAudit) -> Section:
     )
 
 
-def _leakage_section(found: SetAudit) -> Section:
-    if found.leakage is None:
+def _leakage_section(audit: SetAudit) -> Section:
+    if audit.leakage is None:
         note = "There is one split, so nothing can leak."
         return Section("What splits share", note, name="leakage")
     rows = [
         [Cell(f"shared {kind.replace('_', '-')}", is_text=True), *others]
-        for kind, *others in (one.values() for one in found.leakage["shared"])
+        for kind, *others in (counts.values() for counts in audit.leakage["shared"])
     ]
     table = Table(["", "split", "split", "number"], rows)
     return Section("What splits share", table=table, name="leakage")
@@ -438,10 +441,14 @@ def _balance_section(table: pa.Table) -> Section:
     """Language by split and side, and the longer story's share over time."""
     rows = []
     for split in sorted(set(table["split"].to_pylist())):
-        own = table.filter(pc.equal(table["split"], split))
-        cells: list[Any] = [Cell(split, is_text=True), own.num_rows]
+        split_pairs = table.filter(pc.equal(table["split"], split))
+        cells: list[Any] = [Cell(split, is_text=True), split_pairs.num_rows]
         for side in SIDES:
-            texts = zip(own[side].to_pylist(), own[f"{side}_n_words"].to_pylist(), strict=True)
+            texts = zip(
+                split_pairs[side].to_pylist(),
+                split_pairs[f"{side}_n_words"].to_pylist(),
+                strict=True,
+            )
             cells.append(percent(float(np.mean([language_of(*text) == "zh" for text in texts]))))
         rows.append(cells)
     heading = ["split", "pairs", "chosen without\nspaces (Chinese)", "rejected"]

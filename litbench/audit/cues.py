@@ -134,9 +134,11 @@ class Cue:
         """The cue of a difference, chosen minus rejected story; NaN if unknown."""
         from scipy.stats import rankdata  # noqa: PLC0415
 
-        known = np.nan_to_num(difference)
-        sign = np.sign(known)
-        return cls(name, texts, sign, sign * rankdata(np.abs(known)) / max(len(sign), 1), **more)
+        differences = np.nan_to_num(difference)
+        sign = np.sign(differences)
+        return cls(
+            name, texts, sign, sign * rankdata(np.abs(differences)) / max(len(sign), 1), **more
+        )
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Texts:
 
 def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue]:
     """All cues of the pairs: those that are counted first, then those that are learnt."""
-    known = has_texts(pairs)
+    have_texts = has_texts(pairs)
     # A copied prompt may bring a list with it, so it is the first of two equal cues.
     both = zip(texts.prompts, texts.stories, strict=True)
     values = {"prompt": np.array([_repeats_prompt(*text) for text in both], float)}
@@ -186,14 +188,17 @@ def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue
     often = Counter(openings)
     least = max(_OPENING_SHARE * len(openings), 5)
     values["opening"] = np.array([often[opening] >= least for opening in openings], float)
-    column = {name: texts.features[:, place] for place, name in enumerate(FEATURES)}
+    column = {name: texts.features[:, index] for index, name in enumerate(FEATURES)}
     values["paragraphs"], values["markup"] = column["log_paragraphs"], column["asterisks"]
     values["punctuation"] = np.sum([column[name] for name in _PUNCTUATION], axis=0)
     values["speech"] = column["quoted_share"]
     differences = {
         "longer": length_differences(pairs),
         "later": _numbers(pairs, "created_utc"),
-        **{name: np.where(known, texts.difference(of), 0.0) for name, of in values.items()},
+        **{
+            name: np.where(have_texts, texts.difference(difference), 0.0)
+            for name, difference in values.items()
+        },
         "id": _id_order(pairs),
     }
     cues = [
@@ -203,7 +208,7 @@ def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue
     prompts = np.array(connected_prompts(pairs))
     for name in _extra_columns(pairs):
         cues += _column_cues(pairs, name, prompts, seed)
-    return [*cues, *_learnt_from_texts(pairs, texts, prompts, known, seed)]
+    return [*cues, *_learnt_from_texts(pairs, texts, prompts, have_texts, seed)]
 
 
 def _typographic_share(story: str) -> float:
@@ -283,7 +288,7 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
         has = [np.array([value == names[1] for value in side], float) for side in sides]
         more, less = (f"the story whose {label} is {value}" for value in reversed(names))
         return [Cue.of(f"name:{name}", has[0] - has[1], (more, less, advice))]
-    places = {value: place for place, value in enumerate(names)}
+    places = {value: index for index, value in enumerate(names)}
     indicators: Any = 0
     for side, weight in zip(sides, (1.0, -1.0), strict=True):
         rows = [row for row, value in enumerate(side) if value is not None]
@@ -333,19 +338,19 @@ def scaled_features(texts: Texts) -> np.ndarray:
 
 
 def _learnt_from_texts(
-    pairs: pa.Table, texts: Texts, prompts: np.ndarray, known: np.ndarray, seed: int
+    pairs: pa.Table, texts: Texts, prompts: np.ndarray, have_texts: np.ndarray, seed: int
 ) -> list[Cue]:
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    if known.sum() < _LEAST_PAIRS:
+    if have_texts.sum() < _LEAST_PAIRS:
         return []
-    drawn = np.flatnonzero(known)
+    drawn = np.flatnonzero(have_texts)
     random = np.random.default_rng(seed)
     drawn = np.sort(random.permutation(drawn)[:_MOST_FOR_WORDS])
     words = np.zeros(pairs.num_rows)
     with threadpool_limits(1, "blas"):
         learnt = out_of_fold(scaled_features(texts), prompts, seed, pairs)
-        features = np.where(known, learnt, 0.0)
+        features = np.where(have_texts, learnt, 0.0)
         vectors = texts.difference(word_vectors(texts.stories)[1])[drawn]
         words[drawn] = out_of_fold(vectors, prompts[drawn], seed, pairs.take(pa.array(drawn)))
     return [

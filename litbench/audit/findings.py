@@ -164,15 +164,15 @@ def effects(columns: np.ndarray, group: np.ndarray) -> list[ClusteredMean]:
     means = np.linalg.solve(total, target)
     without = np.linalg.solve(total - outer, (target - sums)[:, :, None])[:, :, 0]
     errors = np.sqrt((count - 1) / count * np.square(without - means).sum(0))
-    found = []
+    means_by_cue = []
     for mean, error, column in zip(means.tolist(), errors.tolist(), columns.T, strict=True):
         sizes = np.bincount(group, column != 0)
         decided, effective = int(sizes.sum()), effective_clusters(sizes)
         count = int((sizes > 0).sum())
         # A variance of zero is not exactly zero after rounding.
         rounded = error if error > 1e-7 else 0.0
-        found.append(ClusteredMean(mean, rounded, decided, count, effective))
-    return found
+        means_by_cue.append(ClusteredMean(mean, rounded, decided, count, effective))
+    return means_by_cue
 
 
 def screen(
@@ -202,29 +202,31 @@ def screen(
     for is_learnt in (False, True):
         rest = [cue for cue in cues if _is_text_model(cue) == is_learnt]
         while rest:
-            found = []
+            p_values = []
             for cue in rest:
                 fixed = [
-                    column for one in _beside(cue, stated) for column in (one.sign, one.amount)
+                    column
+                    for other in _beside(cue, stated)
+                    for column in (other.sign, other.amount)
                 ]
                 effect = _effect(cue, np.column_stack([cue.sign, *fixed]), group)
                 p = _p_value(cue, effect, stories)
                 is_nothing = abs(effect.mean) < 1e-6 or (cue.is_learnt and effect.mean < 0)
                 is_nothing |= cue.name in undecided
-                known = is_nothing or math.isnan(p) or _is_explained(cue.sign, fixed)
-                found.append(1.0 if known else p)
+                is_explained = is_nothing or math.isnan(p) or _is_explained(cue.sign, fixed)
+                p_values.append(1.0 if is_explained else p)
             left = max(tests - len(stated) - spent, 1)
-            p_of |= {cue.name: min(p * left, 1.0) for cue, p in zip(rest, found, strict=True)}
-            best = int(np.argmin(found))
-            if found[best] * left >= ALPHA:
+            p_of |= {cue.name: min(p * left, 1.0) for cue, p in zip(rest, p_values, strict=True)}
+            best = int(np.argmin(p_values))
+            if p_values[best] * left >= ALPHA:
                 break
             stated.append(rest.pop(best))
     results = []
     for cue in cues:
         # A model of the texts repeats what the counted cues say: it is not held fixed with them.
-        counted = _beside(cue, [one for one in cues if not _is_text_model(one)])
-        amounts = [one.amount for one in _beside(cue, stated)]
-        columns = np.column_stack([cue.sign, *(one.sign for one in counted), *amounts])
+        counted = _beside(cue, [other for other in cues if not _is_text_model(other)])
+        amounts = [other.amount for other in _beside(cue, stated)]
+        columns = np.column_stack([cue.sign, *(other.sign for other in counted), *amounts])
         results.append(
             Result(
                 cue,
@@ -241,9 +243,9 @@ def screen(
 def _beside(cue: Cue, others: Sequence[Cue]) -> list[Cue]:
     """The other cues that are held fixed with a cue; see the module docstring."""
     return [
-        one
-        for one in others
-        if one is not cue and (not one.is_rule or (one.is_of_text and cue.is_of_text))
+        other
+        for other in others
+        if other is not cue and (not other.is_rule or (other.is_of_text and cue.is_of_text))
     ]
 
 
@@ -334,8 +336,8 @@ def audit_pairs(
             intra_prompt=min(max([0.0, *(r for r in within if not math.isnan(r))]), 0.99),
         )
     stories = len({*ids["chosen"], *ids["rejected"]})
-    leakage, found = _leakage(pairs, notes)
-    findings = [*map(_cue_finding, (one for one in results if one.is_stated)), *found]
+    leakage, leaks = _leakage(pairs, notes)
+    findings = [*map(_cue_finding, (result for result in results if result.is_stated)), *leaks]
     findings += [*_id_findings(pairs), *_copy_findings(pairs)]
     ceiling = None
     if annotators is not None and noise:
@@ -356,7 +358,7 @@ def audit_pairs(
         if case is None
         else detectable(replace(case, reference=0.6, disagreement=0.3), POWER, ALPHA),
         results,
-        sorted(findings, key=lambda one: (-one.severity, one.kind)),
+        sorted(findings, key=lambda finding: (-finding.severity, finding.kind)),
         leakage,
         annotators,
         ceiling,
@@ -419,12 +421,12 @@ def _leakage(pairs: pa.Table, notes: list[str]) -> tuple[dict[str, Any] | None, 
     for row in counts["shared"]:
         shared[row["split_a"], row["split_b"]][row["kind"]] = row["shared"]
     findings = []
-    for (a, b), of in shared.items():
+    for (a, b), by_kind in shared.items():
         items = counts["splits"][b] | {"near_duplicates": counts["splits"][b]["stories"]}
-        shares = {kind: of[kind] / max(items[kind], 1) for kind in of if of[kind]}
+        shares = {kind: by_kind[kind] / max(items[kind], 1) for kind in by_kind if by_kind[kind]}
         if not shares:
             continue
-        listed = ", ".join(f"{of[kind]:,} {kind.replace('_', '-')}" for kind in shares)
+        listed = ", ".join(f"{by_kind[kind]:,} {kind.replace('_', '-')}" for kind in shares)
         # Other stories by an author say less than the same prompt or story.
         hard = [share for kind, share in shares.items() if kind != "authors"]
         worst = max(hard, default=max(shares.values()) / 4)
@@ -444,12 +446,12 @@ def _leakage(pairs: pa.Table, notes: list[str]) -> tuple[dict[str, Any] | None, 
 def _id_findings(pairs: pa.Table) -> list[Finding]:
     findings = []
     keys, ids = prompt_keys(pairs), pairs["prompt_id"].to_pylist()
-    for of, by, what in (
+    for groups, by, what in (
         (ids, keys, "{:,} prompts have several prompt_ids"),
         (keys, ids, "{:,} prompt_ids have several prompts"),
     ):
         several: dict[str, set[str]] = defaultdict(set)
-        for key, value in zip(by, of, strict=True):
+        for key, value in zip(by, groups, strict=True):
             several[key].add(value)
         affected = sum(len(several[key]) > 1 for key in by)
         if affected:

@@ -116,10 +116,12 @@ def _paragraphs(text: str) -> list[tuple[int, int]]:
 
 def _sentence_spans(subject: "Subject") -> list[tuple[int, int]]:
     """Return start and end of every sentence, without the blanks after it."""
-    ends = itertools.accumulate(len(one.text) + len(one.gap) for one in subject.sentences)
+    ends = itertools.accumulate(
+        len(sentence.text) + len(sentence.gap) for sentence in subject.sentences
+    )
     return [
-        (end - len(one.text) - len(one.gap), end - len(one.gap))
-        for end, one in zip(ends, subject.sentences, strict=True)
+        (end - len(sentence.text) - len(sentence.gap), end - len(sentence.gap))
+        for end, sentence in zip(ends, subject.sentences, strict=True)
     ]
 
 
@@ -190,7 +192,7 @@ def _padding(subject: Subject, strength: float) -> str | None:
             if left > 0 or not fillers:
                 fillers.append(sentence)
                 left -= counts[sentence]
-    positions, parts = subject.rng("padding"), [[one.text] for one in subject.sentences]
+    positions, parts = subject.rng("padding"), [[sentence.text] for sentence in subject.sentences]
     for filler in fillers:
         parts[positions.randrange(len(parts))].append(filler)
     return join_sentences(
@@ -242,7 +244,7 @@ def _shuffle(subject: Subject, strength: float) -> str | None:
     taken = subject.ranking("shuffle", len(sentences))[: max(2, _part(len(sentences), strength))]
     texts = [sentence.text.lstrip() for sentence in sentences]
     # Rotate, so that every selected sentence moves.
-    moved = {to: texts[of] for to, of in zip(taken, [*taken[1:], taken[0]], strict=True)}
+    moved = {to: texts[source] for to, source in zip(taken, [*taken[1:], taken[0]], strict=True)}
     leading_blanks = subject.text[: len(subject.text) - len(subject.text.lstrip())]
     return leading_blanks + join_sentences(
         Sentence(moved.get(index, texts[index]), sentence.gap)
@@ -358,7 +360,9 @@ def draw_originals(
     return [
         story
         for key in sorted(by_prompt, key=lambda key: digest(seed, key))[:prompts]
-        for story in sorted(by_prompt[key], key=lambda one: digest(seed, one.story_id))[:per_prompt]
+        for story in sorted(by_prompt[key], key=lambda story: digest(seed, story.story_id))[
+            :per_prompt
+        ]
     ]
 
 
@@ -389,12 +393,12 @@ def _others(originals: Sequence[Original]) -> dict[str, Callable[[random.Random]
     for fact in sorted(set(facts.values())):
         by_language[language_of(*fact[2:])].append(fact)
 
-    def draw(rng: random.Random, own: tuple[str, str, str, int]) -> str | None:
-        rows = [fact for fact in by_language[language_of(*own[2:])] if fact[1] != own[1]]
+    def draw(rng: random.Random, source: tuple[str, str, str, int]) -> str | None:
+        rows = [fact for fact in by_language[language_of(*source[2:])] if fact[1] != source[1]]
         drawn = rng.sample(rows, min(_CANDIDATES, len(rows)))
-        return min(drawn, key=lambda fact: abs(fact[3] - own[3]))[2] if drawn else None
+        return min(drawn, key=lambda fact: abs(fact[3] - source[3]))[2] if drawn else None
 
-    return {name: functools.partial(draw, own=fact) for name, fact in facts.items()}
+    return {name: functools.partial(draw, source=fact) for name, fact in facts.items()}
 
 
 def probe_pairs(

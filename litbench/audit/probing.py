@@ -164,20 +164,20 @@ def probe_results(
     )
     results: dict[str, list[ProbeResult]] = {}
     for scores in pair_scores(verdicts, pairs):
-        own = []
+        probes = []
         for probe in PROBES:
             for strength in sorted(set(strengths[names == probe])):
                 rows = (names == probe) & (strengths == strength)
-                given = outcomes[(raters == scores.rater) & np.isin(judged_ids, ids[rows])]
-                judged, ties = np.isin(given, ("chosen", "rejected", "tie")), given == "tie"
+                shown = outcomes[(raters == scores.rater) & np.isin(judged_ids, ids[rows])]
+                judged, ties = np.isin(shown, ("chosen", "rejected", "tie")), shown == "tie"
                 flipped = scores.flipped[rows]
-                known = rows & np.isfinite(scores.both_orders)
-                rates, of = 1 - scores.both_orders[known], clusters[known]
+                judged_rows = rows & np.isfinite(scores.both_orders)
+                rates, prompts = 1 - scores.both_orders[judged_rows], clusters[judged_rows]
                 rate, p = None, math.nan
                 if len(rates):
-                    rate = jackknife_interval(rates, of)
-                    p = paired_difference(rates, 1 - rates, of)[1]
-                own.append(
+                    rate = jackknife_interval(rates, prompts)
+                    p = paired_difference(rates, 1 - rates, prompts)[1]
+                probes.append(
                     ProbeResult(
                         scores.rater,
                         scores.kind,
@@ -193,8 +193,10 @@ def probe_results(
                         flip_rate=None if np.isnan(flipped).all() else float(np.nanmean(flipped)),
                     )
                 )
-        adjusted = benjamini_hochberg([result.p_bh for result in own])
-        results[scores.rater] = [replace(one, p_bh=p) for one, p in zip(own, adjusted, strict=True)]
+        adjusted = benjamini_hochberg([result.p_bh for result in probes])
+        results[scores.rater] = [
+            replace(result, p_bh=p) for result, p in zip(probes, adjusted, strict=True)
+        ]
     return results
 
 
@@ -209,8 +211,10 @@ def read_probe_results(folder: Path) -> dict[str, list[ProbeResult]]:
 def _fooled(results: Mapping[str, Sequence[ProbeResult]]) -> str:
     """A sentence that lists the probes that fool each rater."""
     fooled = []
-    for rater, own in results.items():
-        probes = dict.fromkeys(one.probe.replace("_", " ") for one in own if one.is_fooled)
+    for rater, rows in results.items():
+        probes = dict.fromkeys(
+            result.probe.replace("_", " ") for result in rows if result.is_fooled
+        )
         if probes:
             fooled.append(f"{clean_name(rater)} by {', '.join(probes)}")
     if not fooled:
@@ -253,7 +257,7 @@ def run_probes(config: ProbesConfig) -> None:
     text = probes_text(results)
     for note in error_notes(verdicts):
         print(note)
-    rows = [vars(one) for one in itertools.chain(*results.values())]
+    rows = [vars(result) for result in itertools.chain(*results.values())]
     records = {result.job.spec.name: result.record for result in judged}
     trained_on = {name: record["trained_on"] for name, record in records.items()}
     artifact.counts = {
@@ -283,29 +287,33 @@ _AROUND, _MOST_SHOWN = 160, 900
 def _examples(pairs: pa.Table) -> list[Section]:
     """Excerpts of one story of every probe and of its changed copy, selected by a hash."""
     rows = pairs.select(["probe", "strength", "chosen", "rejected", "pair_id"]).to_pylist()
-    found = []
+    sections = []
     for probe in dict.fromkeys(row["probe"] for row in rows):
         strengths = sorted({row["strength"] for row in rows if row["probe"] == probe})
         middle = strengths[len(strengths) // 2]
         of_probe = (row for row in rows if (row["probe"], row["strength"]) == (probe, middle))
-        one = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
-        texts = one["chosen"], one["rejected"]
+        row = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
+        texts = row["chosen"], row["rejected"]
         letters = enumerate(itertools.zip_longest(*texts))
         start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
         pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
         card = Card(list(zip(("story", "changed"), pieces, strict=True)), lost=[1])
         title = f"{probe.replace('_', ' ')}, strength {middle:g}"
-        found.append(Section(title, PROBES[probe].about, cards=[card], fold=False))
-    return found
+        sections.append(Section(title, PROBES[probe].about, cards=[card], fold=False))
+    return sections
 
 
 def _figure(results: Mapping[str, Sequence[ProbeResult]]) -> Figure:
     """The rates by probe and rater."""
     rows = []
-    for probe in dict.fromkeys(one.probe for own in results.values() for one in own):
+    for probe in dict.fromkeys(result.probe for probes in results.values() for result in probes):
         rates = [
-            [one.prefers_changed for one in own if one.probe == probe and one.prefers_changed]
-            for own in results.values()
+            [
+                result.prefers_changed
+                for result in probes
+                if result.probe == probe and result.prefers_changed
+            ]
+            for probes in results.values()
         ]
         rows.append((probe.replace("_", " "), rates))
     drawn = figures.dots(
@@ -328,19 +336,23 @@ def _table(results: Mapping[str, Sequence[ProbeResult]]) -> Table:
     rows: list[list[Any]] = []
     about = {name: [probe.about] for name, probe in PROBES.items()}
     for of_raters in zip(*results.values(), strict=True):
-        one = of_raters[0]
+        result = of_raters[0]
         row = [
             # Described once, where it is named first.
-            Cell(one.probe.replace("_", " "), about.pop(one.probe, []), is_text=True),
-            f"{one.strength:g}",
-            one.stories,
-            one.not_applicable or "–",
-            f"×{one.words_ratio:.2f}",
+            Cell(result.probe.replace("_", " "), about.pop(result.probe, []), is_text=True),
+            f"{result.strength:g}",
+            result.stories,
+            result.not_applicable or "–",
+            f"×{result.words_ratio:.2f}",
         ]
-        for of in of_raters:
-            shares = (("ties", of.ties), ("not judged", of.not_judged), ("flip", of.flip_rate))
+        for result in of_raters:
+            shares = (
+                ("ties", result.ties),
+                ("not judged", result.not_judged),
+                ("flip", result.flip_rate),
+            )
             more = [f"{percent(share)} {name}" for name, share in shares if share and share > 0]
-            row.append(replace(stacked(of.prefers_changed, *more), is_bold=of.is_clear))
+            row.append(replace(stacked(result.prefers_changed, *more), is_bold=result.is_clear))
         rows.append(row)
     return Table(heading, rows)
 

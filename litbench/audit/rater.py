@@ -83,9 +83,9 @@ def audit_rater(
     if benchmark.dry_run:
         return None
     evaluation = evaluations[""]
-    row = next(one for one in evaluation.rows if one.rater == name)
-    found = [] if probes is None else read_probe_results(probes.out)[name]
-    return summarise(row, evaluation.verdicts, evaluation.pairs.headline, found, seed)
+    row = next(row for row in evaluation.rows if row.rater == name)
+    probe_results = [] if probes is None else read_probe_results(probes.out)[name]
+    return summarise(row, evaluation.verdicts, evaluation.pairs.headline, probe_results, seed)
 
 
 def summarise(
@@ -96,7 +96,7 @@ def summarise(
     seed: int = 0,
 ) -> RaterAudit:
     """The audit of a rater's verdicts on pairs; see `audit_rater`."""
-    scores = next(one for one in pair_scores(verdicts, pairs) if one.rater == row.rater)
+    scores = next(scores for scores in pair_scores(verdicts, pairs) if scores.rater == row.rater)
     prompts = np.array(connected_prompts(pairs))
     credit = scores.credit
     sign = np.nan_to_num(np.sign(length_differences(pairs)))
@@ -108,11 +108,11 @@ def summarise(
         reproduced = (mimic.mean - 0.5) / (row.agreement.mean - 0.5)
     p_values = {"length": paired_difference(longer, labels, prompts)[1]}
     p_values["chance"] = paired_difference(credit, np.full(len(credit), 0.5), prompts)[1]
-    first, known = scores.first_wins, np.isfinite(scores.first_wins)
-    if known.any():
-        half = np.full(int(known.sum()), 0.5)
-        p_values["position"] = paired_difference(first[known], half, prompts[known])[1]
-    p_values |= {f"probe {one.probe}": one.p_bh for one in probes}
+    first, is_known = scores.first_wins, np.isfinite(scores.first_wins)
+    if is_known.any():
+        half = np.full(int(is_known.sum()), 0.5)
+        p_values["position"] = paired_difference(first[is_known], half, prompts[is_known])[1]
+    p_values |= {f"probe {probe.probe}": probe.p_bh for probe in probes}
     return RaterAudit(
         row,
         jackknife_interval(longer, prompts),
@@ -152,11 +152,11 @@ def _groups(
         if name in declared or name.startswith(("chosen_", "rejected_")) or not is_text:
             continue
         values = np.array(column.to_pylist(), dtype=object)
-        of = {value: values == value for value in pc.unique(column.drop_null()).to_pylist()}
-        if 2 <= len(of) <= _MOST_GROUPS:
+        masks = {value: values == value for value in pc.unique(column.drop_null()).to_pylist()}
+        if 2 <= len(masks) <= _MOST_GROUPS:
             groups[name] = {
                 value: jackknife_interval(credit[rows], prompts[rows])
-                for value, rows in sorted(of.items())
+                for value, rows in sorted(masks.items())
                 if rows.sum() >= _LEAST_PAIRS
             }
     return groups
@@ -258,21 +258,22 @@ def rater_section(rater: RaterAudit) -> Section:
     if rater.probes:
         probes = [
             [
-                Cell(one.probe.replace("_", " "), is_text=True, is_bold=one.is_fooled),
-                one.stories,
-                Cell(scale=one.prefers_changed),
-                one.prefers_changed,
+                Cell(probe.probe.replace("_", " "), is_text=True, is_bold=probe.is_fooled),
+                probe.stories,
+                Cell(scale=probe.prefers_changed),
+                probe.prefers_changed,
             ]
-            for one in rater.probes
+            for probe in rater.probes
         ]
         note = (
             "How often it prefers a spoiled story to the original: 0 is right, above ½ is fooled."
         )
         table = Table(["change", "stories", ENDS, "share [95 %]"], probes)
         parts.append(Section("What fools it", note, table))
-    for name, of in rater.groups.items():
+    for name, intervals in rater.groups.items():
         groups = [
-            [Cell(value, is_text=True), one.n, Cell(scale=one), one] for value, one in of.items()
+            [Cell(value, is_text=True), interval.n, Cell(scale=interval), interval]
+            for value, interval in intervals.items()
         ]
         table = Table([name, "pairs", ENDS, "agreement [95 %]"], groups)
         parts.append(

@@ -174,10 +174,10 @@ def _annotators(
     """Three annotators, of whom each names the chosen story with probability `size`."""
     sides = [table[f"{side}_story_id"].to_pylist() for side in SIDES]
     ratings: dict[str, dict[str, float]] = {name: {} for name in "abc"}
-    for of in ratings.values():
+    for rated in ratings.values():
         right = random.random(table.num_rows) < size
-        of |= dict(zip(sides[0], right.astype(float).tolist(), strict=True))
-        of |= dict(zip(sides[1], (~right).astype(float).tolist(), strict=True))
+        rated |= dict(zip(sides[0], right.astype(float).tolist(), strict=True))
+        rated |= dict(zip(sides[1], (~right).astype(float).tolist(), strict=True))
     return annotator_agreement(ratings, sides[0], sides[1], connected_prompts(table), {})
 
 
@@ -202,12 +202,12 @@ def run_set(config: AuditSimulation, number: int) -> list[dict[str, Any]]:
     random = np.random.default_rng([number, 2])
     table, annotators = planted_set(plants, pairs, random, config.words)
     audit = audit_pairs(table, annotators, per_story=3)
-    found = {one.kind for one in audit.findings}
+    kinds = {finding.kind for finding in audit.findings}
     named = {kind for name in plants for kind in PLANTS[name]}
     if "duplicates" in plants:
         # A copied story is a copy as well.
         named.add("copies")
-    decided = {one.cue.name: one.alone.n for one in audit.results}
+    decided = {result.cue.name: result.alone.n for result in audit.results}
     rows = []
     for name, size in plants.items():
         kind = PLANTS[name][0]
@@ -222,8 +222,8 @@ def run_set(config: AuditSimulation, number: int) -> list[dict[str, Any]]:
                 # The formula has no power for a cue that is always right.
                 case = Case(agreement=min(size, 0.99), pairs=n, prompts=max(prompts, 2))
             likely = 0.0 if case is None else power(case, ALPHA / audit.tests)
-        rows.append({"plant": name, "size": size, "power": likely, "found": kind in found})
-    extra = " ".join(sorted(found - named))
+        rows.append({"plant": name, "size": size, "power": likely, "found": kind in kinds})
+    extra = " ".join(sorted(kinds - named))
     rows.append({"plant": _FALSE, "size": 0.0, "power": 1.0, "found": bool(extra)})
     shared = {"set": number, "pairs": pairs, "plants": len(plants), "extra": extra}
     return [row | shared for row in rows]
@@ -237,21 +237,21 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     table = []
     for plant in dict.fromkeys([*PLANTS, _FALSE]):
-        own = [row for row in rows if row["plant"] == plant]
-        for pairs in ["all", *sorted({row["pairs"] for row in own})]:
-            here = [row for row in own if pairs in ("all", row["pairs"])]
-            known = [row for row in here if row["power"] >= POWER]
-            if not known:
+        plant_rows = [row for row in rows if row["plant"] == plant]
+        for pairs in ["all", *sorted({row["pairs"] for row in plant_rows})]:
+            here = [row for row in plant_rows if pairs in ("all", row["pairs"])]
+            detectable = [row for row in here if row["power"] >= POWER]
+            if not detectable:
                 continue
-            found = np.array([row["found"] for row in known], float)
-            share = jackknife_interval(found, np.arange(len(found)))
-            expected = float(np.mean([row["power"] for row in known]))
+            detected = np.array([row["found"] for row in detectable], float)
+            share = jackknife_interval(detected, np.arange(len(detected)))
+            expected = float(np.mean([row["power"] for row in detectable]))
             table.append(
                 {
                     "plant": plant,
                     "pairs": pairs,
                     "sets": len(here),
-                    "detectable": len(known),
+                    "detectable": len(detectable),
                     "expected": expected,
                     "found": share.mean,
                     "low": share.low,

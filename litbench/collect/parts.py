@@ -17,13 +17,13 @@ def fresh_parts(
     another salt, are deleted first, so that no deleted text is kept. The manifest in `out` is
     deleted with them.
     """
-    kept = Cache(out / "parts" / kind)
+    cache = Cache(out / "parts" / kind)
     oldest = 0.0
     if read_again_after_days is not None:
         oldest = time.time() - read_again_after_days * 86_400
-    for path, part in kept.stored(lambda path: json.loads(path.read_bytes())):
+    for path, part in cache.stored(lambda path: json.loads(path.read_bytes())):
         if part["made_for"] == made_for and part["read_utc"] >= oldest:
-            kept.used.add(path.name)
-    if kept.discard_unused():
+            cache.used.add(path.name)
+    if cache.discard_unused():
         (out / "manifest.json").unlink(missing_ok=True)
-    return Cache(kept.folder)
+    return Cache(cache.folder)

@@ -193,8 +193,8 @@ class RedditClient:
                         comments.setdefault(data["id"], data)
                     elif thing["kind"] == "more":
                         hidden |= dict.fromkeys(data["children"])
-                known = asked | comments.keys()
-                batch = [comment for comment in hidden if comment not in known][:BATCH]
+                ids = asked | comments.keys()
+                batch = [comment for comment in hidden if comment not in ids][:BATCH]
                 if not batch:
                     withheld = len(asked - comments.keys())
                     return PostComments(facts, list(comments.values()), withheld)

@@ -205,8 +205,8 @@ def _check(config: Ablation) -> str:
             f"test_pairs; '{COMMON}' is the name of the test pairs that all variants share"
         )
     shared = [COMMON] if len(config.variants) > 1 else []
-    own = [*shared, *config.variants] if config.test_split is not None else []
-    tests = [*own, *config.test_pairs]
+    variant_tests = [*shared, *config.variants] if config.test_split is not None else []
+    tests = [*variant_tests, *config.test_pairs]
     if config.headline_test not in (None, *tests):
         raise ConfigError(
             f"headline_test '{config.headline_test}' is not a test set: "
@@ -297,8 +297,8 @@ def first_by_hash(pairs: pa.Table, most: int | None, *purpose: Any, by_prompt: b
 def _check_apart(train: Mapping[str, pa.Table], test: Mapping[str, pa.Table]) -> None:
     """Raise a DataError if a variant's training pairs have a prompt of any test set."""
     trained_on = {name: set(prompt_keys(pairs)) for name, pairs in train.items()}
-    for (test_set, pairs), (name, known) in itertools.product(test.items(), trained_on.items()):
-        if shared := known.intersection(prompt_keys(pairs)):
+    for (test_set, pairs), (name, keys) in itertools.product(test.items(), trained_on.items()):
+        if shared := keys.intersection(prompt_keys(pairs)):
             raise DataError(
                 f"{len(shared)} test prompts of {test_set} are training prompts of variant {name}: "
                 "split both by the same rule (seed, splits, test_from), or give other test_pairs"
@@ -330,15 +330,15 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, dict[str, pa
         columns = (pairs[key].to_pylist() for key in ("chosen_story_id", "rejected_story_id"))
         ids = []
         for pair, *labels in zip(pairs["pair_id"].to_pylist(), *columns, strict=True):
-            known = labels_of.setdefault(pair, tuple(labels))
-            if set(known) != set(labels):
+            first_labels = labels_of.setdefault(pair, tuple(labels))
+            if set(first_labels) != set(labels):
                 raise DataError(
                     f"pair_id {pair} names different stories in the test pairs of "
                     f"{', '.join(sets)}: give each file the ids of litbench.data.records.pair_id"
                 )
-            ids.append(pair if known == tuple(labels) else f"{pair}, other label")
-        place = pairs.column_names.index("pair_id")
-        renamed[name] = pairs.set_column(place, "pair_id", pa.array(ids, pairs["pair_id"].type))
+            ids.append(pair if first_labels == tuple(labels) else f"{pair}, other label")
+        index = pairs.column_names.index("pair_id")
+        renamed[name] = pairs.set_column(index, "pair_id", pa.array(ids, pairs["pair_id"].type))
     merged = pa.concat_tables(renamed.values())
     first = np.unique(np.array(merged["pair_id"].to_pylist()), return_index=True)[1]
     return merged.take(pa.array(np.sort(first))), renamed
@@ -409,16 +409,18 @@ def run_ablation(config: Ablation, program: str) -> None:
             raise DataError(f"{name}: {error}") from error
     paths = {name: folder / "pairs.parquet" for name, folder in folders.items()}
     train = {name: _read_keys(paths[name], "train", name) for name in variants}
-    own = {
+    variant_tests = {
         name: _read_keys(paths[name], config.test_split, name)
         for name in variants
         if config.test_split is not None
     }
-    tests = own | {name: _read_keys(paths[name], None, name) for name in config.test_pairs}
+    tests = variant_tests | {
+        name: _read_keys(paths[name], None, name) for name in config.test_pairs
+    }
     _check_apart(train, tests)
-    if len(own) > 1 and config.headline_test in (None, COMMON):
+    if len(variant_tests) > 1 and config.headline_test in (None, COMMON):
         paths[COMMON] = paths[reference]
-        tests = {COMMON: _common_pairs(own, reference), **tests}
+        tests = {COMMON: _common_pairs(variant_tests, reference), **tests}
     most, seed = config.most_test_pairs, config.seed
     tests = {
         name: _with_texts(paths[name], first_by_hash(keys, most, "test", seed, by_prompt=False))
@@ -710,7 +712,9 @@ def _lead(effects: Sequence[Effect], headline: Headline) -> str:
         f"agrees with the labels on {write_interval(effects[0].agreement)} of the {headline.test} "
         "test pairs. "
     )
-    text += " ".join(f"{verdict.capitalize()}: {', '.join(of)}." for verdict, of in names.items())
+    text += " ".join(
+        f"{verdict.capitalize()}: {', '.join(effects)}." for verdict, effects in names.items()
+    )
     sizes = [effect.detectable for effect in effects if math.isfinite(effect.detectable)]
     if sizes:
         text += f" These prompts can show differences of {min(sizes):.3f} or more (power 80 %)."

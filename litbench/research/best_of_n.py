@@ -163,9 +163,13 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
     for n in ns:
         weights = [choice_weights(stories.rewards, n) for stories in prompts]
 
-        def expected(values: Iterable[np.ndarray], of: list[np.ndarray] = weights) -> np.ndarray:
+        def expected(
+            values: Iterable[np.ndarray], weighting: list[np.ndarray] = weights
+        ) -> np.ndarray:
             """The expected value for the chosen story of each prompt."""
-            return np.array([weight @ value for weight, value in zip(of, values, strict=True)])
+            return np.array(
+                [weight @ value for weight, value in zip(weighting, values, strict=True)]
+            )
 
         gains = expected(stories.rewards - stories.rewards.mean() for stories in prompts)
         beats = None
@@ -283,7 +287,7 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     )
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("pairs.parquet", partial(write_table, pairs))
-    artifact.write("best_of_n.csv", partial(write_csv, [vars(one) for one in choices]))
+    artifact.write("best_of_n.csv", partial(write_csv, [vars(choice) for choice in choices]))
     artifact.write_text("best_of_n.txt", text)
     _write_page(artifact, choices, *(spec.name for spec in specs.values()))
     artifact.finish()
@@ -323,13 +327,13 @@ _PLOTS = (
 
 def _table(choices: Sequence[Choice]) -> Table:
     columns: dict[str, Callable[[Choice], Any]] = {
-        "n": lambda one: one.n,
-        "divergence,\nnats": lambda one: f"{one.kl:.2f}",
-        "gain in reward": lambda one: one.gain,
-        "length": lambda one: one.words,
+        "n": lambda choice: choice.n,
+        "divergence,\nnats": lambda choice: f"{choice.kl:.2f}",
+        "gain in reward": lambda choice: choice.gain,
+        "length": lambda choice: choice.words,
     }
     if choices[0].beats_random is not None:
-        columns["second rater prefers it\nto a random one"] = lambda one: one.beats_random
+        columns["second rater prefers it\nto a random one"] = lambda choice: choice.beats_random
     return table_of(choices, columns)
 
 
@@ -339,7 +343,9 @@ def _write_page(
     """Write best_of_n.html and its plots, with the counts of the artifact."""
     panels = {}
     for key, level, y_label, title, caption in _PLOTS:
-        points = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key)]
+        points = [
+            (choice.n, getattr(choice, key), ()) for choice in choices if getattr(choice, key)
+        ]
         name = rater if key in ("gain", "words") else second
         if name and points:
             drawn = figures.curves(

@@ -50,9 +50,9 @@ class Service:
             read_of = [windows[: self._read] for windows in windows_of]
             vectors = self._request([window for read in read_of for window in read])
             for windows, read in zip(windows_of, read_of, strict=True):
-                own, vectors = vectors[: len(read)], vectors[len(read) :]
+                text_vectors, vectors = vectors[: len(read)], vectors[len(read) :]
                 weights = [max(len(window.encode()), 1) for window in read]
-                mean = np.average(own, axis=0, weights=weights)
+                mean = np.average(text_vectors, axis=0, weights=weights)
                 tokens = [sum(map(estimate_tokens, some)) for some in (read, windows[len(read) :])]
                 vector = (mean / np.linalg.norm(mean)).astype(np.float32)
                 yield vector, [*tokens, 0, len(read)]
@@ -78,8 +78,8 @@ class Service:
                     input=batch, model=self._model.split("/", 2)[2], encoding_format="float"
                 )
                 rows = sorted(response.data, key=lambda row: row.index)
-                found = [row.embedding for row in rows]
-                if len(rows) != len(batch) or not np.isfinite(found).all():
+                embeddings = [row.embedding for row in rows]
+                if len(rows) != len(batch) or not np.isfinite(embeddings).all():
                     raise ValueError(f"{len(batch)} texts were sent, {len(rows)} came back")
             except Exception as error:  # the client, its transport and JSON raise dozens of types
                 reason = without_secrets(f"{type(error).__name__}: {error}")
@@ -88,7 +88,7 @@ class Service:
                     "command again (if a text is too long, lower embedding.max_tokens); earlier "
                     "embeddings are stored"
                 ) from error
-            vectors += found
+            vectors += embeddings
         return vectors
 
 

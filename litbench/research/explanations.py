@@ -183,7 +183,7 @@ class ExplanationStudy:
 
 
 def _differences(
-    of: str, credit: np.ndarray, every: np.ndarray, raters: np.ndarray, clusters: np.ndarray
+    rater: str, credit: np.ndarray, every: np.ndarray, raters: np.ndarray, clusters: np.ndarray
 ) -> list[FeatureDifference]:
     """The differences of all features; `p_holm` is still the uncorrected p value."""
     differences = []
@@ -199,29 +199,31 @@ def _differences(
             for some in (present, ~present)
         )
         differences.append(
-            FeatureDifference(of, name, words.group, rate, having, lacking, difference, p)
+            FeatureDifference(rater, name, words.group, rate, having, lacking, difference, p)
         )
     return differences
 
 
 def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifference]:
-    adjusted = holm([one.p_holm for one in differences])
-    return [replace(one, p_holm=p) for one, p in zip(differences, adjusted, strict=True)]
+    adjusted = holm([row.p_holm for row in differences])
+    return [replace(row, p_holm=p) for row, p in zip(differences, adjusted, strict=True)]
 
 
 def explanation_study(data: Explanations) -> ExplanationStudy:
     """Compute the rate of every feature, and the difference in agreement with and without it."""
     # Sorting and comparing integer codes is much faster than names.
     columns = (np.array([row[key] for row in data.rows], object) for key in ("rater", "prompts"))
-    (names, of_rater), (_, clusters) = (np.unique(of, return_inverse=True) for of in columns)
+    (names, of_rater), (_, clusters) = (
+        np.unique(column, return_inverse=True) for column in columns
+    )
     arrays = (data.credit, data.present, of_rater, clusters)
     separate = []
     for name in dict.fromkeys(row["rater"] for row in data.rows):
-        own = names[of_rater] == name
-        separate += _differences(name, *(of[own] for of in arrays))
+        is_rater = names[of_rater] == name
+        separate += _differences(name, *(array[is_rater] for array in arrays))
     by_rater: dict[str, list[FeatureDifference]] = {}
-    for one in _corrected(separate):
-        by_rater.setdefault(one.of, []).append(one)
+    for row in _corrected(separate):
+        by_rater.setdefault(row.of, []).append(row)
     return ExplanationStudy(_corrected(_differences(_ALL, *arrays)), by_rater)
 
 
@@ -233,19 +235,21 @@ def run_explanations(config: ExplanationsConfig) -> None:
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     sources = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
-    inputs = {key: path for name, one in sources.items() for key, path in one.inputs(name).items()}
+    inputs = {
+        key: path for name, source in sources.items() for key, path in source.inputs(name).items()
+    }
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         artifact.show("explanations.txt", "explanations.html")
         return
     data = read_explanations(
-        {name: (one.verdicts, one.pairs.headline) for name, one in sources.items()}
+        {name: (source.verdicts, source.pairs.headline) for name, source in sources.items()}
     )
     study = explanation_study(data)
     rows = [
-        {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
+        {**vars(row), "verdicts": row.rate.n, "prompts": row.rate.clusters}
         for differences in (study.overall, *study.by_rater.values())
-        for one in differences
+        for row in differences
     ]
     artifact.write("explanations.csv", partial(write_csv, rows))
     artifact.write_text("explanations.txt", _text(study))
@@ -254,7 +258,7 @@ def run_explanations(config: ExplanationsConfig) -> None:
         "not_judged": dict(data.not_judged),
         "without_explanation": dict(data.unexplained),
     }
-    labels = [one.pairs.headline["label_source"].to_pylist() for one in sources.values()]
+    labels = [source.pairs.headline["label_source"].to_pylist() for source in sources.values()]
     labelled_by = sorted(set().union(*labels))
     write_explanations(artifact, study, title=config.title, label_sources=labelled_by)
     artifact.finish()
@@ -264,7 +268,7 @@ def run_explanations(config: ExplanationsConfig) -> None:
 def _text(study: ExplanationStudy) -> str:
     """The differences over all raters as text for a terminal, largest first."""
     first = study.overall[0].rate
-    rows = sorted(study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1)
+    rows = sorted(study.overall, key=lambda row: -abs(row.difference.mean) if row.difference else 1)
     return (
         f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
         f"{len(study.by_rater)} raters; differences are within raters, 95 % intervals by prompt\n"
@@ -279,17 +283,20 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     """Plot the differences over all raters, largest first (paper, Figure 8); None without any."""
     by_name = study.by_rater if len(study.by_rater) > 1 else {}
     rows = []
-    for index, one in enumerate(study.overall):
-        if one.difference is not None:
-            each = [one.difference, *(of[index].difference for of in by_name.values())]
-            rows.append((_words(one.feature), [[d] if d else [] for d in each]))
+    for index, row in enumerate(study.overall):
+        if row.difference is not None:
+            each = [
+                row.difference,
+                *(rows_of_rater[index].difference for rows_of_rater in by_name.values()),
+            ]
+            rows.append((_words(row.feature), [[d] if d else [] for d in each]))
     if not rows:
         return None
     rows.sort(key=lambda row: -row[1][0][0].mean)
-    known = [interval for _, cells in rows for cell in cells for interval in cell]
+    intervals = [interval for _, cells in rows for cell in cells for interval in cell]
     # Wide intervals of rare features may exceed the plot, so that the others stay readable.
-    ends = max(abs(bound) for one in known for bound in (one.low, one.high))
-    widest = 1.08 * max(0.16, *(abs(one.mean) for one in known), min(0.4, ends))
+    ends = max(abs(bound) for interval in intervals for bound in (interval.low, interval.high))
+    widest = 1.08 * max(0.16, *(abs(interval.mean) for interval in intervals), min(0.4, ends))
     drawn = figures.dots(
         rows,
         ["all raters", *map(short_name, by_name)],
@@ -344,21 +351,21 @@ def write_explanations(
             "Features, over all raters",
             about_features,
             parts=[
-                Section(name, table=_features_table([one for one in overall if one.group == group]))
+                Section(name, table=_features_table([row for row in overall if row.group == group]))
                 for name, group in groups.items()
             ],
             name="features",
         ),
         *([_by_rater_section(study)] if len(study.by_rater) > 1 else []),
     ]
-    known = [one for one in overall if one.difference is not None]
-    clear = [(one.feature, one.difference.mean) for one in known if one.is_clear and one.difference]
-    clear.sort(key=lambda one: -abs(one[1]))
-    lead = f"None of the {len(known)} features with an estimate is significant."
+    shown = [row for row in overall if row.difference is not None]
+    clear = [(row.feature, row.difference.mean) for row in shown if row.is_clear and row.difference]
+    clear.sort(key=lambda pair: -abs(pair[1]))
+    lead = f"None of the {len(shown)} features with an estimate is significant."
     if clear:
         named = (f"{_words(name)} ({100 * mean:+.1f} points)" for name, mean in clear[:4])
         lead = (
-            f"{len(clear)} of {len(known)} features are significantly associated with agreement, "
+            f"{len(clear)} of {len(shown)} features are significantly associated with agreement, "
             f"above all {', '.join(named)}."
         )
     facts = (
@@ -375,28 +382,28 @@ def _words(feature: str) -> str:
 
 
 def _features_table(rows: Sequence[FeatureDifference]) -> Table:
-    def both(one: FeatureDifference) -> str:
-        sides = (one.agreement_present, one.agreement_absent)
-        return " / ".join("–" if of is None else as_cell(of.mean).text for of in sides)
+    def both(row: FeatureDifference) -> str:
+        sides = (row.agreement_present, row.agreement_absent)
+        return " / ".join("–" if mean is None else as_cell(mean.mean).text for mean in sides)
 
     return table_of(
         rows,
         {
-            "feature": lambda one: Cell(
-                _words(one.feature), [FEATURES[one.feature].about], is_text=True
+            "feature": lambda row: Cell(
+                _words(row.feature), [FEATURES[row.feature].about], is_text=True
             ),
-            "rate [95 %]": lambda one: one.rate,
+            "rate [95 %]": lambda row: row.rate,
             "agreement\nwith it / without": both,
-            "difference [95 %]": lambda one: signed(one.difference),
-            "p (Holm)": lambda one: p_value(one.p_holm) if one.difference else "",
+            "difference [95 %]": lambda row: signed(row.difference),
+            "p (Holm)": lambda row: p_value(row.p_holm) if row.difference else "",
         },
     )
 
 
 def _by_rater_section(study: ExplanationStudy) -> Section:
-    def cell(one: FeatureDifference) -> Cell:
-        small = [f"in {percent(one.rate.mean)}"]
-        return Cell(signed(one.difference), small, is_bold=one.is_clear)
+    def cell(row: FeatureDifference) -> Cell:
+        small = [f"in {percent(row.rate.mean)}"]
+        return Cell(signed(row.difference), small, is_bold=row.is_clear)
 
     of_feature = zip(FEATURES, *study.by_rater.values(), strict=True)
     rows = [[_words(name), *map(cell, each)] for name, *each in of_feature]

@@ -229,7 +229,10 @@ def agreement_rows(
     """
     # All models but the longer story are fitted in folds.
     trainings = {name: None if name == longer else Training() for name in credits}
-    against = {one.rater: one for one in compare_all(credits, longer, clusters, trainings)}
+    against = {
+        comparison.rater: comparison
+        for comparison in compare_all(credits, longer, clusters, trainings)
+    }
     rows = []
     for name, credit in credits.items():
         training = trainings[name]
@@ -355,19 +358,19 @@ def sign_pairs(table: pa.Table, seed: int) -> Pairs:
         table[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")
     )
     index_of = {text: number for number, text in enumerate(texts_of(table))}
-    first = np.array([int(digest("sign", seed, one), 16) % 2 == 0 for one in pair_ids], dtype=bool)
+    first = np.array([int(digest("sign", seed, key), 16) % 2 == 0 for key in pair_ids], dtype=bool)
     sides = [
         (good, bad) if is_first else (bad, good)
         for good, bad, is_first in zip(chosen, rejected, first, strict=True)
     ]
-    counted = [feature_matrix(prompts, of) for of in zip(*sides, strict=True)]
+    counted = [feature_matrix(prompts, texts) for texts in zip(*sides, strict=True)]
     words = table["chosen_n_words"].to_numpy() - table["rejected_n_words"].to_numpy()
     return Pairs(
         table,
         np.array(connected_prompts(table)),
         first,
         sides,
-        np.array([[index_of[one], index_of[other]] for one, other in sides]),
+        np.array([[index_of[key], index_of[other]] for key, other in sides]),
         counted[0] - counted[1],
         words.astype(float),
         pair_weights(table),
@@ -381,13 +384,15 @@ def surface_correlations(values: np.ndarray, differences: np.ndarray) -> dict[st
         values: values of the unit; shape (n,).
         differences: shape (n, features), in the order of FEATURES.
     """
-    found = {
+    correlations = {
         name: round(float(np.corrcoef(values, column)[0, 1]), 3)
         for name, column in zip(FEATURES, differences.T, strict=True)
         if np.ptp(column) > 1e-12 and np.ptp(values) > 0
     }
-    strongest = sorted(found, key=lambda name: (-abs(found[name]), name))[:_CORRELATIONS]
-    return {name: found[name] for name in strongest}
+    strongest = sorted(correlations, key=lambda name: (-abs(correlations[name]), name))[
+        :_CORRELATIONS
+    ]
+    return {name: correlations[name] for name in strongest}
 
 
 def train_units(
@@ -408,15 +413,15 @@ def held_out_margins(
     `is_held` (bool, shape (n,)) marks the pairs that are held out of all fits.
     """
     rows = np.flatnonzero(~is_held)
-    known, new = differences[rows], differences[is_held]
+    train, new = differences[rows], differences[is_held]
     keys, first, weights = pairs.keys[rows], pairs.first_chosen[rows], pairs.weights[rows]
-    units = train_units(known, keys, config, seed)
+    units = train_units(train, keys, config, seed)
     # The name counts the units even if a small fold has fewer components.
-    components = np.linalg.svd(known, full_matrices=False)[2][: config.autoencoder.units].T
+    components = np.linalg.svd(train, full_matrices=False)[2][: config.autoencoder.units].T
     views = {
-        "units": (units.units(known), units.units(new)),
-        f"{config.autoencoder.units} principal components": (known @ components, new @ components),
-        "embedding": (known, new),
+        "units": (units.units(train), units.units(new)),
+        f"{config.autoencoder.units} principal components": (train @ components, new @ components),
+        "embedding": (train, new),
         "surface features": (pairs.surface[rows], pairs.surface[is_held]),
     }
     margins = {
@@ -704,13 +709,13 @@ def _agreement_table(study: PreferenceStudy) -> Table:
     return table_of(
         study.agreements,
         {
-            "linear model on": lambda one: one.name,
-            ENDS: lambda one: Cell(scale=one.agreement),
-            "agreement [95 %]": lambda one: one.agreement,
-            "chosen longer": lambda one: one.chosen_longer,
-            "chosen shorter": lambda one: one.chosen_shorter,
-            "over the longer story": lambda one: signed(one.over_longer),
-            "p (Holm)": lambda one: p_value(one.p_holm),
+            "linear model on": lambda row: row.name,
+            ENDS: lambda row: Cell(scale=row.agreement),
+            "agreement [95 %]": lambda row: row.agreement,
+            "chosen longer": lambda row: row.chosen_longer,
+            "chosen shorter": lambda row: row.chosen_shorter,
+            "over the longer story": lambda row: signed(row.over_longer),
+            "p (Holm)": lambda row: p_value(row.p_holm),
         },
     )
 
@@ -724,8 +729,8 @@ def _units_table(units: Sequence[UnitRow], by: str | None) -> Table:
         if row.fidelity is None:
             return Cell("–")
         unread = f", {row.fidelity.unread} unread" if row.fidelity.unread else ""
-        found = row.fidelity.agreement
-        return Cell(write_interval(found), [f"{found.n} pairs{unread}"])
+        agreement = row.fidelity.agreement
+        return Cell(write_interval(agreement), [f"{agreement.n} pairs{unread}"])
 
     return table_of(
         units,

@@ -174,9 +174,9 @@ def describe_units(
 
         def ask_all(texts: list[str], about: str) -> list[str]:
             """The model's answers; empty if truncated, refused or an error."""
-            found = ask(models, texts, store, about)
-            every.extend(found)
-            return [one.text if one.outcome == "answered" else "" for one in found]
+            batch = ask(models, texts, store, about)
+            every.extend(batch)
+            return [answer.text if answer.outcome == "answered" else "" for answer in batch]
 
         shown = {unit: pairs for unit, pairs in chosen.items() if pairs.examples}
         texts = ask_all(

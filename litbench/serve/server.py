@@ -305,8 +305,8 @@ class Middleware:
         # The page asks for the token and sends it to /score.
         if self.token is None or scope["path"] in ("/", "/health"):
             return
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        valid = hmac.compare_digest(given.strip().encode(), self.token.encode())
+        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        valid = hmac.compare_digest(token.strip().encode(), self.token.encode())
         if scheme.lower() != "bearer" or not valid:
             headers = {"www-authenticate": "Bearer", **_CLOSE}
             raise HTTPException(401, "send the header Authorization: Bearer TOKEN", headers)

@@ -79,7 +79,7 @@ def analyse(config: StudyAnalysis) -> None:
     pairs = study.pairs
     longer = (1 + np.sign(np.nan_to_num(length_differences(pairs)))) / 2
     credits = {config.verifier: np.ones(pairs.num_rows), "longer": longer}
-    credits |= {one.rater: one.credit for one in pair_scores(raters, pairs)}
+    credits |= {scores.rater: scores.credit for scores in pair_scores(raters, pairs)}
 
     def figures(some: pa.Table) -> StudyFigures:
         return study_figures(some, pairs, one_reader(some, pairs, credits))
@@ -90,8 +90,12 @@ def analyse(config: StudyAnalysis) -> None:
         raise DataError("the rules of the plan leave out every reader: there is nothing to analyse")
     rest = leave_out(choices, excluded)
     everyone = figures(choices)
-    kept = figures(rest) if excluded else None
-    results = {"all": plain(everyone), "kept": plain(kept), "exclusions": exclusion_counts(readers)}
+    attentive = figures(rest) if excluded else None
+    results = {
+        "all": plain(everyone),
+        "kept": plain(attentive),
+        "exclusions": exclusion_counts(readers),
+    }
     rows = [row | {"excluded": "; ".join(row["excluded"])} for row in readers]
     verdicts = pa.concat_tables([verdicts_of(choices), raters])
     artifact.write("human_study.json", partial(write_json, results))
@@ -104,7 +108,7 @@ def analyse(config: StudyAnalysis) -> None:
     write_human_study(
         artifact,
         everyone,
-        kept,
+        attentive,
         exclusion_counts(readers),
         label_sources=pairs["label_source"].unique().to_pylist(),
         versions=len(choices["version"].drop_null().unique()),

@@ -79,11 +79,11 @@ def with_samples(stories: pa.Table) -> pa.Table:
     if "sample" not in stories.column_names:
         seen: Counter[tuple[str, str]] = Counter()
         samples = []
-        for place in zip(
+        for key in zip(
             stories["source"].to_pylist(), stories["prompt_id"].to_pylist(), strict=True
         ):
-            samples.append(seen[place])
-            seen[place] += 1
+            samples.append(seen[key])
+            seen[key] += 1
         stories = stories.append_column("sample", pa.array(samples, pa.int64()))
     if "step" not in stories.column_names:
         steps = pa.array(["story"] * stories.num_rows, pa.large_string())
@@ -131,9 +131,9 @@ def make_study(config: StudyMaking) -> None:
     else:
         write = write_pairs if plan.kind == "pairs" else write_ratings
         study = write(config, plan, artifact)
-    found = study.estimate()
-    artifact.counts |= found
-    text = study.estimate_text(found)
+    estimate = study.estimate()
+    artifact.counts |= estimate
+    text = study.estimate_text(estimate)
     artifact.write("plan.json", partial(write_json, as_plain(plan)))
     artifact.write_text("estimate.txt", text)
     artifact.finish()

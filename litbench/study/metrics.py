@@ -178,7 +178,7 @@ def reader_results(choices: pa.Table, rules: Exclusions) -> list[dict[str, Any]]
 
 def exclusion_counts(readers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Number of readers that each rule leaves out; a reader may break several."""
-    return dict(Counter(rule for one in readers for rule in one["excluded"]))
+    return dict(Counter(rule for reader in readers for rule in reader["excluded"]))
 
 
 def leave_out(choices: pa.Table, readers: Collection[str]) -> pa.Table:
@@ -213,10 +213,10 @@ def study_figures(
         annotators: see StudyFigures.
     """
     clusters = pa.array(connected_prompts(pairs))
-    known = pa.table(
+    shown = pa.table(
         {"pair_id": pairs["pair_id"], "cluster": clusters, "gap": length_differences(pairs)}
     )
-    made = _rows(_MADE, choices=choices, pairs=known)
+    made = _rows(_MADE, choices=choices, pairs=shown)
     if not made.num_rows:
         raise DataError("choices: no choice is left: collect some, or loosen the exclusion rules")
     if missing := made["cluster"].null_count:
@@ -277,8 +277,8 @@ def one_reader(
 
 def verdicts_of(choices: pa.Table) -> pa.Table:
     """The choices of pairs as verdicts, with the schema VERDICTS; every reader is a rater."""
-    own = choices.filter(pc.equal(choices["kind"], "pair"))
-    kind = pa.repeat(pa.scalar("reader", pa.large_string()), own.num_rows)
-    columns = {"rater": own["reader"], "kind": kind, "explanation": own["reason"]}
-    columns |= {name: own[name] for name in ("pair_id", "order", "outcome", "seconds")}
-    return pa.table(empty_columns(VERDICTS, own.num_rows) | columns)
+    pair_choices = choices.filter(pc.equal(choices["kind"], "pair"))
+    kind = pa.repeat(pa.scalar("reader", pa.large_string()), pair_choices.num_rows)
+    columns = {"rater": pair_choices["reader"], "kind": kind, "explanation": pair_choices["reason"]}
+    columns |= {name: pair_choices[name] for name in ("pair_id", "order", "outcome", "seconds")}
+    return pa.table(empty_columns(VERDICTS, pair_choices.num_rows) | columns)

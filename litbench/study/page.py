@@ -28,12 +28,12 @@ from litbench.study.metrics import SHARES, StudyFigures
 _PUBLISHED = "readers-of-generated-stories"
 
 
-def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
+def draw_study(shown: StudyFigures, published: Mapping[str, Any] | None) -> dict[str, Figure]:
     """Plot the shares of a study.
 
     `published` is the paper's entry for the first share, drawn as a hollow mark; None for none.
     """
-    rows = [(SHARES[name][0], [[interval]]) for name, interval in found.shares.items()]
+    rows = [(SHARES[name][0], [[interval]]) for name, interval in shown.shares.items()]
     caption, hollow = "With 95 % intervals. Dotted: ½, chance.", {}
     if published is not None:
         hollow = {rows[0][0]: float(published["stated"])}
@@ -46,7 +46,7 @@ def draw_study(found: StudyFigures, published: Mapping[str, Any] | None) -> dict
 def write_human_study(
     artifact: Artifact,
     everyone: StudyFigures,
-    kept: StudyFigures | None,
+    attentive: StudyFigures | None,
     excluded: Mapping[str, int],
     *,
     label_sources: Sequence[str],
@@ -57,15 +57,15 @@ def write_human_study(
     Args:
         artifact: the output folder.
         everyone: figures of all readers.
-        kept: figures without the readers left out; None if nobody is.
+        attentive: figures without the readers left out; None if nobody is.
         excluded: see `exclusion_counts`.
         label_sources: who labelled the pairs.
         versions: number of versions of the pages that readers saw.
     """
-    found, published = kept or everyone, None
+    figures, published = attentive or everyone, None
     if "model" in label_sources:
         published = {row["name"]: row for row in load_published()["other_test_sets"]}[_PUBLISHED]
-    panels = draw_study(found, published)
+    panels = draw_study(figures, published)
     note = (
         "Shares of choices have 95 % intervals by prompt and by reader at once, shares of pairs by "
         "prompt, checks by reader. Choices and majorities are different figures: a pair on which "
@@ -76,26 +76,26 @@ def write_human_study(
         broken = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
         rules = f"Left out by the rules of the plan: {broken}."
     columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
-    if kept is not None:
-        columns["without readers\nleft out [95 %]"] = partial(_share, kept)
+    if attentive is not None:
+        columns["without readers\nleft out [95 %]"] = partial(_share, attentive)
     columns["all readers [95 %]"] = partial(_share, everyone)
     shares = Section(
         "Figures",
         [note, rules],
         table_of(list(everyone.shares), columns, is_narrow=True),
-        warnings=_warnings(found, versions),
-        remarks=[_times(found)],
+        warnings=_warnings(figures, versions),
+        remarks=[_times(figures)],
     )
     read = [shares]
-    if found.annotators is not None:
-        read.append(annotators_section(annotators_json(found.annotators)))
-    out = everyone.readers - found.readers
+    if figures.annotators is not None:
+        read.append(annotators_section(annotators_json(figures.annotators)))
+    out = everyone.readers - figures.readers
     without = f", without {out} left out by the plan's rules" if out else ""
     counts = (
-        f"{found.choices:,} choices by {found.readers:,} readers on {found.pairs:,} pairs of "
-        f"{found.prompts:,} prompts{without}."
+        f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
+        f"{figures.prompts:,} prompts{without}."
     )
-    texts = [counts, rules, *(one.as_text() for one in read)]
+    texts = [counts, rules, *(section.as_text() for section in read)]
     artifact.write_text("human_study.txt", "\n\n".join(filter(None, texts)) + "\n")
     sections = [
         shares,
@@ -105,7 +105,7 @@ def write_human_study(
     facts = f"{counts} Labels: {label_text(label_sources)}. {written_now()}"
     page = Page(
         "LitBench: a study with readers",
-        _lead(found),
+        _lead(figures),
         facts,
         sections,
         label_sources,
@@ -113,24 +113,26 @@ def write_human_study(
     write_page(artifact, "human_study", page, panels)
 
 
-def _share(found: StudyFigures, name: str) -> Cell:
-    share = found.shares.get(name)
+def _share(figures: StudyFigures, name: str) -> Cell:
+    share = figures.shares.get(name)
     return Cell(write_interval(share), [f"{share.n:,} {SHARES[name][1]}"] if share else [])
 
 
-def _lead(found: StudyFigures) -> str:
-    agreement, majority = (write_interval(found.shares[name]) for name in ("agreement", "majority"))
+def _lead(figures: StudyFigures) -> str:
+    agreement, majority = (
+        write_interval(figures.shares[name]) for name in ("agreement", "majority")
+    )
     return (
         f"Readers agree with the labels in {agreement} of their choices; the majority of "
         f"readers agrees on {majority} of the pairs."
     )
 
 
-def _warnings(found: StudyFigures, versions: int) -> list[str]:
-    warnings = few_prompts(found.shares["majority"])
-    if found.readers < 20:
+def _warnings(figures: StudyFigures, versions: int) -> list[str]:
+    warnings = few_prompts(figures.shares["majority"])
+    if figures.readers < 20:
         warnings.append(
-            f"Few readers: {found.readers}. Their intervals are wide and less reliable, and "
+            f"Few readers: {figures.readers}. Their intervals are wide and less reliable, and "
             "other readers may choose differently."
         )
     if versions > 1:
@@ -138,11 +140,11 @@ def _warnings(found: StudyFigures, versions: int) -> list[str]:
     return warnings
 
 
-def _times(found: StudyFigures) -> str:
+def _times(figures: StudyFigures) -> str:
     text = ""
-    if found.seconds:
-        low, middle, high = map(write_seconds, found.seconds)
+    if figures.seconds:
+        low, middle, high = map(write_seconds, figures.seconds)
         text = f"Seconds for a pair: median {middle}, quartiles {low} and {high}. "
-    if found.hurried is not None:
-        text += f"Answers first sent too early: {percent(found.hurried)}."
+    if figures.hurried is not None:
+        text += f"Answers first sent too early: {percent(figures.hurried)}."
     return text

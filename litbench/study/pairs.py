@@ -107,7 +107,7 @@ class PairStudy(Study):
         pages = plan.pairs_per_reader + plan.repeats_a_pair + checks
         readers = math.ceil(pairs.num_rows * plan.readers_per_pair / plan.pairs_per_reader)
         sizes = list(Counter(connected_prompts(pairs)).values())
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "pairs": pairs.num_rows,
             "prompts": len(sizes),
             "choices": pairs.num_rows * plan.readers_per_pair,
@@ -115,7 +115,7 @@ class PairStudy(Study):
             **reading_time(self, readers, pages),
         }
         if len(sizes) < 2:
-            return found | dict.fromkeys(("power", "half_width", "detectable"))
+            return facts | dict.fromkeys(("power", "half_width", "detectable"))
         case = Case(
             agreement=plan.expected_agreement,
             pairs=pairs.num_rows,
@@ -123,30 +123,30 @@ class PairStudy(Study):
             annotators=plan.readers_per_pair,
             annotator_agreement=plan.reader_agreement,
         )
-        return found | plan_power(case)
+        return facts | plan_power(case)
 
-    def estimate_text(self, found: Mapping[str, Any]) -> str:
+    def estimate_text(self, facts: Mapping[str, Any]) -> str:
         plan = self.plan
         text = f"""\
-{found["pairs"]:,} pairs of {found["prompts"]:,} prompts, {plan.readers_per_pair} readers a pair, \
-{plan.pairs_per_reader} pairs a reader: {found["readers"]:,} readers, {found["choices"]:,} choices
-{reading_text(plan, found)}"""
-        if plan.checks_attention and not found["checks_attention"]:
+{facts["pairs"]:,} pairs of {facts["prompts"]:,} prompts, {plan.readers_per_pair} readers a pair, \
+{plan.pairs_per_reader} pairs a reader: {facts["readers"]:,} readers, {facts["choices"]:,} choices
+{reading_text(plan, facts)}"""
+        if plan.checks_attention and not facts["checks_attention"]:
             text += (
                 "no attention check: readers read all pairs; correct instructions that announce "
                 "it\n"
             )
-        if found["power"] is None:
+        if facts["power"] is None:
             return text + "one prompt: no interval, and no statement beyond it\n"
-        reach = found["detectable"]
+        reach = facts["detectable"]
         beyond = "no agreement" if reach is None else f"an agreement of {reach:.3f}"
         return (
             text
             + f"""\
 if {plan.expected_agreement:.3f} of the choices agree with the labels, and two readers in \
 {plan.reader_agreement:g} of the pairs:
-  95 % interval about {plan.expected_agreement:.3f} +- {found["half_width"]:.3f}, differs from \
-chance with a power of {found["power"]:.2f}
+  95 % interval about {plan.expected_agreement:.3f} +- {facts["half_width"]:.3f}, differs from \
+chance with a power of {facts["power"]:.2f}
   {beyond} differs from chance with a power of 0.8
   readers of different reliability widen the interval
 """
@@ -179,11 +179,11 @@ class PairStore(Store):
             (row["pair_id"], row["order"])
             for row in self._all("select pair_id, \"order\" from choices where kind = 'pair'")
         )
-        own = self._all("select kind, pair_id from choices where number = ?", number)
-        read = {row["pair_id"] for row in own if row["kind"] == "pair"}
-        checked = self.study.stories_of(r["pair_id"] for r in own if r["kind"] == "attention")
-        kinds = {row["kind"] for row in own}
-        draw = random.Random(digest("assign", self._plan.seed, number, len(own)))
+        choices = self._all("select kind, pair_id from choices where number = ?", number)
+        read = {row["pair_id"] for row in choices if row["kind"] == "pair"}
+        checked = self.study.stories_of(r["pair_id"] for r in choices if r["kind"] == "attention")
+        kinds = {row["kind"] for row in choices}
+        draw = random.Random(digest("assign", self._plan.seed, number, len(choices)))
 
         def readers_of(pair_id: str) -> int:
             return load[pair_id, "chosen"] + load[pair_id, "rejected"]

@@ -162,15 +162,15 @@ class Plan:
 
     def __post_init__(self) -> None:
         defaults: dict[str, Any] = {}
-        for one in fields(Plan):
-            if one.default is not MISSING:
-                defaults[one.name] = one.default
-            elif one.default_factory is not MISSING:
-                defaults[one.name] = one.default_factory()
+        for option in fields(Plan):
+            if option.default is not MISSING:
+                defaults[option.name] = option.default
+            elif option.default_factory is not MISSING:
+                defaults[option.name] = option.default_factory()
         for kind, names in _OWN_KEYS.items():
-            given = [name for name in names if getattr(self, name) != defaults[name]]
-            if given and kind != self.kind:
-                raise ConfigError(f"{given[0]} is a key of the kind {kind}: leave it out")
+            changed = [name for name in names if getattr(self, name) != defaults[name]]
+            if changed and kind != self.kind:
+                raise ConfigError(f"{changed[0]} is a key of the kind {kind}: leave it out")
         if self.kind == "ratings" and self.rubric is None:
             raise ConfigError("rubric is missing: name a packaged rubric or a file")
         if self.kind == "session" and not self.writers:
@@ -178,7 +178,7 @@ class Plan:
         if self.dollars is not None and self.dollars_per_reader is None:
             raise ConfigError("dollars needs dollars_per_reader, the most that a session may cost")
         texts = read_yaml(_TEXTS)[self.kind]
-        texts["statements"] = [Statement(*one) for one in texts["statements"]]
+        texts["statements"] = [Statement(*statement) for statement in texts["statements"]]
         for name, text in texts.items():
             if getattr(self, name) == defaults[name]:
                 setattr(self, name, text)
@@ -216,7 +216,7 @@ class Study:
         """The readers, hours and cost of the study, see `estimate_text`."""
         raise NotImplementedError
 
-    def estimate_text(self, found: Mapping[str, Any]) -> str:
+    def estimate_text(self, facts: Mapping[str, Any]) -> str:
         """What `estimate` found, for a terminal."""
         raise NotImplementedError
 
@@ -261,13 +261,13 @@ def reading_time(study: Study, readers: int, pages: int, page_seconds: float = 0
     }
 
 
-def reading_text(plan: Plan, found: Mapping[str, Any]) -> str:
+def reading_text(plan: Plan, facts: Mapping[str, Any]) -> str:
     """`reading_time` for a terminal."""
     text = f"""\
-a reader reads {found["pages"]} pages of {found["words_per_page"]:,.0f} words, about \
-{found["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
-{found["hours"]:,.1f} hours in all
+a reader reads {facts["pages"]} pages of {facts["words_per_page"]:,.0f} words, about \
+{facts["minutes_per_reader"]:.0f} minutes at {plan.words_per_minute:g} words a minute; \
+{facts["hours"]:,.1f} hours in all
 """
-    if found["cost"] is not None:
-        text += f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees\n"
+    if facts["cost"] is not None:
+        text += f"at {plan.pay_per_hour:g} an hour: {facts['cost']:,.0f}, without fees\n"
     return text

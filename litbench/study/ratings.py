@@ -120,10 +120,10 @@ class RatingStudy(RubricStudy):
     @cached_property
     def groups(self) -> dict[str, list[str]]:
         """By `prompt_id`, its stories."""
-        found = defaultdict(list)
+        groups = defaultdict(list)
         for name, row in sorted(self.by_id.items()):
-            found[row["prompt_id"]].append(name)
-        return dict(found)
+            groups[row["prompt_id"]].append(name)
+        return dict(groups)
 
     def words_of(self, name: str) -> int:
         words: int = self.by_id[name]["n_words"]
@@ -132,7 +132,10 @@ class RatingStudy(RubricStudy):
     def estimate(self) -> dict[str, Any]:
         """The readers, hours and cost of the study."""
         plan, stories, criteria = self.plan, self.stories.num_rows, len(self.rubric.criteria)
-        sizes = [min(len(of), plan.stories_per_group or len(of)) for of in self.groups.values()]
+        sizes = [
+            min(len(stories), plan.stories_per_group or len(stories))
+            for stories in self.groups.values()
+        ]
         groups = min(plan.groups_per_reader, len(sizes))
         each = groups * sum(sizes) / len(sizes)
         readers = math.ceil(round(stories * plan.readers_per_story / each, 9))
@@ -143,11 +146,11 @@ class RatingStudy(RubricStudy):
             **reading_time(self, readers, round(each), _SECONDS_PER_RATING * criteria),
         }
 
-    def estimate_text(self, found: Mapping[str, Any]) -> str:
+    def estimate_text(self, facts: Mapping[str, Any]) -> str:
         return f"""\
-{found["stories"]:,} stories of {found["prompts"]:,} prompts, {self.plan.readers_per_story} \
-readers a story: {found["readers"]:,} readers, {found["ratings"]:,} ratings
-{reading_text(self.plan, found)}"""
+{facts["stories"]:,} stories of {facts["prompts"]:,} prompts, {self.plan.readers_per_story} \
+readers a story: {facts["readers"]:,} readers, {facts["ratings"]:,} ratings
+{reading_text(self.plan, facts)}"""
 
 
 def right_number(line: Line) -> float:
@@ -173,13 +176,13 @@ class RatingStore(Store):
             "select pair_id, \"order\" from choices where kind in ('rating', 'checked')"
         )
         readers, positions = Counter(row["pair_id"] for row in shown), Counter(map(tuple, shown))
-        own = self._all("select kind, pair_id from choices where number = ?", number)
+        choices = self._all("select kind, pair_id from choices where number = ?", number)
         seen = {
             self.study.by_id[row["pair_id"]]["prompt_id"]
-            for row in own
+            for row in choices
             if row["kind"] in self.counted
         }
-        draw = random.Random(digest("assign", plan.seed, number, len(own)))
+        draw = random.Random(digest("assign", plan.seed, number, len(choices)))
         groups: list[tuple[float, str, list[str]]] = []
         for prompt, names in self.study.groups.items():
             free = [name for name in names if readers[name] < plan.readers_per_story]
@@ -199,9 +202,9 @@ class RatingStore(Store):
                 for at in range(1, len(picked) + 1)
             ]
             _, order = linear_sum_assignment(np.array(costs))
-            rows += [("rating", picked[at], str(place)) for place, at in enumerate(order, 1)]
+            rows += [("rating", picked[at], str(position)) for position, at in enumerate(order, 1)]
             rows.append(("submit", prompt, None))
-        if plan.checks_attention and rows and not any(row["kind"] == "checked" for row in own):
+        if plan.checks_attention and rows and not any(row["kind"] == "checked" for row in choices):
             at = draw.choice([at for at, row in enumerate(rows) if row[0] == "rating"])
             rows[at] = ("checked", *rows[at][1:])
         self._add_pages(number, rows)
@@ -239,32 +242,32 @@ class RatingStore(Store):
         )
 
     def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
-        given: dict[str, float] = json.loads(answer)
+        ratings: dict[str, float] = json.loads(answer)
         is_story = page["kind"] in self.counted
         lines = self.study.lines(page_of(page)) if is_story else []
-        if missing := {line.field for line in lines} - given.keys():
+        if missing := {line.field for line in lines} - ratings.keys():
             raise IncompleteError(f"{len(missing)} criteria are not rated")
-        if len(given) > len(lines):
+        if len(ratings) > len(lines):
             raise ValueError("no such answer")
         is_right = None
         for line in lines:
-            if given[line.field] not in dict(line.options):
+            if ratings[line.field] not in dict(line.options):
                 raise ValueError("no such answer")
             if line.field == CHECK:
-                is_right = given[CHECK] == right_number(line)
+                is_right = ratings[CHECK] == right_number(line)
         return None, is_right
 
     def view(self, reader: str, page: Page) -> Shown:
         """A story with its rubric, or the end of its group."""
         group = self.group(reader, page)
-        places = [one.place for one, _ in group]
+        places = [page.place for page, _ in group]
         values: dict[str, Any] = {
             "group": group,
             "at": places.index(page.place) if page.place in places else 0,
         }
         if page.kind == "submit":
             return "submit", values
-        earlier = dict(zip(places, (of for _, of in group), strict=True))[page.place]
+        earlier = dict(zip(places, (turn for _, turn in group), strict=True))[page.place]
         least = 0 if earlier else math.ceil(self.study.least_seconds(page.pair_id))
         story = self.study.by_id[page.pair_id]
         lines = self.study.lines(page)
@@ -277,8 +280,8 @@ class RatingStore(Store):
         numbers = [form[name] for name in fields]
         if not all(re.fullmatch(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", number) for number in numbers):
             raise ValueError("no such answer")
-        given = dict(zip(fields, map(float, numbers), strict=True))
-        return json.dumps(given), {"given": given}
+        ratings = dict(zip(fields, map(float, numbers), strict=True))
+        return json.dumps(ratings), {"given": ratings}
 
     def answers(self) -> pa.Table:
         """All answers; table with the schema ANSWERS, whose readers are salted hashes."""
@@ -287,8 +290,8 @@ class RatingStore(Store):
         rows = []
         for row in self._answered():
             if row["kind"] in self.counted:
-                given = json.loads(row["answer"])
-                ratings = {name: given[f"rating{at}"] for at, name in enumerate(names)}
+                numbers = json.loads(row["answer"])
+                ratings = {name: numbers[f"rating{at}"] for at, name in enumerate(names)}
                 about = {
                     "story_id": row["pair_id"],
                     "position": row["order"] and int(row["order"]),
@@ -325,14 +328,14 @@ class RatingStore(Store):
 
 def rating_rows(rubric: Rubric, answer: Mapping[str, Any], **about: Any) -> list[dict[str, Any]]:
     """A row of ANSWERS as rows of RATINGS: the whole by the rubric, and criteria."""
-    given = json.loads(answer["ratings"])
+    ratings = json.loads(answer["ratings"])
     about |= {"rater": answer["reader"], "rater_kind": "person", "outcome": "rated"}
     whole = {
-        "rating": rubric.grade({name: Rating(number) for name, number in given.items()}),
+        "rating": rubric.grade({name: Rating(number) for name, number in ratings.items()}),
         "explanation": answer["reason"],
         "seconds": answer["seconds"],
     }
-    criteria = [{**about, "criterion": name, "rating": number} for name, number in given.items()]
+    criteria = [{**about, "criterion": name, "rating": number} for name, number in ratings.items()]
     return [about | whole, *criteria]
 
 

@@ -254,15 +254,15 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
 
     @route("GET", "/")
     def consent(request: Request, _form: Form) -> Response:
-        given = request.query_params.get(ID_PARAMETER)
-        reader = reader_of(request, store) if given is None else listed_id(given)
+        asked = request.query_params.get(ID_PARAMETER)
+        reader = reader_of(request, store) if asked is None else listed_id(asked)
         if reader is not None and store.state(reader) is not None:
             return with_cookie(request, reader)
-        if given is None and (plan.requires_id or plan.reader_ids is not None):
+        if asked is None and (plan.requires_id or plan.reader_ids is not None):
             raise HTTPException(400, "This address has no id. Please use the link you got.")
         check_open()
         # Made here, not when the form arrives: a double click then starts one reader.
-        return page("consent", reader=given or f"made-{secrets.token_urlsafe(12)}")
+        return page("consent", reader=asked or f"made-{secrets.token_urlsafe(12)}")
 
     @route("POST", "/start")
     def start(request: Request, form: Form) -> Response:
@@ -306,7 +306,9 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         """The story that the address names, if its ratings may still be changed."""
         asked = request.query_params.get("page", "")
         group = store.group(reader, shown)
-        return next((one for one, given in group if given and str(one.place) == asked), None)
+        return next(
+            (page for page, shown_page in group if shown_page and str(page.place) == asked), None
+        )
 
     def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: Any) -> Response:
         if shown.kind == "session":
@@ -320,13 +322,13 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         """The session of a page, started if it is not under way."""
         assert isinstance(store, SessionStore)
         assert isinstance(study, SessionStudy)
-        place = (shown.number, shown.place)
-        if place not in plays:
+        key = (shown.number, shown.place)
+        if key not in plays:
             for old in plays.keys() - store.open_sessions():
                 from_thread.run_sync(plays.pop(old).cancel)
-            plays[place] = from_thread.run_sync(Play, study, shown, store.turns(shown))
-            playing[reader] = place
-        return plays[place]
+            plays[key] = from_thread.run_sync(Play, study, shown, store.turns(shown))
+            playing[reader] = key
+        return plays[key]
 
     def show_session(reader: str, shown: Page, status: int, **sent: Any) -> Response:
         assert isinstance(store, SessionStore)
@@ -356,11 +358,11 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
 
     @route("POST", "/turn")
     def take_turn(request: Request, form: Form) -> Response:
-        reader, place = known_reader(request), number_in(form, "place")
+        reader, position = known_reader(request), number_in(form, "place")
         check_open()
         step = form.get("step", "")
-        check_key(store, reader, f"{place} {step}", form)
-        shown = store.page_at(reader, place)
+        check_key(store, reader, f"{position} {step}", form)
+        shown = store.page_at(reader, position)
         assert isinstance(store, SessionStore)
         state = store.state(reader)
         if state == "left":
@@ -368,7 +370,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         if (
             state != "reading"
             or shown is None
-            or (shown.number, place) not in store.open_sessions()
+            or (shown.number, position) not in store.open_sessions()
         ):
             return go_on()
         text = action_of(step, form)
@@ -386,12 +388,12 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
 
     @route("POST", "/retry")
     def retry(request: Request, form: Form) -> Response:
-        reader, place = known_reader(request), number_in(form, "place")
+        reader, position = known_reader(request), number_in(form, "place")
         check_open()
-        check_key(store, reader, f"retry {place}", form)
+        check_key(store, reader, f"retry {position}", form)
         at = playing.get(reader, (0, 0))
         play = plays.get(at)
-        if at[1] == place and play is not None and play.reason is not None:
+        if at[1] == position and play is not None and play.reason is not None:
             del plays[at]
         return go_on()
 
@@ -401,17 +403,17 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         check_open()
         check_key(store, reader, "statements", form)
         are_right = all(
-            form.get(f"statement{at}") == ("true" if one.is_true else "false")
-            for at, one in enumerate(plan.statements or [])
+            form.get(f"statement{at}") == ("true" if statement.is_true else "false")
+            for at, statement in enumerate(plan.statements or [])
         )
         store.try_statements(reader, number_in(form, "attempt"), are_right=are_right)
         return go_on()
 
     @route("POST", "/answer")
     def answer(request: Request, form: Form) -> Response:
-        reader, place = known_reader(request), number_in(form, "place")
+        reader, position = known_reader(request), number_in(form, "place")
         check_open()
-        check_key(store, reader, place, form)
+        check_key(store, reader, position, form)
         state = store.state(reader)
         if state != "reading":
             # Done in another tab, if not away.
@@ -422,12 +424,12 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             raise HTTPException(413, f"A reason may have {_MOST_REASON:,} letters.")
         try:
             answer, sent = store.read_form(form)
-            wait = store.answer(reader, place, answer, reason or None)
+            wait = store.answer(reader, position, answer, reason or None)
         except IncompleteError:
             wait, sent["missing"] = 0, True
         except ValueError:
             raise HTTPException(400, _NO_PAGE) from None
-        shown = store.page_at(reader, place) if wait or sent.get("missing") else None
+        shown = store.page_at(reader, position) if wait or sent.get("missing") else None
         if shown is None:
             return go_on()
         return show(reader, shown, 422, wait, reason=reason, **sent)

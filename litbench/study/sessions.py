@@ -75,13 +75,13 @@ class SessionStudy(RubricStudy):
     def open(cls, folder: Path) -> "SessionStudy":
         """Read the folder of a study; DataError if one of its files was changed."""
         study = cls.of(folder, read_plan(folder))
-        known = read_manifest(folder)["inputs"]
+        inputs = read_manifest(folder)["inputs"]
         for name, path in study.protocol.files().items():
-            if name not in known:
+            if name not in inputs:
                 raise DataError(
                     f"{folder}: its manifest has no digest of {name} ({path}): {OTHER_VERSION}"
                 )
-            if known[name]["sha256"] != source_digest(path):
+            if inputs[name]["sha256"] != source_digest(path):
                 raise DataError(f"{name}: {path} was changed since the study was made: restore it")
         return study
 
@@ -89,7 +89,9 @@ class SessionStudy(RubricStudy):
     def by_id(self) -> dict[str, dict[str, Any]]:
         """`writer` and `item` by name of both."""
         wanted = None if self.plan.cards is None else set(map(str, self.plan.cards))
-        items = [one for one in self.protocol.items() if wanted is None or one.prompt_id in wanted]
+        items = [
+            item for item in self.protocol.items() if wanted is None or item.prompt_id in wanted
+        ]
         return {
             f"{writer}/{item.prompt_id}": {"writer": writer, "item": item}
             for writer in self.models.writers
@@ -121,18 +123,18 @@ class SessionStudy(RubricStudy):
             **time_of,
         }
 
-    def estimate_text(self, found: Mapping[str, Any]) -> str:
+    def estimate_text(self, facts: Mapping[str, Any]) -> str:
         text = f"""\
-{found["writers"]:,} writers and {found["cards"]:,} cards, {self.plan.readers_per_card} readers of \
-each: {found["readers"]:,} sessions
-{reading_text(self.plan, found)}"""
-        if found["most_dollars"] is not None:
-            text += f"writers cost at most ${found['most_dollars']:,.2f}\n"
+{facts["writers"]:,} writers and {facts["cards"]:,} cards, {self.plan.readers_per_card} readers of \
+each: {facts["readers"]:,} sessions
+{reading_text(self.plan, facts)}"""
+        if facts["most_dollars"] is not None:
+            text += f"writers cost at most ${facts['most_dollars']:,.2f}\n"
         return text + "what a session usually costs: litbench run narra --dry_run\n"
 
-    def answers_of(self, number: int, place: int) -> Path:
+    def answers_of(self, number: int, position: int) -> Path:
         """The folder of the writer's answers in a session."""
-        return self.folder / "answers" / f"{number}-{place}"
+        return self.folder / "answers" / f"{number}-{position}"
 
     def session(self, page: Page) -> tuple[Session, Item]:
         """The session of a page, and its item."""
@@ -156,7 +158,7 @@ each: {found["readers"]:,} sessions
             with AnswerStore(folder, read_only=True) as answers:
                 clients = self.fresh_models().clients(answers).values()
                 # Writers of the same model share its dollars.
-                total += sum({one.name: one.budget.dollars for one in clients}.values())
+                total += sum({client.name: client.budget.dollars for client in clients}.values())
         return total
 
 
@@ -173,12 +175,12 @@ class SessionStore(RatingStore):
         """Give a reader the writer and card with the fewest readers, if the money is left."""
         plan = self._plan
         rows = self._all("select number, place, kind, pair_id, answered from choices")
-        own = [row for row in rows if row["number"] == number]
+        pages = [row for row in rows if row["number"] == number]
         kind = "checked" if plan.checks_attention else "rating"
-        played = [row["pair_id"] for row in own if row["kind"] == "session"]
+        played = [row["pair_id"] for row in pages if row["kind"] == "session"]
         if played:
             # Readers who left before rating the story rate it now.
-            self._add_pages(number, [(kind, played[-1], None)] * (len(own) == len(played)))
+            self._add_pages(number, [(kind, played[-1], None)] * (len(pages) == len(played)))
             return
         load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
         free = [name for name in sorted(self.study.by_id) if load[name] < plan.readers_per_card]
@@ -191,7 +193,7 @@ class SessionStore(RatingStore):
         """Whether the dollars of one more session are left, if those under way take all theirs."""
         if self._plan.dollars is None or self._plan.dollars_per_reader is None:
             return True
-        under_way = [self.study.answers_of(*place) for place in self.open_sessions()]
+        under_way = [self.study.answers_of(*numbers) for numbers in self.open_sessions()]
         reserved = (len(under_way) + 1) * self._plan.dollars_per_reader
         return self.study.dollars(under_way) + reserved <= self._plan.dollars
 
@@ -250,20 +252,20 @@ class SessionStore(RatingStore):
 
     def remove(self, reader: str) -> None:
         """Remove a reader with all answers, and those of the writer to them."""
-        found = self._all("select number from readers where reader = ?", reader)
+        rows = self._all("select number from readers where reader = ?", reader)
         super().remove(reader)
-        for folder in self.study.folder.glob(f"answers/{found[0][0]}-*"):
+        for folder in self.study.folder.glob(f"answers/{rows[0][0]}-*"):
             shutil.rmtree(folder)
 
     def sessions(self) -> list[tuple[Page, str, dict[str, str], dict[str, float]]]:
         """The sessions that have ended: page, hashed reader, and by step turns and seconds."""
-        found = []
+        sessions = []
         for row in self._all(_SESSIONS):
             page = page_of(row)
             asked = "select step, seconds from turns where number = ? and place = ?"
             seconds = dict(map(tuple, self._all(asked, page.number, page.place)))
-            found.append((page, row["reader"], self.turns(page), seconds))
-        return found
+            sessions.append((page, row["reader"], self.turns(page), seconds))
+        return sessions
 
     def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """All answers, and turns, stories, ratings and grades of a run.
@@ -276,30 +278,32 @@ class SessionStore(RatingStore):
         tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         for page, reader, turns, seconds in self.sessions():
             session, item = asyncio.run(_replay(study, page, turns))
-            found = rows_of(session, item, study.models)
-            for row in found["turns"]:
+            records = rows_of(session, item, study.models)
+            for row in records["turns"]:
                 if row["role"] == READER:
                     row["seconds"] = seconds[row["step"]]
-            if reader in rated and found["stories"]:
-                story, answer = found["stories"][0], rated[reader]
-                found["ratings"] = rating_rows(
+            if reader in rated and records["stories"]:
+                story, answer = records["stories"][0], rated[reader]
+                records["ratings"] = rating_rows(
                     study.rubric,
                     answer,
                     story_id=story["story_id"],
                     sample=session.sample,
                     story_digest=story_digest(item.prompt, story["text"]),
                 )
-                place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
-                found["grades"] += [
-                    {**place, "rater": reader, "quantity": name, "grade": grade}
+                key = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
+                records["grades"] += [
+                    {**key, "rater": reader, "quantity": name, "grade": grade}
                     for name, grade in grades(json.loads(answer["ratings"])).items()
                 ]
             for name in tables:
-                tables[name] += found[name]
-        known = {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()}
+                tables[name] += records[name]
+        exported = {
+            name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()
+        }
         protocol = study.protocol
         facts = {"protocol": PROTOCOL, "headline": protocol.headline, **protocol.record()}
-        return {"answers": answers, **known}, facts
+        return {"answers": answers, **exported}, facts
 
 
 class Play:
@@ -357,11 +361,11 @@ class Play:
 
                     async def write(request: Request) -> Answer:
                         key = self.study.key_of(request)
-                        found = await client.answer(request.messages, key)
-                        if found is None:
+                        answer = await client.answer(request.messages, key)
+                        if answer is None:
                             self.is_spent = True
                             raise UnfinishedError(client.budget.spent())
-                        return found
+                        return answer
 
                     async def read(request: Request) -> Answer:
                         return Answer("answered", await self._ask(request))
@@ -405,10 +409,10 @@ async def _replay(study: SessionStudy, page: Page, turns: dict[str, str]) -> tup
     with AnswerStore(study.answers_of(page.number, page.place), read_only=True) as answers:
 
         async def write(request: Request) -> Answer:
-            found = answers.get(study.key_of(request))
-            if found is None:
+            answer = answers.get(study.key_of(request))
+            if answer is None:
                 raise UnfinishedError(f"{request.step}: no answer is stored")
-            return found
+            return answer
 
         async def read(request: Request) -> Answer:
             if request.step not in turns:

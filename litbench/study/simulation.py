@@ -85,17 +85,17 @@ class Reader:
         self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
 
     def answer(
-        self, study: PairStudy, kind: str, pair_id: str, order: str | None, place: int
+        self, study: PairStudy, kind: str, pair_id: str, order: str | None, position: int
     ) -> str:
         """The answer to a page, as forms send it."""
-        is_chosen = self._chooses_chosen(study, kind, pair_id, place)
+        is_chosen = self._chooses_chosen(study, kind, pair_id, position)
         return "first" if is_chosen == (order == "chosen") else "second"
 
-    def _chooses_chosen(self, study: PairStudy, kind: str, pair_id: str, place: int) -> bool:
+    def _chooses_chosen(self, study: PairStudy, kind: str, pair_id: str, position: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
         crowd = self._crowd
         if self.is_careless:
-            return random.Random(digest("guess", self.name, place)).random() < 0.5
+            return random.Random(digest("guess", self.name, position)).random() < 0.5
         if kind == "attention":
             return study.garbled_side(pair_id) == "rejected"
         effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, _PAIR_SD)
@@ -104,7 +104,7 @@ class Reader:
 
     def rate(self, story_id: str, html: str, again: int = 0) -> dict[str, str]:
         """The fields of a page of ratings; another opinion each time it is rated `again`."""
-        crowd, found = self._crowd, {}
+        crowd, answers = self._crowd, {}
         quality = random.Random(digest("pair", crowd.seed, story_id)).gauss(0, _PAIR_SD)
         for legend, inputs in _LINE.findall(html):
             fields, numbers = zip(*_OPTION.findall(inputs), strict=True)
@@ -112,12 +112,12 @@ class Reader:
             draw = random.Random(digest("rating", self.name, story_id, field, again))
             asked = re.search(r"choose (\S+) here", legend)
             share = 0.5 + quality + self.effect + draw.gauss(0, _NOISE_SD)
-            place = round(min(max(share, 0), 1) * (len(numbers) - 1))
+            index = round(min(max(share, 0), 1) * (len(numbers) - 1))
             if self.is_careless:
-                place = draw.randrange(len(numbers))
-            found[field] = asked[1] if asked and not self.is_careless else numbers[place]
-            self.failed_check |= asked is not None and found[field] != asked[1]
-        return found
+                index = draw.randrange(len(numbers))
+            answers[field] = asked[1] if asked and not self.is_careless else numbers[index]
+            self.failed_check |= asked is not None and answers[field] != asked[1]
+        return answers
 
 
 def shown_by(html: str) -> tuple[str, ...]:
@@ -173,7 +173,10 @@ class Visitor:
     def visit(self) -> str:
         """Go from consent to the end; returns how it ended."""
         statements = enumerate(self._study.plan.statements or [])
-        right = {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
+        right = {
+            f"statement{at}": "true" if statement.is_true else "false"
+            for at, statement in statements
+        }
         _, page = self.send(f"/?{ID_PARAMETER}={self.reader.name}")
         while form := _NEXT.search(page):
             path, hidden = form[1], dict(_HIDDEN.findall(page))
@@ -236,8 +239,8 @@ class Visitor:
         assert isinstance(self._study, PairStudy)
         hidden = dict(_HIDDEN.findall(page))
         kind, pair_id, order = page_of(self._study)[shown_by(page)]
-        place = int(hidden["place"])
-        answer = self.reader.answer(self._study, kind, pair_id, order, place)
+        position = int(hidden["place"])
+        answer = self.reader.answer(self._study, kind, pair_id, order, position)
         return self._send_answer(pair_id, hidden | {"choice": answer}, answer)
 
     def _send_answer(self, name: str | None, fields: dict[str, str], answer: str) -> str:

@@ -148,8 +148,8 @@ class Store:
             for statement in filter(str.strip, _TABLES.split(";")):
                 self._database.execute(statement)
             self._secret = bytes.fromhex(self._meta("secret", secrets.token_hex(32)))
-            known = self._meta("pairs", pairs)
-        if known != pairs:
+            stored = self._meta("pairs", pairs)
+        if stored != pairs:
             raise DataError(
                 f"{path} belongs to another study: move it away, or restore the study's own"
             )
@@ -307,14 +307,16 @@ class Store:
             )
         return page_of(page, done, len(pages))
 
-    def page_at(self, reader: str, place: int) -> Page | None:
+    def page_at(self, reader: str, position: int) -> Page | None:
         rows = self._all(
             "select choices.* from choices join readers using (number) where reader = ? "
             "order by place",
             reader,
         )
         done = sum(row["answered"] is not None for row in rows)
-        return next((page_of(row, done, len(rows)) for row in rows if row["place"] == place), None)
+        return next(
+            (page_of(row, done, len(rows)) for row in rows if row["place"] == position), None
+        )
 
     def _release_silent(self, number: int) -> None:
         """Release all readers but one who have sent nothing for long."""
@@ -372,15 +374,15 @@ class Store:
         )
         self._database.executemany(
             'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
-            [(number, place, *row) for place, row in enumerate(rows, last - len(rows) + 1)],
+            [(number, position, *row) for position, row in enumerate(rows, last - len(rows) + 1)],
         )
 
-    def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
+    def answer(self, reader: str, position: int, answer: str, reason: str | None = None) -> float:
         """Store the answer of a page; later answers are ignored unless `_may_change`.
 
         Args:
             reader: the reader.
-            place: the page.
+            position: the page.
             answer: see the store of the kind.
             reason: what the reader wrote.
 
@@ -397,7 +399,7 @@ class Store:
                 "select choices.* from choices join readers using (number) "
                 "where reader = ? and place = ?",
                 reader,
-                place,
+                position,
             )
             if not rows or rows[0]["shown"] is None:
                 raise ValueError("no such page")
@@ -405,7 +407,7 @@ class Store:
             if page["answered"] is not None and not self._may_change(page):
                 return 0.0
             outcome, is_right = self._read_answer(page, answer)
-            key = (page["number"], place)
+            key = (page["number"], position)
             if page["answered"] is not None:
                 self._database.execute(
                     "update choices set answer = ?, is_right = ?, reason = ? "

@@ -140,7 +140,9 @@ def sets_of(config: Suite) -> dict[str, Dataset]:
 def benchmark_of(config: Suite, raters: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark of raters, beside the baselines, on the sets."""
     return Benchmark(
-        pairs={name: _set_entry(config, name, one) for name, one in sets_of(config).items()},
+        pairs={
+            name: _set_entry(config, name, dataset) for name, dataset in sets_of(config).items()
+        },
         out=config.out,
         raters={**BASELINES, **raters},
         reference=REFERENCE,
@@ -250,10 +252,12 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
         for name, dataset in datasets.items()
         if (folder / name / "manifest.json").is_file()
     }
-    judged = {name: one for name, one in judged.items() if not one.evaluation.partial}
-    groups = linked_sets({name: set(prompt_keys(one.pairs.all)) for name, one in judged.items()})
+    judged = {name: result for name, result in judged.items() if not result.evaluation.partial}
+    groups = linked_sets(
+        {name: set(prompt_keys(result.pairs.all)) for name, result in judged.items()}
+    )
     raters = dict.fromkeys(
-        row.rater for one in judged.values() for row in one.evaluation.rows if row.is_judged
+        row.rater for result in judged.values() for row in result.evaluation.rows if row.is_judged
     )
     passports = {rater: _passport(rater, judged, groups) for rater in raters}
     for rater, passport in passports.items():
@@ -261,23 +265,25 @@ def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passpo
             names = list(dict.fromkeys([rater, passport.reference]))
             rows = [row for name in names for row in set_rows_of(passports[name])]
             rows = [row for row in rows if row["set"] in passport.sets]
-            found = over_sets(rows, names, passport.reference, groups)
-            for own in found["raters"]:
-                if own["rater"] == rater:
-                    passport.over_sets = build(OverSets, {"sets": found["sets"], **own}, rater)
+            combined = over_sets(rows, names, passport.reference, groups)
+            for figures in combined["raters"]:
+                if figures["rater"] == rater:
+                    passport.over_sets = build(
+                        OverSets, {"sets": combined["sets"], **figures}, rater
+                    )
     return list(passports.values())
 
 
 def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, str]) -> Passport:
     """The passport of a rater, without means over sets."""
-    own = {
-        name: (one, row)
-        for name, one in judged.items()
-        for row in one.evaluation.rows
+    rows = {
+        name: (result, row)
+        for name, result in judged.items()
+        for row in result.evaluation.rows
         if row.rater == rater and row.is_judged
     }
-    one, row = next(iter(own.values()))
-    config, inputs = one.evaluation.manifest["config"], one.evaluation.manifest["inputs"]
+    result, row = next(iter(rows.values()))
+    config, inputs = result.evaluation.manifest["config"], result.evaluation.manifest["inputs"]
     start = f"raters.{rater}."
     files = {
         key.removeprefix(start): value["sha256"]
@@ -285,7 +291,7 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         if key.startswith(start)
     }
     entry = config["raters"][rater]
-    costs = [row.cost_usd for _, row in own.values() if row.cost_usd is not None]
+    costs = [row.cost_usd for _, row in rows.values() if row.cost_usd is not None]
     return Passport(
         rater=rater,
         kind=row.kind,
@@ -293,26 +299,28 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         files=files,
         reference=config["reference"],
         most_pairs=config["most_pairs"],
-        sets={name: _set_figures(one, row, groups[name]) for name, (one, row) in own.items()},
+        sets={
+            name: _set_figures(result, row, groups[name]) for name, (result, row) in rows.items()
+        },
         over_sets=None,
         cost_usd=round(sum(costs), 6) if costs else None,
-        input_tokens=_total([row.input_tokens for _, row in own.values()]),
-        output_tokens=_total([row.output_tokens for _, row in own.values()]),
-        versions=one.evaluation.manifest["versions"],
-        date=max(one.evaluation.manifest["finished_utc"] for one, _ in own.values()),
+        input_tokens=_total([row.input_tokens for _, row in rows.values()]),
+        output_tokens=_total([row.output_tokens for _, row in rows.values()]),
+        versions=result.evaluation.manifest["versions"],
+        date=max(result.evaluation.manifest["finished_utc"] for result, _ in rows.values()),
     )
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    counted = [count for count in counts if count is not None]
+    return sum(counted) if len(counted) == len(counts) else None
 
 
-def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
+def _set_figures(result: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
     def estimate(value: Any) -> Any:
         return None if value is None else PassportInterval(**plain(value))
 
-    dataset, comparison = one.dataset, row.comparison
+    dataset, comparison = result.dataset, row.comparison
     return SetFigures(
         title=dataset.title,
         language=dataset.language,
@@ -322,7 +330,7 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
         origin=dataset.origin,
         revision=dataset.revision,
         group=group,
-        pairs_sha256=_pairs_digest(one.pairs.headline),
+        pairs_sha256=_pairs_digest(result.pairs.headline),
         agreement=estimate(row.agreement),
         minus_reference=estimate(comparison and comparison.difference),
         p_value=None if comparison is None else plain(comparison.p_value),
@@ -335,11 +343,11 @@ def _set_figures(one: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
         trained_on_prompts=row.trained_on,
         beside={
             other.rater: estimate(other.agreement)
-            for other in one.evaluation.rows
+            for other in result.evaluation.rows
             if other.rater in BASELINES and other.rater != row.rater
         },
-        people=_people_figures(one.annotators, row.rater, estimate),
-        audit=_audit_findings(one.evaluation),
+        people=_people_figures(result.annotators, row.rater, estimate),
+        audit=_audit_findings(result.evaluation),
     )
 
 
@@ -356,29 +364,29 @@ def _audit_findings(evaluation: Evaluation) -> list[str] | None:
     if not (folder / "audit.json").is_file():
         return None
     audit = read_audit(folder, evaluation.manifest["inputs"]["pairs"]["sha256"])
-    return [one["sentence"] for one in audit["findings"]] or [audit["nothing_found"]]
+    return [finding["sentence"] for finding in audit["findings"]] or [audit["nothing_found"]]
 
 
 def _people_figures(
-    found: AnnotatorAgreement | None, rater: str, estimate: Any
+    annotators: AnnotatorAgreement | None, rater: str, estimate: Any
 ) -> PeopleFigures | None:
-    if found is None:
+    if annotators is None:
         return None
-    (own,) = [one for one in found.raters if one.rater == rater]
+    (figures,) = [figures for figures in annotators.raters if figures.rater == rater]
     above = [
-        one.rater
-        for one in found.raters
-        if one.rater in BLIND and one.agreement.mean > found.one_annotator.mean
+        figures.rater
+        for figures in annotators.raters
+        if figures.rater in BLIND and figures.agreement.mean > annotators.one_annotator.mean
     ]
     return PeopleFigures(
-        annotators=found.annotators,
-        agreement=estimate(own.agreement),
-        one_annotator=estimate(found.one_annotator),
-        difference=estimate(own.comparison.difference),
-        relative=estimate(own.relative),
-        at_chance=found.at_chance,
+        annotators=annotators.annotators,
+        agreement=estimate(figures.agreement),
+        one_annotator=estimate(annotators.one_annotator),
+        difference=estimate(figures.comparison.difference),
+        relative=estimate(figures.relative),
+        at_chance=annotators.at_chance,
         blind_above=sorted(above),
-        is_dependent=found.is_dependent,
+        is_dependent=annotators.is_dependent,
     )
 
 
@@ -448,25 +456,33 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
     Raises:
         DataError: a passport has other figures than its verdicts, or other facts than the manifest.
     """
-    datasets, found = read_registry(config.registry), set()
+    datasets, reproduced = read_registry(config.registry), set()
     for folder in config.runs:
         for passport in make_passports(folder, datasets):
-            given = passports.get(passport.rater)
-            if given is None:
+            published = passports.get(passport.rater)
+            if published is None:
                 continue
             # What an audit found does not follow from verdicts.
             stated, followed = (
-                vars(one)
-                | {"sets": {name: replace(of, audit=None) for name, of in one.sets.items()}}
-                for one in (given, passport)
+                vars(entry)
+                | {
+                    "sets": {
+                        name: replace(figures, audit=None) for name, figures in entry.sets.items()
+                    }
+                }
+                for entry in (published, passport)
             )
             wrong = [name for name, value in followed.items() if stated[name] != value]
-            sets = [name for name, of in followed["sets"].items() if stated["sets"].get(name) != of]
+            sets = [
+                name
+                for name, figures in followed["sets"].items()
+                if stated["sets"].get(name) != figures
+            ]
             wrong[:0] = [f"sets.{name}" for name in sets]
             if wrong:
                 raise DataError(
                     f"the passport of {passport.rater} does not follow from the verdicts in "
                     f"{folder} ({', '.join(wrong)}): make it again, or leave it out"
                 )
-            found.add(passport.rater)
-    return found
+            reproduced.add(passport.rater)
+    return reproduced

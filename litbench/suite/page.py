@@ -72,23 +72,23 @@ def write_site(entries: Sequence[Entry], folder: Path) -> list[Path]:
     Returns:
         The files; `index.html` is the first.
     """
-    every = {key for one in entries for key in _facets(one.passport)}
-    languages, kinds = sorted({of[0] for of in every}), sorted({of[1] for of in every})
+    every = {key for entry in entries for key in _facets(entry.passport)}
+    languages, kinds = sorted({facet[0] for facet in every}), sorted({facet[1] for facet in every})
     choices = [
         (language, kind)
         for language in ("", *languages)
         for kind in ("", *kinds)
-        if any(language in ("", one) and kind in ("", other) for one, other in every)
+        if any(language in ("", code) and kind in ("", other) for code, other in every)
     ]
     files = {_file(choice): _leaderboard_page(entries, *choice, choices) for choice in choices}
-    files |= {one.address: _rater_page(one) for one in entries}
+    files |= {entry.address: _rater_page(entry) for entry in entries}
     for name, text in files.items():
         write_atomically(folder / name, partial(Path.write_text, data=text, encoding="utf-8"))
     return [folder / name for name in files]
 
 
 def _facets(passport: Passport) -> set[tuple[str, str]]:
-    return {(one.language, one.kind) for one in passport.sets.values()}
+    return {(figures.language, figures.kind) for figures in passport.sets.values()}
 
 
 def _file(choice: tuple[str, str]) -> str:
@@ -110,12 +110,12 @@ def _leaderboard_page(
     chosen = []
     for entry in entries:
         sets = {
-            name: one
-            for name, one in entry.passport.sets.items()
-            if language in ("", one.language) and kind in ("", one.kind)
+            name: figures
+            for name, figures in entry.passport.sets.items()
+            if language in ("", figures.language) and kind in ("", figures.kind)
         }
         chosen += [replace(entry, passport=replace(entry.passport, sets=sets))] if sets else []
-    names = {name for one in chosen for name in one.passport.sets}
+    names = {name for entry in chosen for name in entry.passport.sets}
     page = Page(
         title=f"LitBench suite: {_title((language, kind))}",
         lead=f"How far {len(chosen)} raters agree with people on {len(names)} sets of judgements "
@@ -135,8 +135,8 @@ def _leaderboard_page(
         ],
         warnings=[text for one in chosen for text in _without_information(one.passport)],
     )
-    links = [(_title(one), _file(one)) for one in choices if one != (language, kind)]
-    digests = "\n".join(f"{one.passport.rater}: {fingerprint(one.source)}" for one in chosen)
+    links = [(_title(choice), _file(choice)) for choice in choices if choice != (language, kind)]
+    digests = "\n".join(f"{entry.passport.rater}: {fingerprint(entry.source)}" for entry in chosen)
     return render(page, {"passports": digests}, links)
 
 
@@ -158,17 +158,21 @@ def _agreement(figures: SetFigures, *marks: str) -> Cell:
 def _groups(entries: Sequence[Entry]) -> list[Section]:
     """A table for each group of raters with the same pairs of the same sets, and one reference."""
     groups: dict[tuple[tuple[tuple[str, str], ...], str], list[Entry]] = {}
-    for one in entries:
-        valid = {k: of for k, of in one.passport.sets.items() if not of.trained_on_prompts}
-        key = tuple(sorted((name, of.pairs_sha256) for name, of in valid.items()))
-        groups.setdefault((key, one.passport.reference), []).append(one)
+    for entry in entries:
+        valid = {
+            k: figures
+            for k, figures in entry.passport.sets.items()
+            if not figures.trained_on_prompts
+        }
+        key = tuple(sorted((name, figures.pairs_sha256) for name, figures in valid.items()))
+        groups.setdefault((key, entry.passport.reference), []).append(entry)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[0][0]), -len(item[1]), item[0]))
-    return [_group([name for name, _ in key], own) for (key, _), own in ordered if key]
+    return [_group([name for name, _ in key], members) for (key, _), members in ordered if key]
 
 
 def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
-    by_rater = {one.passport.rater: one for one in entries}
-    rows = [row for one in entries for row in set_rows_of(one.passport) if row["set"] in names]
+    by_rater = {entry.passport.rater: entry for entry in entries}
+    rows = [row for entry in entries for row in set_rows_of(entry.passport) if row["set"] in names]
     first = entries[0].passport
     groups = {name: first.sets[name].group for name in names}
 
@@ -185,24 +189,26 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
 
     def agreement(row: Mapping[str, Any]) -> Interval:
         # Of one set, the interval over its prompts.
-        (own, *more) = sets_of(row)
-        return _interval(row, len(names)) if more else own.agreement.interval()
+        (first, *more) = sets_of(row)
+        return _interval(row, len(names)) if more else first.agreement.interval()
 
     def difference(row: Mapping[str, Any]) -> Cell:
-        (own, *more) = sets_of(row)
+        (first, *more) = sets_of(row)
         if more and row["minus_reference"]:
-            found = _interval(row["minus_reference"], len(names))
-            return stacked(found, is_signed=True)
-        return Cell("–") if more else _difference(own.minus_reference)
+            difference = _interval(row["minus_reference"], len(names))
+            return stacked(difference, is_signed=True)
+        return Cell("–") if more else _difference(first.minus_reference)
 
     def relative(row: Mapping[str, Any]) -> str:
         people = [
-            one.people
-            for one in sets_of(row)
-            if one.people and not (one.people.at_chance or one.people.is_dependent)
+            figures.people
+            for figures in sets_of(row)
+            if figures.people and not (figures.people.at_chance or figures.people.is_dependent)
         ]
-        known = [one.relative.mean for one in people if one.relative.mean is not None]
-        return f"{sum(known) / len(known):.2f} ({len(known)})" if known else "–"
+        means = [
+            agreement.relative.mean for agreement in people if agreement.relative.mean is not None
+        ]
+        return f"{sum(means) / len(means):.2f} ({len(means)})" if means else "–"
 
     table = table_of(
         over_sets(rows, list(by_rater), first.reference, groups)["raters"],
@@ -215,7 +221,9 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
             ),
             f"minus\n{first.reference}": difference,
             "relative to people\n(sets)": relative,
-            "least\ncoverage": lambda row: percent(min(one.coverage for one in sets_of(row))),
+            "least\ncoverage": lambda row: percent(
+                min(figures.coverage for figures in sets_of(row))
+            ),
         },
     )
     counts = [f"{name} ({first.sets[name].agreement.n:,} pairs)" for name in names]
@@ -236,23 +244,23 @@ def _difference(estimate: PassportInterval | None) -> Cell:
 
 def _by_pairs(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
     """The raters by set and digest of its pairs."""
-    found: dict[tuple[str, str], list[Entry]] = {}
-    for one in entries:
-        for name, figures in one.passport.sets.items():
-            found.setdefault((name, figures.pairs_sha256), []).append(one)
-    return found
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        for name, figures in entry.passport.sets.items():
+            groups.setdefault((name, figures.pairs_sha256), []).append(entry)
+    return groups
 
 
 def _sets_section(entries: Sequence[Entry]) -> Section:
     rows = []
-    for (name, _), own in sorted(_by_pairs(entries).items()):
-        first = own[0].passport.sets[name]
+    for (name, _), members in sorted(_by_pairs(entries).items()):
+        first = members[0].passport.sets[name]
         cells = []
-        for one in entries:
-            if one not in own:
+        for entry in entries:
+            if entry not in members:
                 cells.append(Cell())
                 continue
-            figures = one.passport.sets[name]
+            figures = entry.passport.sets[name]
             seen = figures.trained_on_prompts
             marks = (f"trained on {seen} of its prompts",) if seen else ()
             cells.append(_agreement(figures, *marks))
@@ -262,7 +270,7 @@ def _sets_section(entries: Sequence[Entry]) -> Section:
         small = (first.title, facts, size, *_warnings(first))
         people = None if first.people is None else first.people.one_annotator.interval()
         rows.append([Cell(name, small, is_text=True), stacked(people), *cells])
-    heading = ["set", "one annotator", *(one.passport.rater for one in entries)]
+    heading = ["set", "one annotator", *(entry.passport.rater for entry in entries)]
     note = (
         "One annotator: agreement with the mean of the other annotators, on other comparisons than "
         "the labels; the raters' pages compare on the same ones."
@@ -272,42 +280,46 @@ def _sets_section(entries: Sequence[Entry]) -> Section:
 
 def _warnings(figures: SetFigures) -> list[str]:
     """What to know before reading a set's figures."""
-    found = []
+    warnings = []
     if figures.people is not None and figures.people.at_chance:
-        found.append("annotators agree at chance: beating one means little")
+        warnings.append("annotators agree at chance: beating one means little")
     if figures.people is not None and figures.people.is_dependent:
-        found.append(
+        warnings.append(
             "annotators' residuals correlate negatively: one of them is no measure of people"
         )
     if figures.people is not None and figures.people.blind_above:
         names = " and ".join(figures.people.blind_above)
-        found.append(f"content-blind: {names} agrees with annotators more than one of them does")
+        warnings.append(f"content-blind: {names} agrees with annotators more than one of them does")
     if figures.agreement.effective_clusters < 20:
-        found.append(f"few prompts: {figures.agreement.effective_clusters:.0f} effective")
-    found += [f"audit: {finding}" for finding in (figures.audit or [])[:1]]
-    return found
+        warnings.append(f"few prompts: {figures.agreement.effective_clusters:.0f} effective")
+    warnings += [f"audit: {finding}" for finding in (figures.audit or [])[:1]]
+    return warnings
 
 
 def _not_comparable(entries: Sequence[Entry]) -> list[str]:
-    found = ["Figures of different sets: where annotators agree little, no rater can agree much."]
-    judged: dict[str, list[str]] = {}
-    for (name, _), own in sorted(_by_pairs(entries).items()):
-        pairs = own[0].passport.sets[name].agreement.n
-        raters = ", ".join(one.passport.rater for one in own)
-        judged.setdefault(name, []).append(f"{pairs:,} pairs ({raters})")
-    found += [
-        f"{name} was judged on different pairs: {'; '.join(of)}."
-        for name, of in judged.items()
-        if len(of) > 1
+    sentences = [
+        "Figures of different sets: where annotators agree little, no rater can agree much."
     ]
-    for one in entries:
-        sets = one.passport.sets
-        if trained := [name for name, of in sets.items() if of.trained_on_prompts]:
-            found.append(f"{one.passport.rater} was trained on prompts of {', '.join(trained)}.")
-    versions = sorted({str(one.passport.versions.get("litbench")) for one in entries})
+    judged: dict[str, list[str]] = {}
+    for (name, _), members in sorted(_by_pairs(entries).items()):
+        pairs = members[0].passport.sets[name].agreement.n
+        raters = ", ".join(entry.passport.rater for entry in members)
+        judged.setdefault(name, []).append(f"{pairs:,} pairs ({raters})")
+    sentences += [
+        f"{name} was judged on different pairs: {'; '.join(descriptions)}."
+        for name, descriptions in judged.items()
+        if len(descriptions) > 1
+    ]
+    for entry in entries:
+        sets = entry.passport.sets
+        if trained := [name for name, figures in sets.items() if figures.trained_on_prompts]:
+            sentences.append(
+                f"{entry.passport.rater} was trained on prompts of {', '.join(trained)}."
+            )
+    versions = sorted({str(entry.passport.versions.get("litbench")) for entry in entries})
     if len(versions) > 1:
-        found.append(f"The passports were made by LitBench {', '.join(versions)}.")
-    return found
+        sentences.append(f"The passports were made by LitBench {', '.join(versions)}.")
+    return sentences
 
 
 # A rater ---------------------------------------------------------------------------------------
@@ -319,50 +331,56 @@ def weaknesses(passport: Passport) -> list[str]:
     The last sentence is the number of tests over which significance is corrected.
     """
     tests: dict[tuple[str, str], tuple[float, float]] = {}
-    for name, one in passport.sets.items():
-        people = None if one.people is None else one.people.difference
+    for name, figures in passport.sets.items():
+        people = None if figures.people is None else figures.people.difference
         for kind, estimate, null in (
-            (_WORSE, one.minus_reference, 0.0),
+            (_WORSE, figures.minus_reference, 0.0),
             (_BELOW_PEOPLE, people, 0.0),
-            (_POSITION, one.first_share, 0.5),
+            (_POSITION, figures.first_share, 0.5),
         ):
             if estimate is not None and estimate.low is not None:
-                of, is_share = estimate.interval(), kind == _POSITION
-                tests[kind, name] = (of.mean - null, interval_p(of, null, is_share=is_share))
+                interval, is_share = estimate.interval(), kind == _POSITION
+                tests[kind, name] = (
+                    interval.mean - null,
+                    interval_p(interval, null, is_share=is_share),
+                )
     adjusted = holm([p for _, p in tests.values()])
     significant: dict[str, list[str]] = {}
     for ((kind, name), (lead, _)), p in zip(tests.items(), adjusted, strict=True):
         if p < _ALPHA and (lead < 0 or kind == _POSITION):
             significant.setdefault(kind, []).append(name)
 
-    def lean(one: SetFigures) -> float:
-        return _mean(one.chosen_longer, 0.5) - _mean(one.chosen_shorter, 0.5)
+    def lean(figures: SetFigures) -> float:
+        return _mean(figures.chosen_longer, 0.5) - _mean(figures.chosen_shorter, 0.5)
 
-    def blind(one: SetFigures) -> float:
-        names = [name for name in ("longer", "shorter", "notes") if name in one.beside]
-        return max((_mean(one.beside[name], 0.0) for name in names), default=0.0)
+    def blind(figures: SetFigures) -> float:
+        names = [name for name in ("longer", "shorter", "notes") if name in figures.beside]
+        return max((_mean(figures.beside[name], 0.0) for name in names), default=0.0)
 
     signs: dict[str, Callable[[SetFigures], bool]] = {
-        "No better than a rater that does not read (longer, shorter or notes)": lambda one: (
-            _mean(one.agreement, 1.0) <= blind(one)
+        "No better than a rater that does not read (longer, shorter or notes)": lambda figures: (
+            _mean(figures.agreement, 1.0) <= blind(figures)
         ),
-        "Prefers the longer story beyond what people do": lambda one: lean(one) > _LEAN,
-        "Prefers the shorter story beyond what people do": lambda one: lean(one) < -_LEAN,
-        f"Changes its mind with the order of the stories in over {_FLIPS:.0%}": lambda one: (
-            _mean(one.flip_rate, 0.0) > _FLIPS
+        "Prefers the longer story beyond what people do": lambda figures: lean(figures) > _LEAN,
+        "Prefers the shorter story beyond what people do": lambda figures: lean(figures) < -_LEAN,
+        f"Changes its mind with the order of the stories in over {_FLIPS:.0%}": lambda figures: (
+            _mean(figures.flip_rate, 0.0) > _FLIPS
         ),
-        f"Does not judge over {1 - _COVERAGE:.0%}": lambda one: one.coverage < _COVERAGE,
-        "Trained on prompts of these sets, whose figures are not valid": lambda one: (
-            one.trained_on_prompts > 0
+        f"Does not judge over {1 - _COVERAGE:.0%}": lambda figures: figures.coverage < _COVERAGE,
+        "Trained on prompts of these sets, whose figures are not valid": lambda figures: (
+            figures.trained_on_prompts > 0
         ),
     }
     named = {kind.format(passport.reference): names for kind, names in significant.items()}
     named |= {
-        text: [name for name, one in passport.sets.items() if holds(one)]
+        text: [name for name, figures in passport.sets.items() if holds(figures)]
         for text, holds in signs.items()
     }
-    found = [f"{text}: {', '.join(names)}." for text, names in named.items() if names]
-    return [*found, f"Significant after Holm's correction over {len(tests)} tests of this page."]
+    sentences = [f"{text}: {', '.join(names)}." for text, names in named.items() if names]
+    return [
+        *sentences,
+        f"Significant after Holm's correction over {len(tests)} tests of this page.",
+    ]
 
 
 def _mean(estimate: PassportInterval | None, otherwise: float) -> float:
@@ -373,9 +391,9 @@ def _rater_page(entry: Entry) -> str:
     passport = entry.passport
 
     def with_people(write: Callable[[Any], Cell]) -> Callable[[tuple[str, SetFigures]], Cell]:
-        return lambda of: write(of[1].people) if of[1].people else Cell("–")
+        return lambda row: write(row[1].people) if row[1].people else Cell("–")
 
-    values = shrunken([one.agreement.interval() for one in passport.sets.values()])
+    values = shrunken([people.agreement.interval() for people in passport.sets.values()])
     shrunk = dict(zip(passport.sets, values or [], strict=False))
     table = table_of(
         list(passport.sets.items()),
@@ -425,25 +443,27 @@ def _relative(people: PeopleFigures) -> Cell:
     interval = people.relative.interval()
     if not math.isfinite(interval.mean):
         return Cell("–")
-    known = math.isfinite(interval.low)
-    small = [f"[{interval.low:.2f}, {interval.high:.2f}]"] if known else []
+    is_bounded = math.isfinite(interval.low)
+    small = [f"[{interval.low:.2f}, {interval.high:.2f}]"] if is_bounded else []
     small += ["people at chance"] if people.at_chance else []
     small += ["people not independent"] if people.is_dependent else []
     return Cell(f"{interval.mean:.2f}", small)
 
 
 def _pictures(passport: Passport) -> list[Figure]:
-    def intervals(*of: PassportInterval | None) -> list[list[Interval]]:
-        return [[one.interval()] if one and one.mean is not None else [] for one in of]
+    def intervals(*estimates: PassportInterval | None) -> list[list[Interval]]:
+        return [[e.interval()] if e and e.mean is not None else [] for e in estimates]
 
     reference, sets = passport.reference, passport.sets.items()
     names = [passport.rater]
-    names += [reference] * any(reference in one.beside for _, one in sets)
+    names += [reference] * any(reference in figures.beside for _, figures in sets)
     agreement = [
-        (name, intervals(one.agreement, one.beside.get(reference))[: len(names)])
-        for name, one in sets
+        (name, intervals(figures.agreement, figures.beside.get(reference))[: len(names)])
+        for name, figures in sets
     ]
-    lengths = [(name, intervals(one.chosen_longer, one.chosen_shorter)) for name, one in sets]
+    lengths = [
+        (name, intervals(figures.chosen_longer, figures.chosen_shorter)) for name, figures in sets
+    ]
     return [
         Figure(
             "Agreement with people",

@@ -379,8 +379,8 @@ def _source_data(name: str, figures: SetFigures) -> dict[str, Any]:
     if "://" in figures.origin:
         return {"dataset_name": name, "source_type": "url", "url": [figures.origin], **more}
     repository, _, split = figures.origin.partition(":")
-    found = {"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository, **more}
-    return found | ({"hf_split": split} if split else {})
+    source = {"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository, **more}
+    return source | ({"hf_split": split} if split else {})
 
 
 def eval_results(passport: Passport, benchmark: str | None = None) -> list[dict[str, Any]]:
@@ -404,13 +404,13 @@ def eval_results(passport: Passport, benchmark: str | None = None) -> list[dict[
 def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
     """Rows of set, agreement, the longer story's and agreement relative to people, for cards."""
     rows = []
-    for name, one in figures.items():
-        relative = None if one.people is None else one.people.relative.interval()
+    for name, row in figures.items():
+        relative = None if row.people is None else row.people.relative.interval()
         is_known = relative is not None and relative.is_bounded
-        agreement = str(one.agreement.interval())
-        if one.no_information:
-            agreement = f"{one.agreement.mean:.3f} (no information: {one.no_information})"
-        longer = one.beside.get("longer")
+        agreement = str(row.agreement.interval())
+        if row.no_information:
+            agreement = f"{row.agreement.mean:.3f} (no information: {row.no_information})"
+        longer = row.beside.get("longer")
         baseline = "–" if longer is None else str(longer.interval())
         rows.append([name, agreement, baseline, str(relative) if is_known else "–"])
     return rows

@@ -158,15 +158,15 @@ def suite(
         answer: answer form for a template family; explanation when null.
     """
     names = [name for name in sets.split(",") if name] if isinstance(sets, str) else sets
-    own = None if registry is None else Path(registry)
-    config = Suite(sets=names, data=Path(data), registry=own, most_pairs=most_pairs)
+    registry_path = None if registry is None else Path(registry)
+    config = Suite(sets=names, data=Path(data), registry=registry_path, most_pairs=most_pairs)
     opened, *_ = find_sets(benchmark_of(config, {}))
-    tables = {one.name: one.pairs.headline for one in opened}
+    tables = {opened_set.name: opened_set.pairs.headline for opened_set in opened}
     return _compare(tables, template, answer, verdicts_by_set(), "suite")
 
 
 def _compare(
-    tables: Mapping[str, pa.Table], template: str, answer: str | None, of: Scorer, name: str
+    tables: Mapping[str, pa.Table], template: str, answer: str | None, scorer: Scorer, name: str
 ) -> Task:
     """The task that compares the stories of pairs, by name of the set."""
     loaded = load_template(template, answer)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def _compare(
     return Task(
         dataset=MemoryDataset(samples, name=name),
         solver=both_orders(),
-        scorer=of,
+        scorer=scorer,
         fail_on_error=True,
         continue_on_fail=True,
     )
