@@ -137,8 +137,8 @@ def reason_to_skip(post: Mapping[str, Any], prompt_tags: Sequence[str] | None) -
 def read_search(client: RedditClient, config: Config, search: dict[str, Any]) -> dict[str, Any]:
     """Return the ids of the posts of a search or listing, with the reason to skip each or null."""
     posts = client.find(config.subreddit, **search)
-    found = {post["id"]: reason_to_skip(post, config.prompt_tags) for post in posts}
-    return {"read_utc": int(time.time()), "posts": found}
+    reasons = {post["id"]: reason_to_skip(post, config.prompt_tags) for post in posts}
+    return {"read_utc": int(time.time()), "posts": reasons}
 
 
 def read_post(client: RedditClient, post: str, salt: str) -> dict[str, Any]:
@@ -219,8 +219,8 @@ def main(config: Config) -> None:
     if any((config.out / "parts").glob("*/*.json")) and artifact.is_current():
         return
     searches = find_searches(config)
-    found: dict[str, str | None] = dict.fromkeys(map(post_id, config.posts))
-    if not searches and not found:
+    reasons: dict[str, str | None] = dict.fromkeys(map(post_id, config.posts))
+    if not searches and not reasons:
         raise ConfigError("nothing to collect: give prompts, posts or listings")
     unwanted = dict.fromkeys(map(post_id, config.skip_posts), "in skip_posts")
     for post in unwanted:
@@ -252,12 +252,12 @@ def main(config: Config) -> None:
     with closing(client):
         for name in ProgressBar(searches, desc="searches", leave=False):
             # Posts named by the config are read even if a search skips them.
-            found = search_part(name)["posts"] | found
-        found |= {post: reason for post, reason in unwanted.items() if post in found}
-        chosen = sorted(post for post, reason in found.items() if reason is None)
+            reasons = search_part(name)["posts"] | reasons
+        reasons |= {post: reason for post, reason in unwanted.items() if post in reasons}
+        chosen = sorted(post for post, reason in reasons.items() if reason is None)
         for post in ProgressBar(chosen, desc="posts", leave=False):
             post_part(post)
-    for post, reason in sorted(found.items()):
+    for post, reason in sorted(reasons.items()):
         if reason is not None:
             skip(post, reason)
 
@@ -273,20 +273,20 @@ def main(config: Config) -> None:
 
     artifact.write("stories.parquet", write)
     artifact.write("rejected.jsonl", rejected_rows.write)
-    kept = len(found) - skipped.total()
+    n_kept = len(reasons) - skipped.total()
     artifact.counts = {
         "searches": len(searches),
         "posts": {
-            "found": len(found),
+            "found": len(reasons),
             "read_before": len(chosen) - n_requested,
-            "kept": kept,
+            "kept": n_kept,
             "skipped": dict(sorted(skipped.items())),
         },
         "comments": dict(comments),
         "rejected_rows": rejected_rows.counts(),
     }
     artifact.finish()
-    print(f"{config.out / 'stories.parquet'}: {comments['rows']:,} stories of {kept:,} posts")
+    print(f"{config.out / 'stories.parquet'}: {comments['rows']:,} stories of {n_kept:,} posts")
     print("  comments: " + ", ".join(f"{n:,} {state}" for state, n in sorted(comments.items())))
     for reason, count in sorted(skipped.items()):
         print(f"  skipped: {count:,} posts, {reason}")

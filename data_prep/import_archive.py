@@ -65,13 +65,13 @@ class Config:
 def find_files(patterns: Sequence[str], key: str) -> list[Path]:
     """Return the files of paths and patterns; the files of a pattern are sorted by name."""
     # A pattern without a match may be a path that contains brackets.
-    found = [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
-    for path in found:
+    paths = [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
+    for path in paths:
         if not path.is_file():
             raise ConfigError(f"{key}: there is no file {path}: give files, or {path}/*.zst")
-    if not found or len({path.resolve() for path in found}) < len(found):
+    if not paths or len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError(f"{key} has no file, or the same file twice: name each file once")
-    return found
+    return paths
 
 
 def identity(path: Path) -> str:
@@ -99,18 +99,18 @@ def read_file(
 
     def write(folder: Path) -> None:
         bar.set_description(path.name)
-        rejected_rows, found = RejectedRows(), Counter[str]()
+        rejected_rows, counted = RejectedRows(), Counter[str]()
         problem = partial(rejected_rows.add, str(path))
-        records = read_records(path, config.subreddits, problem, found, bar.update)
+        records = read_records(path, config.subreddits, problem, counted, bar.update)
         with pq.ParquetWriter(
             folder / "rows.parquet", schema, compression="lz4", use_dictionary=False
         ) as sink:
-            for batch in read(records, problem=problem, counts=found):
+            for batch in read(records, problem=problem, counts=counted):
                 sink.write_batch(batch)
         rejected_rows.write(folder / "rejected.jsonl")
         if identity(path) != before:
             raise DataError(f"{path} changed while it was read: run the same command again")
-        counts = {"file": str(path), **found, "rejected_rows": rejected_rows.counts()}
+        counts = {"file": str(path), **counted, "rejected_rows": rejected_rows.counts()}
         write_json(counts, folder / "counts.json")
 
     folder = parts.get_folder([made_for, before], write, path.name)
@@ -126,20 +126,20 @@ def add_steps(
     steps: dict[str, tuple[str, str]],
 ) -> Counter[str]:
     """Add the steps from all lines to the remaining rows; returns the summed counts."""
-    found: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for _, counts in parts:
-        found.update({key: n for key, n in counts.items() if isinstance(n, int)})
-        found["rejected"] += sum(counts["rejected_rows"].values())
+        total.update({key: n for key, n in counts.items() if isinstance(n, int)})
+        total["rejected"] += sum(counts["rejected_rows"].values())
     steps = {
         "subreddits": (f"in {', '.join(config.subreddits)}", "elsewhere"),
         "usable": ("can be read", "rejected"),
         **steps,
     }
-    lines = found["lines"] - found["blank"]
+    lines = total["lines"] - total["blank"]
     funnel.add("read", f"lines of {unit}", unit, lines, 0)
     rules = [(step, about) for step, (about, _) in steps.items()]
-    funnel.add_all(rules, {step: found[key] for step, (_, key) in steps.items()}, lines, unit)
-    return found
+    funnel.add_all(rules, {step: total[key] for step, (_, key) in steps.items()}, lines, unit)
+    return total
 
 
 def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
@@ -156,7 +156,7 @@ def rejected_reasons(parts: Sequence[Part]) -> Counter[str]:
     return reasons
 
 
-def no_prompts(config: Config, found: Counter[str], parts: Sequence[Part]) -> DataError:
+def no_prompts(config: Config, total: Counter[str], parts: Sequence[Part]) -> DataError:
     """Return the error of submissions without a prompt, with what most of their lines are."""
     advice = {
         "elsewhere": "spell subreddits letter for letter",
@@ -164,11 +164,11 @@ def no_prompts(config: Config, found: Counter[str], parts: Sequence[Part]) -> Da
         "rejected": f"these are no submissions ({', '.join(rejected_reasons(parts))}): check that "
         "submissions and comments are not swapped",
     }
-    most = max(advice, key=found.__getitem__)
+    most = max(advice, key=total.__getitem__)
     return DataError(
-        f"no prompt of {', '.join(config.subreddits)} among {found['lines']:,} lines of "
-        f"submissions ({found['elsewhere']:,} of other subreddits, {found['not_prompts']:,} posts "
-        f"without a tag, {found['rejected']:,} rejected): {advice[most]}"
+        f"no prompt of {', '.join(config.subreddits)} among {total['lines']:,} lines of "
+        f"submissions ({total['elsewhere']:,} of other subreddits, {total['not_prompts']:,} posts "
+        f"without a tag, {total['rejected']:,} rejected): {advice[most]}"
     )
 
 
@@ -201,9 +201,9 @@ def main(config: Config) -> None:
             read_file(path, cache, about_posts, config, bar, POSTS, read) for path in submissions
         ]
         steps = {"prompt_tags": ("title opens with a prompt's tag", "not_prompts")}
-        found = add_steps(funnel, "posts", config, posts_parts, steps)
-        if not found["prompts"]:
-            raise no_prompts(config, found, posts_parts)
+        counted = add_steps(funnel, "posts", config, posts_parts, steps)
+        if not counted["prompts"]:
+            raise no_prompts(config, counted, posts_parts)
         read_comments = partial(
             read_stories,
             posts=latest_posts(batches_of(posts_parts)),
@@ -220,8 +220,8 @@ def main(config: Config) -> None:
         "known_posts": ("its post is in the submissions", "unknown_posts"),
         "prompt_tags": ("its post is a prompt", "not_prompts"),
     }
-    found = add_steps(funnel, "comments", config, parts, steps)
-    stories = found["rows"]
+    counted = add_steps(funnel, "comments", config, parts, steps)
+    stories = counted["rows"]
     assert funnel.steps[-1].kept == stories, "every line is counted"
     print(funnel)
     if not stories:
@@ -240,7 +240,7 @@ def main(config: Config) -> None:
                 file.write((part / "rejected.jsonl").read_bytes())
 
     artifact.write("rejected.jsonl", join)
-    scores = {name: found[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
+    scores = {name: counted[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
     artifact.counts = {
         "stories": stories,
         "funnel": funnel.plain(),

@@ -116,8 +116,8 @@ def main(config: Config) -> None:
     pairs = read_foreign(
         config.pairs, PAIRS, rejected_rows=rejected_rows, where=config.where, numbered=True
     )
-    if found := set(COLUMNS) & set(pairs.column_names):
-        raise DataError(f"{config.pairs}: it already has the columns {found}: drop them")
+    if taken := set(COLUMNS) & set(pairs.column_names):
+        raise DataError(f"{config.pairs}: it already has the columns {taken}: drop them")
     numbers, pairs = pairs[ROW].to_pylist(), pairs.drop_columns([ROW])
     chosen_first = assign_positions(pairs["pair_id"].to_pylist(), config.seed)
     texts = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))

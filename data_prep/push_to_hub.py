@@ -249,8 +249,8 @@ def audit_parts(audit: Mapping[str, Any] | None) -> list[str]:
     if audit is None:
         return []
     about = "By `litbench audit`, worst first, with 95 % intervals; all numbers are in audit.json."
-    found = [one["sentence"] for one in audit["findings"]] or [audit["nothing_found"]]
-    return ["## Audit", about, "\n".join(f"- {escape(sentence)}" for sentence in found)]
+    sentences = [finding["sentence"] for finding in audit["findings"]] or [audit["nothing_found"]]
+    return ["## Audit", about, "\n".join(f"- {escape(sentence)}" for sentence in sentences)]
 
 
 def main(config: Config) -> None:

@@ -97,13 +97,13 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
         where=config.where,
         numbered=True,
     )
-    given: dict[str, list[dict[str, Any]]] = {}
+    by_id: dict[str, list[dict[str, Any]]] = {}
     for row in table.select([ROW, *(column.name for column in IDS.columns)]).to_pylist():
         names = {side: fullname("t1", row[f"{side}_comment_id"]) for side in SIDES}
         name = pair_id(*names.values())
-        given.setdefault(name, []).append({**row, **names, "pair_id": name})
-    kept = []
-    for same in given.values():
+        by_id.setdefault(name, []).append({**row, **names, "pair_id": name})
+    rows = []
+    for same in by_id.values():
         for number, pair in enumerate(same):
             if not all(re.fullmatch(f"t1_{THING_ID}", pair[side]) for side in SIDES):
                 reason = "not a comment's id"
@@ -114,11 +114,11 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
             elif number:
                 reason = "repeated pair"
             else:
-                kept.append(pair)
+                rows.append(pair)
                 continue
             shown = [pair[side] for side in SIDES]
             rejected_rows.add(config.pairs, pair[ROW], "ids", reason, shown)
-    return kept
+    return rows
 
 
 def comment_facts(thing: Mapping[str, Any] | None, read_utc: int, salt: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def fetch(
 
 
 def make_pairs(
-    given: Sequence[Mapping[str, Any]],
+    pair_ids: Sequence[Mapping[str, Any]],
     comments: Facts,
     posts: Facts,
     config: Config,
@@ -185,7 +185,7 @@ def make_pairs(
         Table with the schema PAIRS, and the columns of EXTRA per side.
     """
     rows = []
-    for pair in given:
+    for pair in pair_ids:
         sides = {side: comments[pair[side]] for side in SIDES}
         present = [comment for comment in sides.values() if comment["state"] == "present"]
         prompts = [posts[comment["prompt_id"]] for comment in present]
@@ -259,8 +259,8 @@ def main(config: Config) -> None:
     )
     if any((config.out / "parts").glob("*/*.json")) and artifact.is_current():
         return
-    given = read_ids(config, rejected_rows)
-    wanted = {pair[side] for pair in given for side in SIDES}
+    pair_ids = read_ids(config, rejected_rows)
+    wanted = {pair[side] for pair in pair_ids for side in SIDES}
     with closing(RedditClient()) as client:
         keep = partial(comment_facts, salt=salt)
         comments = fetch("comments", wanted, keep, client, comment_parts, made_for)
@@ -268,23 +268,23 @@ def main(config: Config) -> None:
         present = [facts for facts in comments.values() if facts["state"] == "present"]
         answered = {facts["prompt_id"] for facts in present}
         posts = fetch("posts", answered, post_facts, client, post_parts, made_for)
-    pairs = make_pairs(given, comments, posts, config, rejected_rows)
+    pairs = make_pairs(pair_ids, comments, posts, config, rejected_rows)
     if pairs.num_rows == 0:
         raise DataError(
             f"{config.pairs}: no pair could be made ({rejected_rows.counts()}): check the ids"
         )
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
-    found = changes(pairs, comments, len(given))
+    changed = changes(pairs, comments, len(pair_ids))
     artifact.counts = {
         "pairs": pairs.num_rows,
         "prompts": len(set(pairs["prompt_id"].to_pylist())),
         "rejected_rows": rejected_rows.counts(),
-        **found,
+        **changed,
     }
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
-    for name, values in found.items():
+    for name, values in changed.items():
         print(f"  {name.replace('_', ' ')}: {json.dumps(values)}")
     print(rejected_rows.summary(), end="")
 

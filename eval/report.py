@@ -75,30 +75,34 @@ class Config:
 
 def compare(evaluations: Mapping[str, Evaluation], raters: Sequence[str]) -> list[Change]:
     """Compare every rater of the first evaluation with its results in the others, pair by pair."""
-    pairs = {name: one.pairs.headline.sort_by("pair_id") for name, one in evaluations.items()}
-    (first, ids), *others = ((name, of["pair_id"].to_pylist()) for name, of in pairs.items())
-    for name, own in others:
-        if own != ids:
+    pairs = {
+        name: evaluation.pairs.headline.sort_by("pair_id")
+        for name, evaluation in evaluations.items()
+    }
+    (first, ids), *others = ((name, table["pair_id"].to_pylist()) for name, table in pairs.items())
+    for name, other_ids in others:
+        if other_ids != ids:
             raise DataError(
-                f"evaluations: {name} has {len(own)} pairs and {first} {len(ids)}, "
-                f"{len(set(ids) & set(own))} of them the same: give evaluations of the same pairs"
+                f"evaluations: {name} has {len(other_ids)} pairs and {first} {len(ids)}, "
+                f"{len(set(ids) & set(other_ids))} of them the same: give evaluations of the "
+                "same pairs"
             )
     rows = evaluations[first].rows
     compared = [row.rater for row in rows if not raters or row.rater in raters]
     scores = {
-        name: [s for s in pair_scores(one.verdicts, pairs[name]) if s.rater in compared]
-        for name, one in evaluations.items()
+        name: [s for s in pair_scores(evaluation.verdicts, pairs[name]) if s.rater in compared]
+        for name, evaluation in evaluations.items()
     }
-    credits = {name: {s.rater: s.credit for s in of} for name, of in scores.items()}
-    trainings = {name: {s.rater: s.training for s in of} for name, of in scores.items()}
+    credits = {name: {s.rater: s.credit for s in rows} for name, rows in scores.items()}
+    trainings = {name: {s.rater: s.training for s in rows} for name, rows in scores.items()}
     return compare_evaluations(credits, connected_prompts(pairs[first]), trainings)
 
 
 def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list[Entry]:
     """The raters of all evaluations, highest agreement first, without duplicates."""
     distinct: dict[tuple[Any, ...], tuple[str, LeaderboardRow]] = {}
-    for name, one in evaluations.items():
-        for row in one.rows:
+    for name, evaluation in evaluations.items():
+        for row in evaluation.rows:
             key = (row.rater, row.kind, row.agreement, str(row.flip_rate), str(row.outcomes))
             distinct.setdefault(key, (name, row))
     times = Counter(row.rater for _, row in distinct.values())
@@ -110,8 +114,8 @@ def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list
         check_raters(option, getattr(config, option), list(named))
     stated = match_published(list(named), config.published)
     entries = []
-    for name, (one, row) in named.items():
-        parts = one.manifest["counts"].get("raters", {}).get(row.rater, [])
+    for name, (evaluation, row) in named.items():
+        parts = evaluation.manifest["counts"].get("raters", {}).get(row.rater, [])
         notes = parts[0].get("notes", {}) if parts else {}
         if not config.raters or row.rater in config.raters:
             size = config.parameters.get(name) or notes.get("parameters")
@@ -122,11 +126,11 @@ def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list
     return sorted(entries, key=lambda entry: (-entry.row.agreement.mean, entry.name))
 
 
-def check_raters(key: str, given: Sequence[str] | Mapping[str, Any], known: list[str]) -> None:
+def check_raters(key: str, named: Sequence[str] | Mapping[str, Any], raters: list[str]) -> None:
     """Raise a ConfigError for names of raters that no evaluation has."""
-    for rater in given:
-        if rater not in known:
-            raise ConfigError(f"{key}: '{rater}' is not a rater: {nearest(rater, known)}")
+    for rater in named:
+        if rater not in raters:
+            raise ConfigError(f"{key}: '{rater}' is not a rater: {nearest(rater, raters)}")
 
 
 def write_tables(artifact: Artifact, entries: Sequence[Entry]) -> None:
@@ -147,7 +151,9 @@ def main(config: Config) -> None:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     evaluations = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
     inputs = {
-        key: path for name, one in evaluations.items() for key, path in one.inputs(name).items()
+        key: path
+        for name, evaluation in evaluations.items()
+        for key, path in evaluation.inputs(name).items()
     }
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     page_path = (config.out / "report.html").resolve()
@@ -155,21 +161,23 @@ def main(config: Config) -> None:
         print(f"report: {page_path}")
         return
     first = next(iter(evaluations.values()))
-    known = list(dict.fromkeys(row.rater for one in evaluations.values() for row in one.rows))
-    check_raters("raters", config.raters, known)
+    names = list(
+        dict.fromkeys(row.rater for evaluation in evaluations.values() for row in evaluation.rows)
+    )
+    check_raters("raters", config.raters, names)
     changes = compare(evaluations, config.raters) if len(evaluations) > 1 else []
     if len(evaluations) > 1:
         artifact.write("comparison.json", lambda path: write_json(plain(changes), path))
-    for one in changes:
+    for change in changes:
         print(
-            f"{one.rater}: {one.reference} {one.before}, {one.evaluation} {one.after}, "
-            f"difference {one.difference}, {p_value(one.p_holm)} (Holm)"
+            f"{change.rater}: {change.reference} {change.before}, {change.evaluation} "
+            f"{change.after}, difference {change.difference}, {p_value(change.p_holm)} (Holm)"
         )
     if config.tables:
         write_tables(artifact, table_entries(evaluations, config))
     page = render_report(first, config.title, page_path, changes=changes)
     artifact.write_text("report.html", page)
-    artifact.counts = {"pairs": first.pairs.headline.num_rows, "raters": len(known)}
+    artifact.counts = {"pairs": first.pairs.headline.num_rows, "raters": len(names)}
     artifact.finish()
     print(f"report: {page_path}")
 

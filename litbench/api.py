@@ -112,8 +112,8 @@ def make_pairs(stories: Any, out: str | Path | None = None, **options: Any) -> P
         ConfigError: an unknown option, or a value of the wrong type.
     """
     folder, temporary = _folder(out)
-    given = {**options, "input": _as_path(stories, folder), "out": folder}
-    config = build(fitting.Fit, given, "make_pairs")
+    values = {**options, "input": _as_path(stories, folder), "out": folder}
+    config = build(fitting.Fit, values, "make_pairs")
     config.check()
     made = fitting.make_own_pairs(config)
     funnel = pa.Table.from_pylist(made.funnel().plain())
@@ -135,8 +135,8 @@ def fit(stories: Any, out: str | Path | None = None, **options: Any) -> FitResul
         ConfigError: an unknown option, or a value of the wrong type.
     """
     folder, temporary = _folder(out)
-    given = {**options, "input": _as_path(stories, folder), "out": folder}
-    model, evaluation = fitting.fit(build(fitting.Fit, given, "fit"))
+    values = {**options, "input": _as_path(stories, folder), "out": folder}
+    model, evaluation = fitting.fit(build(fitting.Fit, values, "fit"))
     return FitResult(folder=folder, model=model, _temporary=temporary, **_tables(evaluation))
 
 
@@ -158,11 +158,11 @@ def benchmark(
     """
     folder, temporary = _folder(out)
     entries = as_plain({"longer": {"kind": "longer"}, **raters})
-    given = {**options, "pairs": _as_path(pairs, folder), "raters": entries, "out": folder}
-    found = run_benchmark(build(Benchmark, given, "benchmark"), "litbench.benchmark")
-    if "" not in found:
+    values = {**options, "pairs": _as_path(pairs, folder), "raters": entries, "out": folder}
+    evaluations = run_benchmark(build(Benchmark, values, "benchmark"), "litbench.benchmark")
+    if "" not in evaluations:
         raise DataError("benchmark: nothing was judged: leave out dry_run")
-    return EvaluationResult(folder=folder, _temporary=temporary, **_tables(found[""]))
+    return EvaluationResult(folder=folder, _temporary=temporary, **_tables(evaluations[""]))
 
 
 class _Temporary:

@@ -287,12 +287,12 @@ def _columns(config: Score, source: str) -> dict[str, Any]:
     """The columns of a job: those of stories, or of pairs if there is no story column."""
     names = first_rows(source, config.where, config.encoding).column_names
     remembered = {} if config.model is None else trained_columns(config.model)
-    given = {name: getattr(config, name) for name in ("prompt", "text", "chosen", "rejected")}
-    found = find_columns(source, names, given, (), remembered)
-    if found["text"] is None and found["chosen"] and found["rejected"]:
-        return {"pairs": given_columns({**found, "encoding": config.encoding})}
-    find_columns(source, names, found, ("prompt", "text"))
-    columns = {"prompt_column": found["prompt"], "text_column": found["text"]}
+    stated = {name: getattr(config, name) for name in ("prompt", "text", "chosen", "rejected")}
+    origins = find_columns(source, names, stated, (), remembered)
+    if origins["text"] is None and origins["chosen"] and origins["rejected"]:
+        return {"pairs": given_columns({**origins, "encoding": config.encoding})}
+    find_columns(source, names, origins, ("prompt", "text"))
+    columns = {"prompt_column": origins["prompt"], "text_column": origins["text"]}
     return {**columns, "encoding": config.encoding}
 
 

@@ -262,27 +262,31 @@ def _story_making(config: Fit, out: Path) -> StoryMaking:
 
 def _columns(config: Fit) -> dict[str, str]:
     """Map the columns of the stories table, and print what they are taken from."""
-    given = {name: getattr(config, name) for name in _COLUMNS}
+    stated = {name: getattr(config, name) for name in _COLUMNS}
     if config.input == "sample":
-        if wrong := [name for name, value in given.items() if value != GUESS]:
+        if wrong := [name for name, value in stated.items() if value != GUESS]:
             raise ConfigError(f"--{wrong[0]}: the sample has its own columns: leave it out")
         return {}
     rows = first_rows(config.input, config.where, config.encoding)
     names = rows.column_names
-    found = find_columns(config.input, names, given, ("prompt", "text", "score"))
+    columns = find_columns(config.input, names, stated, ("prompt", "text", "score"))
     for name, suits in (("story_id", _is_unique), ("prompt_id", _names_prompts)):
-        if given[name] == GUESS and found[name] and not suits(rows, found[name], found["prompt"]):
-            found[name] = None
-    said = [f"{name} = {origin}" for name, origin in found.items() if origin is not None]
+        if (
+            stated[name] == GUESS
+            and columns[name]
+            and not suits(rows, columns[name], columns["prompt"])
+        ):
+            columns[name] = None
+    said = [f"{name} = {origin}" for name, origin in columns.items() if origin is not None]
     print(f"columns: {', '.join(said)}")
-    prompt, text = (_sql(found[name], names) for name in ("prompt", "text"))
+    prompt, text = (_sql(columns[name], names) for name in ("prompt", "text"))
     return {
-        "prompt": found["prompt"],
-        "text": found["text"],
-        "score": found["score"],
-        "created_utc": found["time"] or "NULL",
-        "prompt_id": found["prompt_id"] or f"md5({prompt})",
-        "story_id": found["story_id"] or f"""md5(concat_ws('|', {prompt}, {text}, "(row)"))""",
+        "prompt": columns["prompt"],
+        "text": columns["text"],
+        "score": columns["score"],
+        "created_utc": columns["time"] or "NULL",
+        "prompt_id": columns["prompt_id"] or f"md5({prompt})",
+        "story_id": columns["story_id"] or f"""md5(concat_ws('|', {prompt}, {text}, "(row)"))""",
     }
 
 
@@ -305,7 +309,7 @@ def _names_prompts(rows: pa.Table, column: str, prompt: str) -> bool:
 
 def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
     """Return the rules for these stories, and print which of them the data do not allow."""
-    rules = {one.name: getattr(config, one.name) for one in fields(PairRules)}
+    rules = {field.name: getattr(config, field.name) for field in fields(PairRules)}
     file = stories.out / "stories.parquet"
     if config.input == "sample":
         rules["label_source"] = "planted"
@@ -471,8 +475,8 @@ def _report(
     if not artifact.is_current():
         audit_files = find_audit()
         beside = [*files, *(["audit.html"] if audit_files else [])]
-        found = {row.rater: row.agreement for row in learning.rows} if learning else {}
-        curve = {share: found[name] for name, share in _SHARES.items() if name in found}
+        curve_of = {row.rater: row.agreement for row in learning.rows} if learning else {}
+        curve = {share: curve_of[name] for name, share in _SHARES.items() if name in curve_of}
         command = (
             f"litbench score --model {shlex.quote(str(model))} --input stories.jsonl "
             "--out scored.jsonl"

@@ -177,7 +177,9 @@ def compare(
         """Share of human stories of the same prompt with a lower reward; ties count 1/2."""
         pairs = zip(rewards, human.values(), strict=True)
         return float(
-            np.mean([(np.sign(own[:, None] - theirs).mean() + 1) / 2 for own, theirs in pairs])
+            np.mean(
+                [(np.sign(rewards[:, None] - theirs).mean() + 1) / 2 for rewards, theirs in pairs]
+            )
         )
 
     return {
@@ -234,14 +236,14 @@ def main(config: Config) -> None:
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
 
     # The share of distinct trigrams depends on the number of texts.
-    human = [text for own in held_out.values() for text in own[: config.samples_per_prompt]]
+    human = [text for texts in held_out.values() for text in texts[: config.samples_per_prompt]]
     written = {**texts, "people": human}
     results: dict[str, Any] = {
         "held_out_prompts": len(held_out),
         "words": {
-            key: float(np.mean(list(map(count_words_of, own)))) for key, own in written.items()
+            key: float(np.mean(list(map(count_words_of, texts)))) for key, texts in written.items()
         },
-        "distinct_trigrams": {key: distinct_trigrams(own) for key, own in written.items()},
+        "distinct_trigrams": {key: distinct_trigrams(texts) for key, texts in written.items()},
     }
     rewards = {
         (name, when): finite_rewards(rater, prompts, texts[when])
@@ -252,7 +254,7 @@ def main(config: Config) -> None:
         name: compare(
             rewards[name, "before"].reshape(len(held_out), -1),
             rewards[name, "after"].reshape(len(held_out), -1),
-            {p: finite_rewards(rater, [p] * len(own), own) for p, own in held_out.items()},
+            {p: finite_rewards(rater, [p] * len(texts), texts) for p, texts in held_out.items()},
         )
         for name, rater in raters.items()
     }

@@ -71,7 +71,7 @@ def fold_jobs(
     judged = range(folds) if judged is None else judged
     tests, trainings = {}, {}
     for fold in judged:
-        held_out = [prompt for prompt, of in fold_of.items() if of == fold]
+        held_out = [prompt for prompt, number in fold_of.items() if number == fold]
         tests[fold] = np.flatnonzero(np.isin(prompts, held_out))
         train = np.flatnonzero(~np.isin(training_prompts, held_out))
         if share < 1:
@@ -120,7 +120,7 @@ def balance_lengths(
     """
     columns = ("pair_id", "chosen_n_words", "rejected_n_words")
     numbers = {fold: np.full(len(rows), fold) for fold, rows in trainings.items()}
-    fold, row = (np.concatenate([*of.values()]) for of in (numbers, trainings))
+    fold, row = (np.concatenate([*arrays.values()]) for arrays in (numbers, trainings))
     table = pairs.select(columns).take(pa.array(row)).append_column("row", pa.array(row))
     ids = zip(fold.tolist(), table["pair_id"].to_pylist(), strict=True)
     names = pa.array([f"{number}|{name}" for number, name in ids])

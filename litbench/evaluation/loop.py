@@ -310,7 +310,9 @@ def finish_evaluation(
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
         records[result.job.spec.name].append(result.record)
-    trained_on = {name: max(part["trained_on"] for part in of) for name, of in records.items()}
+    trained_on = {
+        name: max(part["trained_on"] for part in parts) for name, parts in records.items()
+    }
     rows = leaderboard(
         table,
         pairs.headline,
@@ -321,9 +323,9 @@ def finish_evaluation(
     text = "".join(f"{line}\n\n" for line in [partial_note] if line) + leaderboard_text(rows) + "\n"
     annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
     if annotators is not None:
-        found = annotators_json(annotators)
-        text += f"\n{annotators_section(found).as_text()}\n"
-        artifact.write("annotators.json", partial(write_json, found))
+        figures = annotators_json(annotators)
+        text += f"\n{annotators_section(figures).as_text()}\n"
+        artifact.write("annotators.json", partial(write_json, figures))
     artifact.write("verdicts.parquet", partial(write_table, table))
     artifact.write("leaderboard.json", partial(write_json, plain(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))

@@ -36,13 +36,13 @@ def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
     Raises:
         DataError: there is no such file, or only files with other contents.
     """
-    path, judged = (str(manifest["inputs"][key][of]) for of in ("path", "sha256"))
+    path, judged = (str(manifest["inputs"][key][field]) for field in ("path", "sha256"))
     here, name = folder.resolve(), Path(path).name
     named = (here / path).resolve()
     beside = [here / name, here.parent / name, *sorted(here.parent.glob(f"*/{name}"))]
-    for place in filter(Path.is_file, [named, *beside]):
-        if source_digest(place) == judged:
-            return place
+    for candidate in filter(Path.is_file, [named, *beside]):
+        if source_digest(candidate) == judged:
+            return candidate
     if named.is_file():
         raise DataError(f"{named} has changed since {folder} judged it: evaluate it again")
     raise DataError(

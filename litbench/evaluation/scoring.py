@@ -293,7 +293,7 @@ def _added_columns(
     table = pa.concat_tables(tables)
     if job.pairs is not None:
         sides = [table[name] for name in ("reward", "rejected")]
-        both = [column for one in sides for column in (one, _percentiles(rater, one))]
+        both = [column for side in sides for column in (side, _percentiles(rater, side))]
         return pa.table(both, job.added), cut
     with duckdb.connect() as connection:
         connection.register("scored", table)

@@ -38,9 +38,9 @@ def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, 
     if select.split.strip().casefold() == "test":
         raise ConfigError("select.split is test: choose templates on train or validation pairs")
     templates = [
-        str(found)
+        str(path)
         for name in select.templates or family_names()
-        for found in (sorted(Path(name).glob("*.y*ml")) if Path(name).is_dir() else [name])
+        for path in (sorted(Path(name).glob("*.y*ml")) if Path(name).is_dir() else [name])
     ]
     if len(set(templates)) < max(2, len(templates)):
         raise ConfigError(f"select.templates is {templates}: give two or more, each once")

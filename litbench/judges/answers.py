@@ -374,8 +374,8 @@ def keys_of(
     Null options are not part of the key, so that a new option leaves existing keys unchanged. A
     different `sample` gives a different key for the same question.
     """
-    given = {name: value for name, value in as_plain(sampling).items() if value is not None}
-    about = (identity(model), json.dumps(given, sort_keys=True))
+    options = {name: value for name, value in as_plain(sampling).items() if value is not None}
+    about = (identity(model), json.dumps(options, sort_keys=True))
     samples = [sample] if isinstance(sample, int) else sample
     contents = [
         ("answer", question)

@@ -215,8 +215,8 @@ def providers() -> list[str]:
         )
     except ImportError:
         return []
-    found = registry_find(lambda info: info.type == "modelapi")
-    return sorted(map(registry_unqualified_name, found))
+    entries = registry_find(lambda info: info.type == "modelapi")
+    return sorted(map(registry_unqualified_name, entries))
 
 
 def check_model(name: str) -> None:
@@ -227,8 +227,8 @@ def check_model(name: str) -> None:
     provider, _, rest = name.partition("/")
     if not rest:
         raise ConfigError(f"model {name}: its provider is missing: write openai/{name}, or another")
-    if (known := providers()) and provider not in known:
-        raise ConfigError(f"model {name}: unknown provider: {nearest(provider, known)}")
+    if (names := providers()) and provider not in names:
+        raise ConfigError(f"model {name}: unknown provider: {nearest(provider, names)}")
 
 
 def base_url(model: str) -> str | None:
@@ -385,18 +385,18 @@ class Client:
             from tenacity import wait_none  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtraError("inspect-ai", "judge") from error
-        given = {name: v for name, v in as_plain(self.sampling).items() if v is not None}
+        options = {name: v for name, v in as_plain(self.sampling).items() if v is not None}
         arguments = {}
-        if self.name.startswith("hf/") and given.get("temperature") == 0:
+        if self.name.startswith("hf/") and options.get("temperature") == 0:
             # Transformers rejects temperature 0; greedy decoding is equivalent.
-            del given["temperature"]
+            del options["temperature"]
             arguments["do_sample"] = False
         if self.batch is not None:
-            given["batch"] = BatchConfig(size=self.batch, max_size=self.batch)
+            options["batch"] = BatchConfig(size=self.batch, max_size=self.batch)
         else:
             # `_answer` retries instead, so that every attempt is charged to the budget.
-            given |= {"max_retries": 0, "attempt_timeout": self.budget.traffic.timeout_seconds}
-        config = GenerateConfig(max_connections=_MOST_AT_ONCE, **given)
+            options |= {"max_retries": 0, "attempt_timeout": self.budget.traffic.timeout_seconds}
+        config = GenerateConfig(max_connections=_MOST_AT_ONCE, **options)
         try:
             # A memoised client would outlive its event loop.
             model = get_model(self.name, config=config, memoize=False, **arguments)

@@ -136,8 +136,8 @@ class ModelRater(Rater):
     def estimate_sessions(self, sessions: Sequence[Session], mock: Mock) -> list[Estimate]:
         """Estimate the cost of sessions without sending requests."""
         with self.answer_store(read_only=True) as store:
-            found = estimate(sessions, len(sessions), self._models, store, mock)
-        return [replace(one, rater=self.name) for one in found]
+            estimates = estimate(sessions, len(sessions), self._models, store, mock)
+        return [replace(rows, rater=self.name) for rows in estimates]
 
     def write_samples(
         self,
@@ -265,7 +265,7 @@ class Judge(ModelRater):
             # Ties and orders without a verdict count one half, as in the leaderboard.
             first = [CREDITS.get(judgement.prefers, 0.5) for judgement in judgements]
             credit = fmean(first) if is_first else 1 - fmean(first)
-            verdicts = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
+            verdicts = ", ".join(f"{each.prefers} ({each.first_shown} as A)" for each in judgements)
             messages = [
                 message
                 for turns in both
@@ -329,5 +329,5 @@ class Judge(ModelRater):
 
 def _total(values: Iterable[_Number | None]) -> _Number | None:
     """The sum; None if a value is unknown."""
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
+    numbers = list(values)
+    return None if None in numbers else sum(value for value in numbers if value is not None)

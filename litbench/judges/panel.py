@@ -36,7 +36,7 @@ class PanelOptions:
     def __post_init__(self) -> None:
         if len(self.members) < 2:
             raise ConfigError(f"members has length {len(self.members)}: a panel needs at least 2")
-        self._specs = parse_raters({f"members.{key}": one for key, one in self.members.items()})
+        self._specs = parse_raters({f"members.{key}": entry for key, entry in self.members.items()})
 
     def files(self) -> dict[str, str]:
         """The files that the members' verdicts depend on."""
@@ -83,15 +83,17 @@ class Panel(Rater):
     def _verdict(self, by_member: Sequence[Sequence[Judgement]]) -> Judgement:
         votes = []
         for name, judgements in zip(self.members, by_member, strict=True):
-            if any(one.prefers in CREDITS for one in judgements):
-                votes.append(fmean(CREDITS.get(one.prefers, 0.5) for one in judgements))
+            if any(judged.prefers in CREDITS for judged in judgements):
+                votes.append(fmean(CREDITS.get(judged.prefers, 0.5) for judged in judgements))
             else:
                 self.not_judged[name] += 1
         everything = [judgement for judgements in by_member for judgement in judgements]
         totals: dict[str, Any] = {}
         for key in ("input_tokens", "output_tokens", "cost_usd", "seconds"):
-            known = [value for one in everything if (value := getattr(one, key)) is not None]
-            totals[key] = sum(known) if known else None
+            numbers = [
+                value for judgement in everything if (value := getattr(judgement, key)) is not None
+            ]
+            totals[key] = sum(numbers) if numbers else None
         if not votes:
             outcomes = {judgement.prefers for judgement in everything}
             return Judgement(outcomes.pop() if len(outcomes) == 1 else "unparsed", **totals)

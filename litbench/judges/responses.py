@@ -223,10 +223,10 @@ def _find_usage(body: bytes) -> Any:
 def _counts(usage: Any) -> tuple[int, int, int] | None:
     """Tokens read, cached and written; None if a count is missing or no integer."""
 
-    def count(of: Any, *names: str) -> int | None:
+    def count(value: Any, *names: str) -> int | None:
         for name in names:
-            of = of.get(name) if isinstance(of, dict) else None
-        return of if type(of) is int else None
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if type(value) is int else None
 
     read, written = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
     if read is None or written is None:

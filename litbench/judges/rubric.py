@@ -84,20 +84,20 @@ def mean_rated(repeats: Sequence[Rated]) -> Rated:
     first = repeats[0]
     ratings = {}
     for name, rating in first.ratings.items():
-        mean = mean_of_known(one.ratings[name].rating for one in repeats)
+        mean = mean_of_known(rated.ratings[name].rating for rated in repeats)
         ratings[name] = rating if mean is None else Rating(mean)
     return Rated(
         ratings,
-        mean_of_known(one.grade for one in repeats),
+        mean_of_known(rated.grade for rated in repeats),
         first.reply,
-        [turn for one in repeats for turn in one.turns],
+        [turn for rated in repeats for turn in rated.turns],
     )
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """The mean of the values that are not None; None without any."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -233,9 +233,9 @@ class RubricRater(ModelRater):
             planned = list(sessions.values())
             ended = finish_sessions(planned, self._models, store, about, "stories are rated")
         by_story: dict[tuple[str, str], list[Session]] = {}
-        for (*story, _), one in zip(sessions, ended, strict=True):
-            by_story.setdefault((story[0], story[1]), []).append(one)
-            for rated in one.result:
+        for (*story, _), session in zip(sessions, ended, strict=True):
+            by_story.setdefault((story[0], story[1]), []).append(session)
+            for rated in session.result:
                 self._counts.update(rating.outcome for rating in rated.ratings.values())
         self._write_log(ended)
         return [
@@ -266,33 +266,33 @@ class RubricRater(ModelRater):
 
     def _grade(self, sessions: Sequence[Session]) -> float | None:
         """The mean grade of a story over samples and rubrics; None without any."""
-        known = [
+        grades = [
             # With one rubric, on its scale.
             rated.grade
             if len(self._rubrics) == 1
             else (rated.grade - rubric.lowest) / (rubric.highest - rubric.lowest)
-            for one in sessions
-            for rubric, rated in zip(self._rubrics, one.result, strict=True)
+            for session in sessions
+            for rubric, rated in zip(self._rubrics, session.result, strict=True)
             if rated.grade is not None
         ]
-        return sum(known) / len(known) if known else None
+        return sum(grades) / len(grades) if grades else None
 
     def _write_log(self, sessions: Sequence[Session]) -> None:
         """Write an inspect-ai log with one sample per story."""
         samples = []
-        for number, one in enumerate(sessions, 1):
-            names = [name for rated in one.result for name in rated.missing]
-            grade = self._grade([one])
+        for number, session in enumerate(sessions, 1):
+            names = [name for rated in session.result for name in rated.missing]
+            grade = self._grade([session])
             explanation = f"missing: {', '.join(names) or 'nothing'}"
             scores = {} if grade is None else {"grade": (grade, explanation)}
-            samples.append(LogSample(number, one.messages(), scores))
-        questions = [next(iter(one.transcript.values())).question for one in sessions]
+            samples.append(LogSample(number, session.messages(), scores))
+        questions = [next(iter(session.transcript.values())).question for session in sessions]
         metadata = {"rubric": [rubric.name for rubric in self._rubrics]}
         self.write_samples(samples, questions, metadata, "mean")
 
     def _judgement(self, first: Sequence[Session], second: Sequence[Session]) -> Judgement:
         grades = [self._grade(sessions) for sessions in (first, second)]
-        rated: list[Rated] = [rated for one in (*first, *second) for rated in one.result]
+        rated: list[Rated] = [rated for session in (*first, *second) for rated in session.result]
         prefers: Preference
         if grades[0] is None or grades[1] is None:
             prefers = (first if grades[0] is None else second)[0].result[0].outcome
@@ -300,15 +300,15 @@ class RubricRater(ModelRater):
             prefers = "tie"
         else:
             prefers = "first" if grades[0] > grades[1] else "second"
-        turns = [turn for one in (*first, *second) for turn in one.transcript.values()]
+        turns = [turn for session in (*first, *second) for turn in session.transcript.values()]
         answers = [turn.answer for turn in turns]
         usual = self.options.traffic.connections
-        seconds = sum((one.seconds or 0) / (one.connections or usual) for one in answers)
+        seconds = sum((answer.seconds or 0) / (answer.connections or usual) for answer in answers)
         return Judgement(
             prefers,
             reward_first=grades[0],
             reward_second=grades[1],
-            explanation="\n\n".join(shown_text(one.reply.answer) for one in rated),
+            explanation="\n\n".join(shown_text(rated_text.reply.answer) for rated_text in rated),
             input_tokens=sum(answer.input_tokens or 0 for answer in answers),
             output_tokens=sum(answer.output_tokens or 0 for answer in answers),
             cost_usd=dollars_of(answers, self._price),

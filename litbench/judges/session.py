@@ -359,7 +359,7 @@ class Models:
 
     def recorded(self, session: Session) -> _Turns:
         """The recorded answers of a session, by role and step."""
-        place = (session.writer, session.prompt_id, session.sample)
+        key = (session.writer, session.prompt_id, session.sample)
         roles = dict(self.roles)
         if session.writer in self.writers:
             roles[WRITER] = self.writers[session.writer]
@@ -367,8 +367,8 @@ class Models:
             (name, step): answer
             for name, role in roles.items()
             if role.is_recorded
-            for (of, step), answer in _recorded_turns(role.model).get(place, {}).items()
-            if of == name
+            for (role_name, step), answer in _recorded_turns(role.model).get(key, {}).items()
+            if role_name == name
         }
 
 
@@ -381,11 +381,11 @@ def _recorded_turns(model: str) -> dict[_Place, _Turns]:
 @cache
 def _read_turns(path: Path) -> dict[_Place, _Turns]:
     names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
-    found: dict[_Place, _Turns] = defaultdict(dict)
+    turns: dict[_Place, _Turns] = defaultdict(dict)
     for row in read_table(path, TURNS).to_pylist():
-        place = (row["writer"], row["prompt_id"], row["sample"])
-        found[place][row["role"], row["step"]] = Answer(**{name: row[name] for name in names})
-    return found
+        key = (row["writer"], row["prompt_id"], row["sample"])
+        turns[key][row["role"], row["step"]] = Answer(**{name: row[name] for name in names})
+    return turns
 
 
 def recorded_names(model: str) -> tuple[list[str], list[str]]:
@@ -441,10 +441,10 @@ class Mock:
 async def _send(client: Client, request: Request) -> Answer:
     """The stored answer to a request, or a new one; UnfinishedError if a limit is reached."""
     key = _key(client, request.messages, request.number)
-    found = await client.answer(request.messages, key)
-    if found is None:
+    answer = await client.answer(request.messages, key)
+    if answer is None:
         raise UnfinishedError(client.budget.spent())
-    return found
+    return answer
 
 
 class _Pace:
@@ -574,7 +574,7 @@ def finish_sessions(
     """
     ended: list[Session] = []
     run_sessions(sessions, len(sessions), models, store, ended.append, about, unit="answer")
-    if reasons := [one.reason for one in ended if one.reason is not None]:
+    if reasons := [session.reason for session in ended if session.reason is not None]:
         raise ConfigError(
             f"{about}: {reasons[0]}; {len(ended) - len(reasons)} of {len(ended)} {done}, and "
             f"{len(store):,} answers are stored in {store.folder}"
@@ -667,15 +667,15 @@ def estimate(
     measured: dict[int, list[float]] = defaultdict(list)
 
     async def answer(client: Client, request: Request) -> Answer:
-        known = calls[id(client.budget)]
+        counted = calls[id(client.budget)]
         key = _key(client, request.messages, request.number)
         if (stored := store.get(key)) is not None:
-            known[key] = None
+            counted[key] = None
             if stored.seconds is not None:
                 measured[id(client.budget)].append(stored.seconds)
             return stored
         read, written = map(estimate_tokens, (text_of(request.messages), mock.example(request)))
-        known[key] = read, written
+        counted[key] = read, written
         if request.repair is not None:
             repairs[id(client.budget)].append(read + estimate_tokens(request.repair))
         text = mock.answer(request)
@@ -690,12 +690,12 @@ def estimate(
     run_sessions(sessions, total, models, store, add, "reading answers", answer)
     if early:
         print(f"{len(early):,} of {total:,} would end early, for example {early[0]}")
-    found = []
+    estimates = []
     for (_, name), client in models.clients(store).items():
         check_model(client.name)
         of_model, price = calls[id(client.budget)], client.budget.price
         new = [tokens for tokens in of_model.values() if tokens is not None]
-        read, written = (sum(tokens[place] for tokens in new) for place in (0, 1))
+        read, written = (sum(tokens[side] for tokens in new) for side in (0, 1))
         most = client.sampling.max_tokens
         repaired = repairs[id(client.budget)]
         costs = [
@@ -713,7 +713,7 @@ def estimate(
         source, times = "assumed", measured[id(client.budget)]
         if len(times) >= _ENOUGH_ANSWERS:
             per_call, source = fmean(times), f"measured on {len(times):,} stored answers"
-        found.append(
+        estimates.append(
             Estimate(
                 rater=name,
                 model=client.name,
@@ -727,7 +727,7 @@ def estimate(
                 basis=f"{len(new):,} calls x {per_call:.1f} s ({source}) / {at_once} connections",
             )
         )
-    return found
+    return estimates
 
 
 def _key(client: Client, messages: Question, number: int) -> str:

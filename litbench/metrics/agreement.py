@@ -167,19 +167,19 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
         }
     scores = []
     for rater in pc.unique(verdicts["rater"]).to_pylist():
-        own = gathered.filter(pc.equal(gathered["rater"], rater))
-        rows = pc.index_in(ids, own["pair_id"])
+        rows_of_rater = gathered.filter(pc.equal(gathered["rater"], rater))
+        rows = pc.index_in(ids, rows_of_rater["pair_id"])
         if rows.null_count:
             missing = pc.unique(ids.filter(pc.is_null(rows)))
             raise DataError(
                 f"rater {rater}: no verdict on {len(missing)} of {len(pc.unique(ids))} pairs, "
                 f"such as {missing[0]}: run it again on this pairs file"
             )
-        own = own.take(rows)
-        arrays = {name: _numbers(own[name]) for name in own.column_names[3:]}
+        rows_of_rater = rows_of_rater.take(rows)
+        arrays = {name: _numbers(rows_of_rater[name]) for name in rows_of_rater.column_names[3:]}
         if not arrays.pop("probabilities").any():
             arrays["pooled_credit"] = np.full(len(ids), np.nan)
-        kind, training = own["kind"][0].as_py(), training_of.get(rater)
+        kind, training = rows_of_rater["kind"][0].as_py(), training_of.get(rater)
         scores.append(PairScores(rater, kind, **arrays, training=training))
     return scores
 
@@ -204,17 +204,17 @@ def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, dict[str, Any]]:
     table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
     effort_of = {}
     for rater in pc.unique(table["rater"]).to_pylist():
-        own = table.filter(pc.equal(table["rater"], rater))
-        judged = own.filter(pc.is_in(own["outcome"], pa.array(CREDITS, own["outcome"].type)))
+        rows = table.filter(pc.equal(table["rater"], rater))
+        judged = rows.filter(pc.is_in(rows["outcome"], pa.array(CREDITS, rows["outcome"].type)))
         # A thousand texts at a time, since counting may copy the texts.
         parts = judged["explanation"].drop_null().chunks
         texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
         words = [n for some in texts for n in count_words(some).to_pylist() if n]
         effort_of[rater] = {
-            "outcomes": dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist()),
+            "outcomes": dict.fromkeys(OUTCOMES, 0) | Counter(rows["outcome"].to_pylist()),
             "explanation_words": float(np.mean(words)) if words else None,
-            "input_tokens": pc.sum(own["input_tokens"]).as_py(),
-            "output_tokens": pc.sum(own["output_tokens"]).as_py(),
+            "input_tokens": pc.sum(rows["input_tokens"]).as_py(),
+            "output_tokens": pc.sum(rows["output_tokens"]).as_py(),
         }
     return effort_of
 
@@ -231,8 +231,8 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
     Texts are empty where a source publishes only its ratings.
     """
     empty = [are_empty(pairs[side]) for side in SIDES]
-    known: np.ndarray = pc.invert(pc.or_(*empty)).to_numpy()
-    return known
+    have_texts: np.ndarray = pc.invert(pc.or_(*empty)).to_numpy()
+    return have_texts
 
 
 def per_repeat_agreement(verdicts: pa.Table, pairs: pa.Table, rater: str) -> list[float]:

@@ -167,9 +167,9 @@ def label_ceiling(two_annotators: Interval, per_story: float, spread: float = ma
         right = stats.binom.sf(k / 2, k, q) + (k % 2 == 0) * stats.binom.pmf(k // 2, k, q) / 2
         return float(right.mean())
 
-    of = two_annotators
-    ends = (ceiling(of.mean), ceiling(of.low), ceiling(of.high))
-    return Interval(*ends, of.n, of.clusters, of.effective_clusters)
+    interval = two_annotators
+    ends = (ceiling(interval.mean), ceiling(interval.low), ceiling(interval.high))
+    return Interval(*ends, interval.n, interval.clusters, interval.effective_clusters)
 
 
 def annotator_agreement(
@@ -205,15 +205,15 @@ def annotator_agreement(
         np.array([[ratings[name].get(story, math.nan) for name in names] for story in stories])
         for stories in (first, second)
     )
-    own, gap = _sign(left - right), _mean_of_others(left) - _mean_of_others(right)
-    possible = np.isfinite(own) & np.isfinite(gap)
+    signs, gap = _sign(left - right), _mean_of_others(left) - _mean_of_others(right)
+    possible = np.isfinite(signs) & np.isfinite(gap)
     far = np.where(possible, np.abs(gap), 0.0) >= max(min_gap - _ROUNDING, 2 * _ROUNDING)
     valid = possible & far
     if not valid.any():
         return None
     label = _sign(gap)
     # 1 for the same preference, 0 for the opposite one, 1/2 for a tie.
-    credit = (1 + own * label) / 2
+    credit = (1 + signs * label) / 2
     prompts = np.broadcast_to(clusters[:, None], valid.shape)[valid]
     values = {
         name: ((1 + (2 * towards[:, None] - 1) * label) / 2)[valid]
@@ -241,8 +241,11 @@ def annotator_agreement(
         for k, name in enumerate(names)
         if not slots and (use := valid[:, k]).any()
     }
-    rated = dict.fromkeys(story for of in ratings.values() for story in of)
-    by_story = [[of[story] for of in ratings.values() if story in of] for story in rated]
+    rated = dict.fromkeys(story for rated_stories in ratings.values() for story in rated_stories)
+    by_story = [
+        [rated_stories[story] for rated_stories in ratings.values() if story in rated_stories]
+        for story in rated
+    ]
     return AnnotatorAgreement(
         annotators=len(names),
         slots=slots,
@@ -250,10 +253,10 @@ def annotator_agreement(
         pairs=int(valid.any(1).sum()),
         one_annotator=jackknife_interval(credit[valid], prompts),
         left_out=int((possible & ~valid).sum()),
-        two_annotators=_two_annotators(own, clusters),
-        two_decided=_two_annotators(np.where(own == 0, math.nan, own), clusters),
-        difficulty_spread=_difficulty_spread(own),
-        excess=annotator_excess(own, clusters, credits),
+        two_annotators=_two_annotators(signs, clusters),
+        two_decided=_two_annotators(np.where(signs == 0, math.nan, signs), clusters),
+        difficulty_spread=_difficulty_spread(signs),
+        excess=annotator_excess(signs, clusters, credits),
         alpha=krippendorff_alpha(by_story),
         by_annotator=by_annotator,
         raters=sorted(raters, key=lambda row: (-row.agreement.mean, row.rater)),
@@ -268,29 +271,29 @@ def _sign(difference: np.ndarray) -> np.ndarray:
 
 def _mean_of_others(ratings: np.ndarray) -> np.ndarray:
     """Mean rating of the other annotators, NaN without any; shape of `ratings`."""
-    known = np.isfinite(ratings)
-    count = known.sum(1, keepdims=True) - known
-    values = np.where(known, ratings, 0.0)
+    is_known = np.isfinite(ratings)
+    count = is_known.sum(1, keepdims=True) - is_known
+    values = np.where(is_known, ratings, 0.0)
     total = values.sum(1, keepdims=True) - values
     mean: np.ndarray = np.where(count > 0, total / np.maximum(count, 1), math.nan)
     return mean
 
 
-def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
+def _two_annotators(signs: np.ndarray, clusters: np.ndarray) -> Interval:
     """How often two annotators prefer the same story; the mean over all pairs of annotators."""
-    several = np.isfinite(own).sum(1) > 1
-    return jackknife_interval((1 + _products(own[several])) / 2, clusters[several])
+    several = np.isfinite(signs).sum(1) > 1
+    return jackknife_interval((1 + _products(signs[several])) / 2, clusters[several])
 
 
-def _products(own: np.ndarray) -> np.ndarray:
+def _products(values: np.ndarray) -> np.ndarray:
     """Mean product of two annotators' signs in each pair, which has two or more of them."""
-    signs, count = np.nan_to_num(own), np.isfinite(own).sum(1)
+    signs, count = np.nan_to_num(values), np.isfinite(values).sum(1)
     products = signs.sum(1) ** 2 - np.square(signs).sum(1)
     return np.asarray(products / (count * (count - 1)))
 
 
 def annotator_excess(
-    own: np.ndarray, clusters: np.ndarray, credits: Mapping[str, np.ndarray]
+    values: np.ndarray, clusters: np.ndarray, credits: Mapping[str, np.ndarray]
 ) -> Excess | None:
     """Compare the agreement of two annotators with what a rater's agreement with each implies.
 
@@ -300,18 +303,18 @@ def annotator_excess(
     sorted or made to differ: then leaving one out measures this rule, not people.
 
     Args:
-        own: sign of each annotator's preference, NaN where there is none; shape (n, annotators).
+        values: sign of each annotator's preference, NaN where there is none; shape (n, annotators).
         clusters: prompt of each pair; shape (n,).
         credits: by rater, how far it prefers the first story, 0 to 1; shape (n,) each.
     """
-    count = np.isfinite(own).sum(1)
+    count = np.isfinite(values).sum(1)
     several = count > 1
     if not several.any():
         return None
-    products, prompts = _products(own[several]), clusters[several]
-    mean_sign = np.nansum(own[several], axis=1) / count[several]
+    products, prompts = _products(values[several]), clusters[several]
+    mean_sign = np.nansum(values[several], axis=1) / count[several]
     results = []
-    chance: dict[str | None, np.ndarray] = {None: np.full(len(own), 0.5)}
+    chance: dict[str | None, np.ndarray] = {None: np.full(len(values), 0.5)}
     for rater, credit in (chance | dict(credits)).items():
         both = mean_sign * (2 * credit[several] - 1)
         shared = float(both.mean())
@@ -324,12 +327,12 @@ def annotator_excess(
         Excess(rater, expected, difference, p)
         for (rater, expected, difference, _), p in zip(results, adjusted, strict=True)
     ]
-    return min(excesses, key=lambda one: one.difference.mean)
+    return min(excesses, key=lambda excess: excess.difference.mean)
 
 
-def _difficulty_spread(own: np.ndarray) -> float:
+def _difficulty_spread(values: np.ndarray) -> float:
     """The spread of `label_ceiling`, by the products of two and of four annotators' signs."""
-    signs = np.nan_to_num(own)
+    signs = np.nan_to_num(values)
     count = np.count_nonzero(signs, axis=1)
     use = count > 3
     if not use.any():

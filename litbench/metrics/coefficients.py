@@ -28,14 +28,14 @@ def coefficient_interval(models: Sequence[Mapping[str, Any]], name: str) -> Inte
     from scipy import stats  # noqa: PLC0415
 
     by_repeat: dict[Any, list[float]] = {}
-    for one in models:
-        by_repeat.setdefault(one.get("seed"), []).append(one["notes"]["coefficients"][name])
-    values = [np.array(of) for of in by_repeat.values()]
+    for model in models:
+        by_repeat.setdefault(model.get("seed"), []).append(model["notes"]["coefficients"][name])
+    values = [np.array(numbers) for numbers in by_repeat.values()]
     mean = float(np.concatenate(values).mean())
-    freedom = sum(len(of) - 1 for of in values)
+    freedom = sum(len(repeat) - 1 for repeat in values)
     if not freedom:
         return Interval(mean, math.nan, math.nan, len(models), 1, 1.0)
-    variance = np.mean([(len(of) - 1) * float(np.var(of)) for of in values])
+    variance = np.mean([(len(repeat) - 1) * float(np.var(repeat)) for repeat in values])
     half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
     return Interval(mean, mean - half, mean + half, len(models), freedom, float(freedom))
 
@@ -76,6 +76,6 @@ def coefficient_intervals(
         for w, half in zip(whole.tolist(), reach.tolist(), strict=True)
     ]
     # A unit that is never active has no meaningful coefficient.
-    known = np.where(error > 1e-12, error, math.nan)
-    p_values: list[float] = (2 * stats.t.sf(np.abs(whole) / known, freedom)).tolist()
+    positive = np.where(error > 1e-12, error, math.nan)
+    p_values: list[float] = (2 * stats.t.sf(np.abs(whole) / positive, freedom)).tolist()
     return intervals, p_values

@@ -119,8 +119,8 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     from scipy import stats  # noqa: PLC0415
 
     values = np.array(p_values, dtype=float)
-    known = ~np.isnan(values)
-    values[known] = stats.false_discovery_control(values[known])
+    is_known = ~np.isnan(values)
+    values[is_known] = stats.false_discovery_control(values[is_known])
     adjusted: list[float] = values.tolist()
     return adjusted
 
@@ -144,17 +144,17 @@ def compare_all(
         pairs = [(name, reference) for name in credits if name != reference]
     results = [
         paired_difference(
-            credits[one],
+            credits[rater],
             credits[other],
             clusters,
-            training_of_difference(trainings.get(one), trainings.get(other)),
+            training_of_difference(trainings.get(rater), trainings.get(other)),
         )
-        for one, other in pairs
+        for rater, other in pairs
     ]
     adjusted = holm([p for _, p in results])
     return [
-        Comparison(one, other, interval, p, p_holm)
-        for (one, other), (interval, p), p_holm in zip(pairs, results, adjusted, strict=True)
+        Comparison(rater, other, interval, p, p_holm)
+        for (rater, other), (interval, p), p_holm in zip(pairs, results, adjusted, strict=True)
     ]
 
 

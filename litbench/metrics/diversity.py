@@ -24,6 +24,6 @@ def distinct_trigrams(texts: Sequence[str]) -> float:
     """
     trigrams: list[tuple[str, ...]] = []
     for text in texts:
-        found = _WORDS.findall(text.lower())[:_MOST_WORDS]
-        trigrams.extend(zip(found, found[1:], found[2:], strict=False))
+        words = _WORDS.findall(text.lower())[:_MOST_WORDS]
+        trigrams.extend(zip(words, words[1:], words[2:], strict=False))
     return len(set(trigrams)) / len(trigrams) if trigrams else float("nan")

@@ -47,16 +47,18 @@ class Interval:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Interval":
         """The interval of JSON values, of which unknown ones are null."""
-        known: dict[str, Any] = {
-            key: math.nan if one is None else one for key, one in values.items()
+        numbers: dict[str, Any] = {
+            key: math.nan if value is None else value for key, value in values.items()
         }
-        return cls(**known)
+        return cls(**numbers)
 
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
             return "–"
         # Adding 0.0 removes the sign of a negative zero.
-        mean, low, high = (f"{round(of, 3) + 0.0:.3f}" for of in (self.mean, self.low, self.high))
+        mean, low, high = (
+            f"{round(value, 3) + 0.0:.3f}" for value in (self.mean, self.low, self.high)
+        )
         return f"{mean} [{low}, {high}]" if self.is_bounded else f"{mean} (one prompt: no interval)"
 
 
@@ -280,7 +282,8 @@ def two_way_mean(
     names, other = np.unique(np.asarray(others), return_inverse=True)
     other = other.reshape(len(values), -1)
     by_prompt, by_other, by_both = (
-        clustered_mean(values, of) for of in (prompt, other, prompt[:, None] * len(names) + other)
+        clustered_mean(values, groups)
+        for groups in (prompt, other, prompt[:, None] * len(names) + other)
     )
     variance = by_prompt.error**2 + by_other.error**2 - by_both.error**2
     error = math.sqrt(max(variance, by_both.error**2 / 2))

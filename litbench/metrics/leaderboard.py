@@ -168,9 +168,11 @@ def reference_credits(
         reference among them.
     """
     credits = {
-        one.rater: one.credit for one in scores if one.judged.any() or one.rater == reference
+        rater.rater: rater.credit
+        for rater in scores
+        if rater.judged.any() or rater.rater == reference
     }
-    is_longer = {one.rater for one in scores if one.kind == "longer"}
+    is_longer = {rater.rater for rater in scores if rater.kind == "longer"}
     if reference not in is_longer or not longer_is_coin(pairs):
         return reference, credits
     compared = {rater: credit for rater, credit in credits.items() if rater not in is_longer}
@@ -211,7 +213,10 @@ def leaderboard(
     gaps, longer, shorter = np.abs(differences), differences > 0, differences < 0
     name, credits = reference_credits(all_scores, pairs, reference)
     trainings = {scores.rater: scores.training for scores in all_scores}
-    comparisons = {one.rater: one for one in compare_all(credits, name, clusters, trainings)}
+    comparisons = {
+        comparison.rater: comparison
+        for comparison in compare_all(credits, name, clusters, trainings)
+    }
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
         keys = np.array(connected_prompts(before_symmetry))
@@ -229,10 +234,10 @@ def leaderboard(
             return scores.interval(values, clusters, rows) if len(rows) else None
 
         def agreement(*inside: np.ndarray, scores: PairScores = scores) -> Interval:
-            found = scores.interval(scores.credit, clusters, *inside)
+            interval = scores.interval(scores.credit, clusters, *inside)
             if scores.judged.any():
-                return found
-            return replace(found, mean=math.nan, low=math.nan, high=math.nan)
+                return interval
+            return replace(interval, mean=math.nan, low=math.nan, high=math.nan)
 
         ordered = bool(np.isfinite(scores.first_wins).any())
         complete = bool(np.isfinite(scores.both_orders).all())
@@ -296,7 +301,7 @@ def plain(value: Any) -> Any:
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> list[dict[str, Any]]:
     """The rows for `csv_table.write_csv`: single values and intervals, without nested results."""
     inner = ("by_gap", "calibration", "comparison", "outcomes", "repeats")
-    names = [one.name for one in fields(LeaderboardRow) if one.name not in inner]
+    names = [field.name for field in fields(LeaderboardRow) if field.name not in inner]
     return [
         {name: getattr(row, name) for name in names}
         | {

@@ -149,8 +149,8 @@ def needed_signal(wanted: float, freedom: float, alpha: float) -> float:
     if not alpha < wanted < 1:
         raise ConfigError(f"power is {wanted}: give a number above alpha ({alpha:g}) and below 1")
     most = 10 * float(stats.t.isf(alpha / 2, freedom)) + 101
-    found = optimize.brentq(lambda signal: t_power(signal, freedom, alpha) - wanted, 0.0, most)
-    return float(found)
+    root = optimize.brentq(lambda signal: t_power(signal, freedom, alpha) - wanted, 0.0, most)
+    return float(root)
 
 
 def power(case: Case, alpha: float = 0.05) -> float:
@@ -205,10 +205,10 @@ def detectable(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> float | 
 
     if case.reference is None:
         # On the logit scale, the signal falls again for a very high agreement.
-        found = optimize.minimize_scalar(
+        minimum = optimize.minimize_scalar(
             lambda value: -case.effect(value) / case.error(value), bounds=(0.5, 1), method="bounded"
         )
-        base, most = 0.5, float(found.x)
+        base, most = 0.5, float(minimum.x)
     else:
         # The difference is largest if one rater is right in all pairs on which they disagree.
         base, most = case.reference, case.reference + case.square

@@ -21,14 +21,14 @@ def linked_sets(prompts: Mapping[str, Collection[str]]) -> dict[str, str]:
     `prompts` has by set the keys of its prompts.
     """
     groups: list[tuple[str, set[str]]] = []
-    for name, own in prompts.items():
-        linked = [group for group in groups if group[1] & set(own)]
+    for name, keys in prompts.items():
+        linked = [group for group in groups if group[1] & set(keys)]
         rest = [group for group in groups if group not in linked]
         first = linked[0][0] if linked else name
-        groups = [*rest, (first, set(own).union(*(keys for _, keys in linked)))]
+        groups = [*rest, (first, set(keys).union(*(keys for _, keys in linked)))]
     return {
-        name: next(first for first, keys in groups if keys & set(own))
-        for name, own in prompts.items()
+        name: next(first for first, keys in groups if keys & set(set_keys))
+        for name, set_keys in prompts.items()
     }
 
 
@@ -42,8 +42,8 @@ def shrunken(estimates: Sequence[Interval]) -> list[float] | None:
     """
     if len(estimates) < MIN_SETS:
         return None
-    means = np.array([one.mean for one in estimates])
-    errors = np.array([(one.high - one.low) / (2 * 1.96) for one in estimates])
+    means = np.array([estimate.mean for estimate in estimates])
+    errors = np.array([(estimate.high - estimate.low) / (2 * 1.96) for estimate in estimates])
     variance = np.square(np.where(np.isfinite(errors), errors, np.nanmax(errors)))
     weight = 1 / np.maximum(variance, 1e-12)
     spread = float(np.sum(weight * (means - np.average(means, weights=weight)) ** 2))
@@ -93,17 +93,17 @@ def over_sets(
     }
     clusters = [groups.get(name, name) for name in used]
     compared = compare_all(values, reference, clusters) if reference in values else []
-    comparisons = {one.rater: one for one in compared}
+    comparisons = {comparison.rater: comparison for comparison in compared}
     means = []
-    for rater, own in values.items():
-        interval, against = jackknife_interval(own, clusters), comparisons.get(rater)
+    for rater, shares in values.items():
+        interval, against = jackknife_interval(shares, clusters), comparisons.get(rater)
         difference = against and {**asdict(against.difference), "p_holm": against.p_holm}
         numbers: dict[str, Any] = {
             "mean": interval.mean,
             "low": interval.low,
             "high": interval.high,
         }
-        numbers |= {"lowest": min(own), "highest": max(own), "minus_reference": difference}
+        numbers |= {"lowest": min(shares), "highest": max(shares), "minus_reference": difference}
         means.append({"rater": rater, **plain(numbers)})
     return {
         "sets": used,

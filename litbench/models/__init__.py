@@ -26,11 +26,11 @@ def model_entry(model: str | Path, **options: Any) -> dict[str, Any]:
     Raises:
         ConfigError: the folder holds no model, or a feature model is given options.
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    chosen = {key: value for key, value in options.items() if value is not None}
     kind = _kind_of(model)
-    if given and kind == "features":
-        raise ConfigError(f"{model} is a feature model: leave out {' and '.join(given)}")
-    return {"kind": kind, "path": str(model), **given}
+    if chosen and kind == "features":
+        raise ConfigError(f"{model} is a feature model: leave out {' and '.join(chosen)}")
+    return {"kind": kind, "path": str(model), **chosen}
 
 
 def _kind_of(model: str | Path) -> str:

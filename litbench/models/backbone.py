@@ -100,15 +100,15 @@ def load_backbone(
         AutoTokenizer,
     )
 
-    place, revision = locate(name)
+    path, revision = locate(name)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    if place.endswith(".gguf"):
+    if path.endswith(".gguf"):
         from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415
         from transformers.utils import logging  # noqa: PLC0415
 
         # transformers 5.23 dequantises under a bar that ignores its own setting.
         modeling_gguf_pytorch_utils.tqdm = logging.tqdm
-        place, common["gguf_file"] = os.path.split(place)
+        path, common["gguf_file"] = os.path.split(path)
     auto = {
         "reward": AutoModelForSequenceClassification,
         "language": AutoModelForCausalLM,
@@ -118,13 +118,13 @@ def load_backbone(
     quantization = _four_bits() if quantize else {}
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(place, **common, **labels)
-            tokenizer = AutoTokenizer.from_pretrained(place, **common)
-            known = auto._model_mapping
-            keeps = head == "reward" and type(config) in known
-            with _head_in_fp32(known[type(config)]) if keeps else contextlib.nullcontext():
-                model, found = auto.from_pretrained(
-                    place,
+            config = AutoConfig.from_pretrained(path, **common, **labels)
+            tokenizer = AutoTokenizer.from_pretrained(path, **common)
+            mapping = auto._model_mapping
+            keeps = head == "reward" and type(config) in mapping
+            with _head_in_fp32(mapping[type(config)]) if keeps else contextlib.nullcontext():
+                model, info = auto.from_pretrained(
+                    path,
                     config=config,
                     output_loading_info=True,
                     use_safetensors=True,
@@ -143,8 +143,8 @@ def load_backbone(
             "the network and your access; weights must be safetensors"
             + (" with at most one label" if labels else "")
         ) from error
-    if trained_head and head != "none" and found["missing_keys"]:
-        missing = ", ".join(sorted(found["missing_keys"]))
+    if trained_head and head != "none" and info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"]))
         raise ModelError(
             f"the model '{name}' lacks trained weights for {missing}: its rewards would be random; "
             "train it with train/bradley_terry.py first"
@@ -258,9 +258,9 @@ def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
     if read is None:
         return type(self).forward(self, **inputs)
     # peft passes further arguments with value None.
-    given = {name: value for name, value in inputs.items() if value is not None}
-    given.pop("return_dict", None)
-    hidden = self.base_model(**given, use_cache=False).last_hidden_state
+    arguments = {name: value for name, value in inputs.items() if value is not None}
+    arguments.pop("return_dict", None)
+    hidden = self.base_model(**arguments, use_cache=False).last_hidden_state
     return self.score(hidden.flatten(0, 1)[read])
 
 

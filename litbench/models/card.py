@@ -34,23 +34,23 @@ def model_card(
 
     training, evaluation, is_reward = run["training"], run["evaluation"], run["kind"] == "reward"
     base, title = str(training["options"]["model_name_or_path"]), _TITLES[run["kind"]]
-    matches = {key: _ON_HUB.fullmatch(str(one["sha256"])) for key, one in run["inputs"].items()}
+    matches = {key: _ON_HUB.fullmatch(str(entry["sha256"])) for key, entry in run["inputs"].items()}
     on_hub = {key: match[1] for key, match in matches.items() if match}
-    name = next((one for one in on_hub.values() if one == base.partition("@")[0]), None)
+    name = next((dataset for dataset in on_hub.values() if dataset == base.partition("@")[0]), None)
     results, agreement, held_out = [], [], ""
     if evaluation is not None:
         held_out = f"{evaluation['pairs']:,} held-out pairs of {evaluation['prompts']:,} prompts"
         for row in evaluation["raters"]:
-            own = row["kind"] == run["kind"]
+            is_this = row["kind"] == run["kind"]
             columns = ("agreement", "chosen_longer", "chosen_shorter")
             agreement.append(
                 (
-                    "this model" if own else f"the {row['rater']} story",
+                    "this model" if is_this else f"the {row['rater']} story",
                     *(_interval(row[column]) for column in columns),
                     f"{row['coverage']:.1%}",
                 )
             )
-            if own and (mean := row["agreement"]["mean"]) is not None:
+            if is_this and (mean := row["agreement"]["mean"]) is not None:
                 result = EvalResult("preference", "pairs", held_out, "accuracy", round(mean, 4))
                 result.metric_name = "agreement"
                 results.append(result)
@@ -75,8 +75,8 @@ def model_card(
         title=title,
         base=escape(as_text(base)),
         inputs=[
-            (key, Path(one["path"]).name, _digest(str(one["sha256"])))
-            for key, one in run["inputs"].items()
+            (key, Path(entry["path"]).name, _digest(str(entry["sha256"])))
+            for key, entry in run["inputs"].items()
         ],
         counts={"prompts": len(run["training_prompts"]), **training["counts"]},
         labels="; ".join(LABEL_TEXTS.get(name, escape(name)) for name in run["label_source"]),
@@ -97,18 +97,18 @@ def run_text(run: Mapping[str, Any]) -> str:
     counts = training["counts"]
     results = []
     if training["validation"]:
-        kept = min(training["validation"], key=lambda row: abs(row["step"] - training["kept_step"]))
-        accuracy = kept.get("accuracy", kept.get("mean_token_accuracy"))
+        step = min(training["validation"], key=lambda row: abs(row["step"] - training["kept_step"]))
+        accuracy = step.get("accuracy", step.get("mean_token_accuracy"))
         shown = "" if accuracy is None else f", accuracy {accuracy:.3f}"
         results.append(
-            f"step {training['kept_step']} kept, loss {kept['loss']:.3f}{shown} on "
+            f"step {training['kept_step']} kept, loss {step['loss']:.3f}{shown} on "
             f"{training['validation_counts']['pairs']:,} validation pairs"
         )
     if evaluation is not None:
-        (own,) = (row for row in evaluation["raters"] if row["kind"] == run["kind"])
+        (row,) = (row for row in evaluation["raters"] if row["kind"] == run["kind"])
         (longer,) = (row for row in evaluation["raters"] if row["kind"] == "longer")
         results.append(
-            f"agreement {_interval(own['agreement'])} on {evaluation['pairs']:,} pairs "
+            f"agreement {_interval(row['agreement'])} on {evaluation['pairs']:,} pairs "
             f"of {evaluation['prompts']:,} prompts; longer story {_interval(longer['agreement'])} "
             "on the same pairs"
         )

@@ -252,12 +252,12 @@ class FeatureModel(LinearRater):
         """Load a model; its scores are exactly those of the saved model."""
         path = folder / "features.json"
         record = read_record(path, FeaturesRecord, "train it with train/features.py")
-        names = tuple(one.name for one in record.features)
+        names = tuple(feature.name for feature in record.features)
         unknown = sorted(set(names) - set(FEATURES))
         if unknown or len(set(names)) < len(names):
             raise ModelError(f"{path} uses unknown or repeated features {unknown}: train it again")
         mean, scale, coefficients = (
-            np.array([getattr(one, key) for one in record.features], dtype=np.float64)
+            np.array([getattr(feature, key) for feature in record.features], dtype=np.float64)
             for key in ("mean", "scale", "coefficient")
         )
         prompts = frozenset(record.training_prompts)

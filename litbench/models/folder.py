@@ -208,15 +208,15 @@ def _base_of(path: Path) -> str:
 
 def prompts_of(name: str) -> frozenset[str]:
     """`prompt_key` of a model's training prompts; empty if it has no `litbench.json`."""
-    place, revision = locate(name)
-    path = Path(place) / _FILE
+    location, revision = locate(name)
+    path = Path(location) / _FILE
     if not path.parent.exists():
         from transformers.utils import cached_file  # noqa: PLC0415
 
         try:
             # Offline, the cached litbench.json is used if there is one.
             cached = cached_file(
-                place,
+                location,
                 _FILE,
                 revision=revision,
                 _raise_exceptions_for_missing_entries=False,

@@ -243,10 +243,10 @@ class GenerativeModel(FolderRater):
         A model that was not trained on this question may stop at any of them. If one were missing,
         the model would generate past the end of its answer, and the outcome would be `cut`.
         """
-        own = self.model.generation_config.eos_token_id
-        listed = own if isinstance(own, list) else [own]
-        known = (*self.question.end, *listed, self.tokenizer.eos_token_id)
-        return [token for token in dict.fromkeys(known) if token is not None]
+        stated = self.model.generation_config.eos_token_id
+        listed = stated if isinstance(stated, list) else [stated]
+        tokens = (*self.question.end, *listed, self.tokenizer.eos_token_id)
+        return [token for token in dict.fromkeys(tokens) if token is not None]
 
 
 @dataclass
@@ -288,8 +288,8 @@ class GenerativeRaterOptions(ModelOptions):
                 max_answer_tokens=self.max_answer_tokens,
             )
         else:
-            own = ("template", "form", "answer", "max_length", "max_answer_tokens")
-            named = [key for key in own if getattr(self, key) is not None]
+            names = ("template", "form", "answer", "max_length", "max_answer_tokens")
+            named = [key for key in names if getattr(self, key) is not None]
             if named:
                 raise ConfigError(
                     f"rater {name}: {self.path} uses the question that it was trained on: remove "

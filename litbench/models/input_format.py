@@ -103,7 +103,7 @@ def prepare_tokenizer(
         special = [
             (word, tokenizer.convert_tokens_to_ids(word)) for part in around for word in part
         ]
-        own = None
+        existing = None
     else:
         if tokenizer.eos_token is None:
             raise ModelError(
@@ -113,10 +113,10 @@ def prepare_tokenizer(
         adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         start, between, end = tokenizer.bos_token if adds_bos else "", "\n\n", tokenizer.eos_token
         pair = f"{single} $B:0"
-        own = tokenizer.get_chat_template() if tokenizer.chat_template else None
-    if form == "story" and not (own or "").startswith(_PREPARED):
-        own = None
-    template = own or {"chat": _TEMPLATE, "story": _STORY_TEMPLATE}[form].format(
+        existing = tokenizer.get_chat_template() if tokenizer.chat_template else None
+    if form == "story" and not (existing or "").startswith(_PREPARED):
+        existing = None
+    template = existing or {"chat": _TEMPLATE, "story": _STORY_TEMPLATE}[form].format(
         start=json.dumps(start), between=json.dumps(between), end=json.dumps(end)
     )
     if tokenizer.bos_token is not None and "bos_token" in template:

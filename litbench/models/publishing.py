@@ -73,11 +73,11 @@ def _train_and_write(
         model.columns = find_pair_columns(path, columns)
         run = write_trained_model(artifact, model, pairs, held_out, checkpoints)
         rows = (run["evaluation"] or {"raters": []})["raters"]
-        own: dict[str, Any] = next(
+        row: dict[str, Any] = next(
             (row["agreement"] for row in rows if row["kind"] == model.kind), {}
         )
-        found = {f"test_agreement_{name}": own.get(name) for name in ("mean", "low", "high")}
-        config.report({name: value for name, value in found.items() if value is not None})
+        agreement = {f"test_agreement_{name}": row.get(name) for name in ("mean", "low", "high")}
+        config.report({name: value for name, value in agreement.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
     if is_main_process():
         push_model(out / "model", config)
@@ -126,7 +126,7 @@ def write_trained_model(
 def _judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
     """Judge held-out pairs with a trained model and the longer story; as JSON values."""
     raters = [rater, LengthRater("longer", "longer", 1)]
-    verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
+    verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters])
     rows = plain(leaderboard(verdicts, pairs, "longer"))
     return {
         "pairs": pairs.num_rows,

@@ -154,14 +154,14 @@ class Question:
             head = whole["prompt"][: self.max_prompt_tokens]
             room = self.room + self.max_prompt_tokens - len(head)
             keep_a, keep_b = share(len(whole["story_a"]), len(whole["story_b"]), room)
-            kept = {
+            parts = {
                 "prompt": head,
                 "story_a": whole["story_a"][:keep_a],
                 "story_b": whole["story_b"][:keep_b],
             }
-            pieces = zip(self.fixed, [*(kept[slot] for slot in self.slots), []], strict=True)
+            pieces = zip(self.fixed, [*(parts[slot] for slot in self.slots), []], strict=True)
             ids.append([token for fixed, text in pieces for token in (*fixed, *text)])
-            cut.append(any(len(kept[slot]) < len(whole[slot]) for slot in self.slots))
+            cut.append(any(len(parts[slot]) < len(whole[slot]) for slot in self.slots))
         return EncodedStories(ids, cut)
 
     def read_label(self, logits: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +181,8 @@ class Question:
 
 def share(first: int, second: int, room: int) -> tuple[int, int]:
     """Reduce two lengths to a sum of at most `room`, the longer one first."""
-    kept = min(second, max(room // 2, room - first))
-    return min(first, room - kept), kept
+    length = min(second, max(room // 2, room - first))
+    return min(first, room - length), length
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -208,8 +208,8 @@ def _chat_pieces(
         )
     pieces: list[str] = []
     for slot in slots:
-        before, found, rest = rest.partition(slot)
-        if not found:
+        before, match, rest = rest.partition(slot)
+        if not match:
             raise ModelError("the chat template leaves out or changes the text of a message")
         pieces.append(before)
     encode = tokenizer([*pieces, rest], add_special_tokens=False)["input_ids"]

@@ -167,9 +167,9 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     def record(self) -> dict[str, Any]:
         """Main keys and keys set in the config or on the command line, as JSON values."""
         names = dict.fromkeys([*_MAIN_KEYS, *self.given])
-        kept = [name for name in names if not name.startswith(_RUNTIME_PREFIXES)]
+        listed = [name for name in names if not name.startswith(_RUNTIME_PREFIXES)]
         plain = self.to_dict()
-        return dict(as_json({name: plain[name] for name in kept if name not in _RUNTIME}))
+        return dict(as_json({name: plain[name] for name in listed if name not in _RUNTIME}))
 
 
 @dataclass(kw_only=True)
@@ -331,12 +331,12 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, _args: Any, state: Any, _: Any, logs: Any, **__: Any) -> None:
         """Show the loss; check loss and gradient norm."""
-        found = {name: logs[name] for name in ("loss", "grad_norm") if name in logs}
-        if "loss" in found:
-            self._bar.set_postfix(loss=f"{found['loss']:.4g}")
-        if not all(map(math.isfinite, found.values())):
+        numbers = {name: logs[name] for name in ("loss", "grad_norm") if name in logs}
+        if "loss" in numbers:
+            self._bar.set_postfix(loss=f"{numbers['loss']:.4g}")
+        if not all(map(math.isfinite, numbers.values())):
             raise ModelError(
-                f"at step {state.global_step} training gave {found}: lower learning_rate, or set "
+                f"at step {state.global_step} training gave {numbers}: lower learning_rate, or set "
                 "bf16: false and dtype: float32"
             )
 
@@ -461,7 +461,7 @@ def train(
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         with translate_disk_full(folder):
             trainer.save_model(str(folder / "trained"))
-    found = _record(trainer, options, data, validation)
+    record = _record(trainer, options, data, validation)
     options.report = _reporter(trainer)
     trainer.accelerator.wait_for_everyone()
     # Only rank 0 evaluates and writes.
@@ -471,7 +471,7 @@ def train(
     if not is_main_process():
         return None
     held = validation.rows["pair_id"] if args.validation else []
-    reasons = [{"pair_id": one, "reason": "held back for validation"} for one in held]
+    reasons = [{"pair_id": pair, "reason": "held back for validation"} for pair in held]
     lines = map(json.dumps, [*data.rejected, *validation.rejected, *reasons])
     text = "".join(f"{line}\n" for line in lines)
     write_atomically(folder / REJECTED, lambda path: path.write_text(text, encoding="utf-8"))
@@ -492,7 +492,7 @@ def train(
         "model": model.to(options.device),
         "tokenizer": tokenizer,
         "prompts": training_prompts_of(pairs) | prompts_of(base),
-        "training": found,
+        "training": record,
         "adapter": adapter,
     }
 
@@ -591,11 +591,11 @@ def checkpoint_folder(out: Path, training: str) -> Path:
     """
     shards = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     launch = [os.environ.get(name, "") for name in ("WORLD_SIZE", *shards)]
-    own = out / f"checkpoints-{fingerprint(training, launch)[:12]}"
+    folder = out / f"checkpoints-{fingerprint(training, launch)[:12]}"
     if is_main_process():
-        for other in sorted({*out.glob("checkpoints-*")} - {own}):
+        for other in sorted({*out.glob("checkpoints-*")} - {folder}):
             print(f"{other} has checkpoints of another config, data or launch: ignored")
-    return own
+    return folder
 
 
 def train_from_last_checkpoint(trainer: Any, folder: Path, checkpoint: str | None = None) -> None:

@@ -106,12 +106,12 @@ class RaterSpec:
     options: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        known = kinds()
-        if self.kind not in known:
+        all_kinds = kinds()
+        if self.kind not in all_kinds:
             raise ConfigError(
-                f"{self.where}: unknown kind '{self.kind}': {nearest(self.kind, list(known))}"
+                f"{self.where}: unknown kind '{self.kind}': {nearest(self.kind, list(all_kinds))}"
             )
-        kind = known[self.kind]
+        kind = all_kinds[self.kind]
         cls: Any = kind.training if self.is_trained else kind.options
         cls = pkgutil.resolve_name(cls) if isinstance(cls, str) else cls
         object.__setattr__(self, "options", build(cls, self.given, self.where))
@@ -171,12 +171,14 @@ def parse_raters(
         if not isinstance(entry, Mapping) or "kind" not in entry:
             valid = ", ".join(sorted(kinds()))
             raise ConfigError(f"raters.{name}: needs a kind: one of {valid}")
-        given = {key: value for key, value in entry.items() if key not in ("kind", *extra)}
-        own = {key: entry[key] for key in extra if key in entry}
-        specs.append(RaterSpec(str(name), str(entry["kind"]), given, may_train, own))
+        options = {key: value for key, value in entry.items() if key not in ("kind", *extra)}
+        extra_values = {key: entry[key] for key in extra if key in entry}
+        specs.append(RaterSpec(str(name), str(entry["kind"]), options, may_train, extra_values))
     return specs
 
 
 def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
     """Return the files of all entries, by "raters.NAME.OPTION"."""
-    return {f"{one.where}.{option}": path for one in specs for option, path in one.files().items()}
+    return {
+        f"{spec.where}.{option}": path for spec in specs for option, path in spec.files().items()
+    }

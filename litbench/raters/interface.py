@@ -160,8 +160,10 @@ class Rater:
             [
                 np.mean(
                     [
-                        CREDITS.get(one.prefers, np.nan) if one.p_first is None else one.p_first
-                        for one in judged
+                        CREDITS.get(answer.prefers, np.nan)
+                        if answer.p_first is None
+                        else answer.p_first
+                        for answer in judged
                     ]
                 )
                 for judged in self.judge(pairs)
@@ -237,8 +239,8 @@ class ScoreRater(Rater):
         if self.reward_quantiles is None:
             return None
         percents = np.linspace(0, 100, len(self.reward_quantiles))
-        found: np.ndarray = np.interp(np.asarray(rewards), self.reward_quantiles, percents)
-        return found.round(1)
+        ranks: np.ndarray = np.interp(np.asarray(rewards), self.reward_quantiles, percents)
+        return ranks.round(1)
 
     def score_training_stories(self, pairs: pa.Table) -> None:
         """Set `reward_quantiles`, from at most 200 stories of the training pairs, drawn by hash."""

@@ -278,12 +278,12 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         overrides.append((path, text if equals else _next(rest, key, hint), hint))
     presets = values.pop("presets", None)
     if preset is not None:
-        known = presets if isinstance(presets, dict) else {}
-        if not isinstance(known.get(preset), dict):
-            problem = nearest(preset, list(known)) if known else "the config has no presets"
+        named = presets if isinstance(presets, dict) else {}
+        if not isinstance(named.get(preset), dict):
+            problem = nearest(preset, list(named)) if named else "the config has no presets"
             raise ConfigError(f"--preset: no preset '{preset}': {problem}")
-        values |= known[preset]
-    given: set[str] = set()
+        values |= named[preset]
+    arguments_seen: set[str] = set()
     for path, text, hint in overrides:
         target, name = values, ".".join(path)
         for step in path[:-1]:
@@ -299,14 +299,14 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             value = text
         if any(typing.get_origin(kind) is list for kind in kinds):
             value = value if isinstance(value, list | None) else [text]
-            if name in given:
+            if name in arguments_seen:
                 value = [*(target[path[-1]] or []), *(value or [])]
         # Only a check, so that the message does not blame the file.
         _expand(value, "command line")
         target[path[-1]] = value
-        given.add(name)
+        arguments_seen.add(name)
     where = ", ".join(files) or "command line"
-    return build(cls, _expand(values, where), where, given)
+    return build(cls, _expand(values, where), where, arguments_seen)
 
 
 def marks_of(cls: Any) -> dict[str, tuple[Any, ...]]:
@@ -394,7 +394,7 @@ def _expand(value: Any, where: str) -> Any:
     return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
 
 
-def describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
+def describe(cls: Any, prefix: str = "", instance: Any = None) -> Iterator[str]:
     """Yield lines of help: each key with type, default (from `given`, if any) and docstring."""
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -410,7 +410,7 @@ def describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
         return is_optional, packages <= {"trl", "transformers"}
 
     for field in sorted(dataclasses.fields(cls), key=rank):
-        default = getattr(given, field.name, field.default)
+        default = getattr(instance, field.name, field.default)
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         hint = typing.get_type_hints(cls)[field.name]
@@ -474,9 +474,9 @@ def _missing_extra(error: Exception) -> MissingExtraError | None:
     # None from a checkout that is not installed.
     for installed in importlib.metadata.distributions(name="litbench"):
         for line in installed.requires or ():
-            found = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line)
-            if found and found[1].lower().replace("-", "_") == library.lower():
-                return MissingExtraError(library, found[2])
+            match = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line)
+            if match and match[1].lower().replace("-", "_") == library.lower():
+                return MissingExtraError(library, match[2])
     return None
 
 

@@ -167,8 +167,8 @@ def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
     try:
         import fsspec  # noqa: PLC0415
 
-        system, place = fsspec.url_to_fs(url)
-        info = system.info(place)
+        system, remote = fsspec.url_to_fs(url)
+        info = system.info(remote)
         size = info.get("size")
         version = [info.get(key) for key in ("ETag", "blob_id", "size")]
         name = hashlib.sha256(repr((url, version)).encode()).hexdigest()[:16]
@@ -179,11 +179,11 @@ def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
             if other != part:
                 other.unlink()
         try:
-            _append(system, place, part)
+            _append(system, remote, part)
         except ValueError:
             # The server serves no ranges.
             part.unlink()
-            _append(system, place, part)
+            _append(system, remote, part)
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "data") from error
     except Exception as error:  # fsspec's file systems raise many types
@@ -192,23 +192,23 @@ def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
             "network; run the same command again to resume"
         ) from error
     with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if (size is not None and part.stat().st_size != size) or sha256 not in (None, found):
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if (size is not None and part.stat().st_size != size) or sha256 not in (None, digest):
         part.unlink()
         raise DataError(
-            f"{url} is damaged or of another revision: its sha256 is {found}, not {sha256}; fetch "
+            f"{url} is damaged or of another revision: its sha256 is {digest}, not {sha256}; fetch "
             "it again, or correct the entry"
         )
     part.replace(path)
-    return found
+    return digest
 
 
-def _append(system: Any, place: str, part: Path) -> None:
+def _append(system: Any, remote: str, part: Path) -> None:
     """Append the bytes of a file that `part` lacks; ValueError if the server serves no ranges."""
     done = part.stat().st_size if part.exists() else 0
     # One request for a whole file, a request per chunk for the rest of one.
     options = {"block_size": _CHUNK, "cache_type": "none"} if done else {"block_size": 0}
-    with part.open("ab") as file, system.open(place, "rb", **options) as source:
+    with part.open("ab") as file, system.open(remote, "rb", **options) as source:
         if done:
             source.seek(done)
         while chunk := source.read(_CHUNK):

@@ -95,14 +95,16 @@ def _split(name: str, table: pa.Table) -> Split:
     for side in SIDES:
         ids = np.array(table[f"{side}_story_id"].to_pylist(), dtype=object)
         _, first = np.unique(ids, return_index=True)
-        own = table.take(pa.array(first))
-        words |= dict(zip(ids[first], _column(own, f"{side}_n_words").tolist(), strict=True))
-        known = {
-            "words": _column(own, f"{side}_n_words"),
-            "score": own[f"{side}_score"].drop_null().to_numpy(),
-            "day": own[f"{side}_created_utc"].drop_null().to_numpy() // 86_400,
+        stories_of_side = table.take(pa.array(first))
+        words |= dict(
+            zip(ids[first], _column(stories_of_side, f"{side}_n_words").tolist(), strict=True)
+        )
+        values_of = {
+            "words": _column(stories_of_side, f"{side}_n_words"),
+            "score": stories_of_side[f"{side}_score"].drop_null().to_numpy(),
+            "day": stories_of_side[f"{side}_created_utc"].drop_null().to_numpy() // 86_400,
         }
-        stories[side] = {key: np.sort(values) for key, values in known.items()}
+        stories[side] = {key: np.sort(values) for key, values in values_of.items()}
     chosen, rejected = (
         table[f"{side}_score"].to_numpy(zero_copy_only=False).astype(float) for side in SIDES
     )
@@ -249,7 +251,9 @@ def _funnel_section(funnel: Sequence[Mapping[str, Any]]) -> Section:
 
 def _splits_section(splits: Sequence[Split]) -> Section:
     columns = [_glance(split) for split in splits]
-    rows = [[Cell(name, is_text=True), *(of[name] for of in columns)] for name in columns[0]]
+    rows = [
+        [Cell(name, is_text=True), *(column[name] for column in columns)] for name in columns[0]
+    ]
     note = (
         "Words are those of distinct stories; score gaps are rounded down. Pairs of one prompt "
         "share stories and readers, so intervals are clustered by prompt."
@@ -263,22 +267,26 @@ def _lengths_section(splits: Sequence[Split], wider: Mapping[str, Split], bucket
     for split in splits:
         earlier = wider.get(split.name)
         stages = [("before", earlier)] if earlier else []
-        for stage, one in [*stages, ("after" if wider else "", split)]:
-            found, counts = one.longer_wins, one.counts
+        for stage, part in [*stages, ("after" if wider else "", split)]:
+            wins_of_longer, counts = part.longer_wins, part.counts
             is_fixed = stage == "after" and counts["longer"] == counts["shorter"]
-            wins = Cell(f"{found.mean:.3f}", ["fixed by pruning"]) if is_fixed else found
+            wins = (
+                Cell(f"{wins_of_longer.mean:.3f}", ["fixed by pruning"])
+                if is_fixed
+                else wins_of_longer
+            )
             rows.append(
                 [
-                    one.name,
+                    part.name,
                     stage,
-                    Cell(scale=None if is_fixed else found),
+                    Cell(scale=None if is_fixed else wins_of_longer),
                     wins,
-                    percent(counts["longer"] / found.n),
+                    percent(counts["longer"] / wins_of_longer.n),
                     counts["longer"],
                     counts["equal"],
                     counts["shorter"],
-                    found.n,
-                    f"{found.clusters:,} ({found.effective_clusters:,.0f})",
+                    wins_of_longer.n,
+                    f"{wins_of_longer.clusters:,} ({wins_of_longer.effective_clusters:,.0f})",
                 ]
             )
     heading = [
@@ -326,15 +334,15 @@ def _removed_section(
         Section(
             step.replace("_", " "),
             fold=False,
-            name=f"removed-{place}",
+            name=f"removed-{index}",
             cards=[
                 Card(
-                    [("", one["text"])], facts=" · ".join(filter(None, (one["name"], one["about"])))
+                    [("", row["text"])], facts=" · ".join(filter(None, (row["name"], row["about"])))
                 )
-                for one in items
+                for row in items
             ],
         )
-        for place, (step, items) in enumerate((examples or {}).items())
+        for index, (step, items) in enumerate((examples or {}).items())
     ]
     return Section("What the steps removed", note, parts=parts, name="removed")
 
@@ -397,8 +405,8 @@ class PairsFolder:
         rows = [*splits, *([whole] if len(splits) > 1 else [])]
         wider = {}
         if before := self.files.get("pairs_before_symmetry"):
-            known = [name for name in PAIRS.arrow().names if name not in SIDES]
-            earlier = pa_dataset.dataset(str(before), format="parquet").to_table(known)
+            columns = [name for name in PAIRS.arrow().names if name not in SIDES]
+            earlier = pa_dataset.dataset(str(before), format="parquet").to_table(columns)
             wider = {split.name: split for split in split_statistics(earlier)}
         counts = (self.manifest or {}).get("counts", {})
         buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS

@@ -107,13 +107,14 @@ class Table:
     def as_text(self, form: Literal["text", "latex"] = "text") -> str:
         """The table for a terminal or LaTeX, without pictures, links and small print of texts."""
         named = zip(self.heading, zip(*self.cells, strict=True), strict=False)
-        shown = [(name, of) for name, of in named if any(cell.text for cell in of)]
+        shown = [(name, cells) for name, cells in named if any(cell.text for cell in cells)]
         if not shown:
             return ""
         texts = (
-            [clean_name(name), *(clean_name(cell.as_text()) for cell in of)] for name, of in shown
+            [clean_name(name), *(clean_name(cell.as_text()) for cell in cells)]
+            for name, cells in shown
         )
-        align = "l" + "".join("l" if of[0].is_text else "r" for _, of in shown[1:])
+        align = "l" + "".join("l" if cells[0].is_text else "r" for _, cells in shown[1:])
         return show(list(zip(*texts, strict=True)), form, align)
 
 
@@ -197,7 +198,9 @@ def table_of(
     rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]], **options: Any
 ) -> Table:
     """A table of functions of each row."""
-    return Table(list(columns), [[of(row) for of in columns.values()] for row in rows], **options)
+    return Table(
+        list(columns), [[value(row) for value in columns.values()] for row in rows], **options
+    )
 
 
 def as_cell(value: Any) -> Cell:
@@ -308,8 +311,8 @@ def p_value(value: float | None) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """A share in per cent, or a dash."""
-    known = value is not None and math.isfinite(value)
-    return f"{100 * value:.{digits}f} %" if value is not None and known else "–"
+    is_known = value is not None and math.isfinite(value)
+    return f"{100 * value:.{digits}f} %" if value is not None and is_known else "–"
 
 
 def write_seconds(value: float | None) -> str:

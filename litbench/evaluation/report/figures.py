@@ -24,7 +24,7 @@ STYLE = Path(__file__).with_name("figures.mplstyle")
 _LIGHT_THEME = STYLE.with_name("style.css").read_text(encoding="utf-8").split("}")[0]
 COLORS: dict[str, str] = dict(re.findall(r"--([\w-]+):\s*(#\w+)", _LIGHT_THEME))
 INK, FAINT = COLORS["ink"], COLORS["line"]
-SERIES = tuple(COLORS[f"series-{place}"] for place in range(1, 7))
+SERIES = tuple(COLORS[f"series-{number}"] for number in range(1, 7))
 MARKERS = "osD^v"
 WIDTH, HEIGHT = 4.4, 2.7
 _DOTS_PER_INCH = 200
@@ -118,7 +118,7 @@ def drawing(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> D
 def bounds(intervals: Sequence[Interval]) -> np.ndarray:
     """Means, lower and upper bounds; float64, shape (3, n). NaN bounds become the mean."""
     mean, low, high = (
-        np.array([getattr(one, end) for one in intervals], dtype=float)
+        np.array([getattr(interval, end) for interval in intervals], dtype=float)
         for end in ("mean", "low", "high")
     )
     return np.vstack([mean, *(np.where(np.isnan(end), mean, end) for end in (low, high))])

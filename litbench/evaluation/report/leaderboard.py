@@ -38,7 +38,7 @@ def _named(row: LeaderboardRow) -> Cell:
 
 def rater_table(rows: Sequence[LeaderboardRow], columns: Mapping[str, Column]) -> Table:
     """A table of raters; those that were trained on the prompts are marked."""
-    marks = {place: "flagged" for place, row in enumerate(rows) if row.trained_on}
+    marks = {index: "flagged" for index, row in enumerate(rows) if row.trained_on}
     return table_of(rows, columns, marks=marks)
 
 
@@ -59,7 +59,7 @@ def agreement_columns(reference: str) -> dict[str, Column]:
             row.comparison, "reference" if row.is_judged else "–"
         ),
         "chosen is longer\n/ shorter": lambda row: " / ".join(
-            as_cell(of.mean).text for of in (row.chosen_longer, row.chosen_shorter)
+            as_cell(interval.mean).text for interval in (row.chosen_longer, row.chosen_shorter)
         ),
     }
 
@@ -129,14 +129,18 @@ def significance_note(rows: Sequence[LeaderboardRow]) -> str:
     if not comparisons:
         return ""
     reference = clean_name(comparisons[0].reference)
-    unclear = [clean_name(one.rater) for one in comparisons if not one.is_clear]
+    unclear = [
+        clean_name(comparison.rater) for comparison in comparisons if not comparison.is_clear
+    ]
     text = f"Every difference from {reference} is significant."
     if unclear:
         text = (
             f"Not significant: {len(unclear)} of {len(comparisons)} differences from {reference} "
             f"({', '.join(unclear)}). This does not show that they are equal to {reference}."
         )
-    family = [(one.rater, one.difference, one.p_holm) for one in comparisons]
+    family = [
+        (comparison.rater, comparison.difference, comparison.p_holm) for comparison in comparisons
+    ]
     return f"{text} {correction_note(family)}".rstrip()
 
 
@@ -228,42 +232,42 @@ def judges_section(judges: Sequence[LeaderboardRow]) -> Section:
     )
 
 
-def annotators_section(found: Mapping[str, Any]) -> Section:
-    """One annotator against the others; `found` is the content of annotators.json."""
-    one = Interval.of(found["one_annotator"])
-    limit = f"differ by less than {found['min_gap']:g}" if found["min_gap"] else "are equal"
+def annotators_section(figures: Mapping[str, Any]) -> Section:
+    """One annotator against the others; `figures` is the content of annotators.json."""
+    person = Interval.of(figures["one_annotator"])
+    limit = f"differ by less than {figures['min_gap']:g}" if figures["min_gap"] else "are equal"
     note = (
         "Each annotator is left out in turn, and the mean of the others is the label for that "
-        f"annotator and for every rater: {one.n:,} comparisons on {found['pairs']:,} pairs of "
-        f"{one.clusters} prompts. These are all pairs within a prompt except those in which the "
-        f"others' means {limit} ({found['left_out']:,} comparisons). Selecting pairs by the mean "
-        "of all annotators would overestimate the agreement of the one left out. These labels are "
-        "noisier than those of the leaderboard, so agreement is lower; compare the differences, "
-        "which are paired."
+        f"annotator and for every rater: {person.n:,} comparisons on {figures['pairs']:,} pairs "
+        f"of {person.clusters} prompts. These are all pairs within a prompt except those in which "
+        f"the others' means {limit} ({figures['left_out']:,} comparisons). Selecting pairs by the "
+        "mean of all annotators would overestimate the agreement of the one left out. These labels "
+        "are noisier than those of the leaderboard, so agreement is lower; compare the "
+        "differences, which are paired."
     )
-    rows: list[list[Any]] = [[ONE_ANNOTATOR, Cell(scale=one), one, "reference"]]
+    rows: list[list[Any]] = [[ONE_ANNOTATOR, Cell(scale=person), person, "reference"]]
     family = []
-    for row in found["raters"]:
+    for row in figures["raters"]:
         agreement, comparison = Interval.of(row["agreement"]), row["comparison"]
         difference, p = Interval.of(comparison["difference"]), comparison["p_holm"]
         family.append((row["rater"], difference, math.nan if p is None else p))
         cell = stacked(difference, p_value(p), is_signed=True)
         rows.append([row["rater"], Cell(scale=agreement), agreement, cell])
-    alpha = as_cell(math.nan if found["alpha"] is None else found["alpha"]).text
-    two = write_interval(Interval.of(found["two_annotators"]))
+    alpha = as_cell(math.nan if figures["alpha"] is None else figures["alpha"]).text
+    two = write_interval(Interval.of(figures["two_annotators"]))
     remarks = [
-        f"{found['annotators']} annotators, {found['pairs']:,} pairs, {one.clusters} prompts, "
-        f"{one.n:,} comparisons. Two annotators prefer the same story in {two} of the pairs; "
-        f"Krippendorff's alpha of their ratings is {alpha}.",
+        f"{figures['annotators']} annotators, {figures['pairs']:,} pairs, {person.clusters} "
+        f"prompts, {person.n:,} comparisons. Two annotators prefer the same story in {two} of "
+        f"the pairs; Krippendorff's alpha of their ratings is {alpha}.",
         correction_note(family),
     ]
-    if found["slots"]:
+    if figures["slots"]:
         remarks.append(
             "The source does not name its annotators: these names are positions in a list, so "
             f"“{ONE_ANNOTATOR}” may be different people for the two stories of a pair."
         )
-    if found["is_dependent"]:
-        excess = found["excess"]
+    if figures["is_dependent"]:
+        excess = figures["excess"]
         agreed = excess["expected"] + excess["difference"]["mean"]
         by = (
             "chance" if excess["rater"] is None else f"the agreement of {excess['rater']} with each"
@@ -273,7 +277,7 @@ def annotators_section(found: Mapping[str, Any]) -> Section:
             f"to 1), where independent ones would by at least {excess['expected']:.3f}, by {by}. "
             f"“{ONE_ANNOTATOR}” then measures how the ratings were collected, not people."
         )
-    if found["at_chance"]:
+    if figures["at_chance"]:
         remarks.append(
             "Two annotators do not agree significantly more often than by chance here: exceeding "
             "one means little."

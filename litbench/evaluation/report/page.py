@@ -90,9 +90,9 @@ def render_report(
     if pairs_manifest is not None:
         manifests["pairs"] = json.dumps(pairs_manifest, indent=2)
     scores = pair_scores(evaluation.verdicts, pairs)
-    of_rater = {one.rater: one for one in scores}
+    of_rater = {rater.rater: rater for rater in scores}
     reference, credits = reference_credits(scores, pairs, evaluation.reference)
-    trainings = {one.rater: one.training for one in scores}
+    trainings = {rater.rater: rater.training for rater in scores}
     judges = [row for row in rows if row.is_judge]
     raters = [row for row in rows if row.is_judged and row.kind not in _BASELINES]
     plots, missing = _agreement_figures(rows)
@@ -119,7 +119,7 @@ def render_report(
         f"{pairs.num_rows:,} pairs from {rows[0].agreement.clusters:,} prompts, "
         f"{label_text(sources)}. {written_now()}"
     )
-    shown = [one for one in sections if one is not None]
+    shown = [section for section in sections if section is not None]
     return render(
         Page(
             title,
@@ -146,10 +146,10 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
         return "Every rater was trained on prompts of these pairs, so the results are not valid."
     if best.no_information:
         return f"{best.rater} gives no information about the stories: {best.no_information}."
-    found = best.agreement
-    text = f"{best.rater} agrees with the labels on {100 * found.mean:.1f}% of the pairs"
-    if math.isfinite(found.low):
-        text += f" (95 % interval {100 * found.low:.1f}% to {100 * found.high:.1f}%)"
+    interval = best.agreement
+    text = f"{best.rater} agrees with the labels on {100 * interval.mean:.1f}% of the pairs"
+    if math.isfinite(interval.low):
+        text += f" (95 % interval {100 * interval.low:.1f}% to {100 * interval.high:.1f}%)"
     if best.comparison is not None:
         text += (
             f", {100 * best.comparison.difference.mean:+.1f} points against "
@@ -177,18 +177,18 @@ def _leaderboard_section(
     )
     clusters = np.array(connected_prompts(pairs))
     # Power needs at least two prompts, and raters that are sometimes right.
-    known = {name: credit for name, credit in credits.items() if credit.any()}
-    enough = reference in known and len(set(clusters.tolist())) > 1
-    cases = measure(known, reference, clusters, trainings) if enough else {}
+    informative = {name: credit for name, credit in credits.items() if credit.any()}
+    enough = reference in informative and len(set(clusters.tolist())) > 1
+    cases = measure(informative, reference, clusters, trainings) if enough else {}
     alpha = 0.05 / max(len(credits) - 1, 1)
 
     def smallest(row: LeaderboardRow) -> str:
         case = cases.get(f"{row.rater} - {reference}")
-        found = None if case is None else detectable(case, alpha=alpha)
-        if case is None or found is None:
+        needed = None if case is None else detectable(case, alpha=alpha)
+        if case is None or needed is None:
             return "–"
         # Of one rater it is the agreement, of two the difference.
-        return f"±{found - 0.5 if case.reference is None else found:.3f}"
+        return f"±{needed - 0.5 if case.reference is None else needed:.3f}"
 
     def spread(row: LeaderboardRow) -> Cell:
         if len(row.repeats) < 2:
@@ -259,20 +259,22 @@ def _against_section(
     scores: Sequence[PairScores], pairs: pa.Table, reference: str
 ) -> Section | None:
     """Differences of all raters, without tests."""
-    credits = {one.rater: one.credit for one in scores[:_MOST_RATERS]}
-    trainings = {one.rater: one.training for one in scores}
+    credits = {rater.rater: rater.credit for rater in scores[:_MOST_RATERS]}
+    trainings = {rater.rater: rater.training for rater in scores}
     if len(credits) < 2:
         return None
-    found = {
-        (one.rater, one.reference): one.difference
-        for one in compare_all(credits, None, np.array(connected_prompts(pairs)), trainings)
+    differences = {
+        (comparison.rater, comparison.reference): comparison.difference
+        for comparison in compare_all(credits, None, np.array(connected_prompts(pairs)), trainings)
     }
     first, *others = credits
     table = [
         [
             rater,
             *(
-                stacked(found[rater, other], is_signed=True) if (rater, other) in found else Cell()
+                stacked(differences[rater, other], is_signed=True)
+                if (rater, other) in differences
+                else Cell()
                 for other in others
             ),
         ]
@@ -296,16 +298,19 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
         f"Each rater compared with its results in the first evaluation, “{first}”: paired on the "
         "same pairs, with 95 % intervals clustered by prompt."
     )
-    family = [(f"{one.rater} ({one.evaluation})", one.difference, one.p_holm) for one in changes]
+    family = [
+        (f"{change.rater} ({change.evaluation})", change.difference, change.p_holm)
+        for change in changes
+    ]
     table = table_of(
         changes,
         {
-            "rater": lambda one: one.rater,
-            "evaluation": lambda one: one.evaluation,
-            f"{first} [95 %]": lambda one: stacked(one.before),
-            "this evaluation [95 %]": lambda one: stacked(one.after),
-            "difference [95 %]": lambda one: stacked(one.difference),
-            "p (Holm)": lambda one: p_value(one.p_holm),
+            "rater": lambda change: change.rater,
+            "evaluation": lambda change: change.evaluation,
+            f"{first} [95 %]": lambda change: stacked(change.before),
+            "this evaluation [95 %]": lambda change: stacked(change.after),
+            "difference [95 %]": lambda change: stacked(change.difference),
+            "p (Holm)": lambda change: p_value(change.p_holm),
         },
         is_narrow=True,
     )
@@ -321,7 +326,7 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
     """The largest coefficients of each feature model."""
     panels = []
     for rater, parts in records.items():
-        models = [one for one in parts if "coefficients" in one["notes"]]
+        models = [part for part in parts if "coefficients" in part["notes"]]
         if not models:
             continue
         rows = [
@@ -371,7 +376,7 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
     calibrated = [(row.rater, row.calibration.bins) for row in rows if row.calibration][:6]
     if calibrated:
         lines = [
-            Line(short_name(name), [(sure, one, []) for sure, one in bins], spread="bars")
+            Line(short_name(name), [(sure, interval, []) for sure, interval in bins], spread="bars")
             for name, bins in calibrated
         ]
         drawn = figures.curves(lines, "confidence, max(p, 1 - p)", level=None)
@@ -383,8 +388,11 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
 def _learning_curve(learning: Mapping[str, Mapping[float, Interval]]) -> list[Figure]:
     """Agreement by share of the training prompts."""
     lines = [
-        Line(short_name(rater), [(100 * share, one, ()) for share, one in sorted(of.items())])
-        for rater, of in learning.items()
+        Line(
+            short_name(rater),
+            [(100 * share, interval, ()) for share, interval in sorted(shares.items())],
+        )
+        for rater, shares in learning.items()
     ]
     if not lines:
         return []
@@ -418,14 +426,14 @@ def _examples(
     )
     cards = []
     for row in list(first_of.values())[:_EXAMPLES]:
-        (one,) = pairs.slice(row, 1).to_pylist()
+        (pair,) = pairs.slice(row, 1).to_pylist()
         facts = [f"confidence {max(p[row], 1 - p[row]):.2f}"] if p[row] != 0.5 else []
-        facts.append(f"{one['chosen_n_words']:,} and {one['rejected_n_words']:,} words")
-        if one["chosen_score"] is not None:
-            facts.append(f"scores {one['chosen_score']:,} and {one['rejected_score']:,}")
-        sides = [shorten(one[side], _MOST_LETTERS) for side in SIDES]
+        facts.append(f"{pair['chosen_n_words']:,} and {pair['rejected_n_words']:,} words")
+        if pair["chosen_score"] is not None:
+            facts.append(f"scores {pair['chosen_score']:,} and {pair['rejected_score']:,}")
+        sides = [shorten(pair[side], _MOST_LETTERS) for side in SIDES]
         cards.append(
-            Card(list(zip(tags, sides, strict=True)), one["prompt"], " · ".join(facts), lost=[1])
+            Card(list(zip(tags, sides, strict=True)), pair["prompt"], " · ".join(facts), lost=[1])
         )
     return cards
 
@@ -436,9 +444,9 @@ def _hits_section(
     confident = next((row.rater for row in rows if row.calibration is not None), None)
     if confident is None:
         return None
-    one = of_rater[confident]
-    right = np.flatnonzero((one.credit > 0.5) & (one.p_chosen > 0.5))
-    cards = _examples(pairs, one, right, hit=True)
+    rater = of_rater[confident]
+    right = np.flatnonzero((rater.credit > 0.5) & (rater.p_chosen > 0.5))
+    cards = _examples(pairs, rater, right, hit=True)
     note = "At most one pair of each prompt." if cards else "None."
     title = f"Most confident hits of {clean_name(confident)}"
     return Section(title, note, cards=cards, name="hits")
@@ -450,7 +458,7 @@ def _misses_section(pairs: pa.Table, raters: Sequence[PairScores]) -> Section | 
     shown = raters[:_MOST_RATERS]
     for scores in shown:
         wrong = scores.credit < 0.5
-        others = [one.credit > 0.5 for one in shown if one is not scores]
+        others = [rater.credit > 0.5 for rater in shown if rater is not scores]
         only = wrong & np.logical_and.reduce(others) if others else wrong
         title = f"{clean_name(scores.rater)}: {wrong.sum():,} of {len(wrong):,} pairs"
         title += f", {only.sum():,} only this rater" if others else ""

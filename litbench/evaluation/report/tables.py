@@ -54,10 +54,13 @@ def match_published(raters: Sequence[str], named: Mapping[str, str]) -> dict[str
     rows = load_published()["rows"]
     for rater, name in named.items():
         if name not in rows:
-            known = nearest(name, list(rows))
-            raise ConfigError(f"published.{rater}: '{name}' is not a published row: {known}")
-    own = [name for name in raters if name in rows and not rows[name].get("is_named_here")]
-    return {rater: rows[name] for rater, name in {**{name: name for name in own}, **named}.items()}
+            names = nearest(name, list(rows))
+            raise ConfigError(f"published.{rater}: '{name}' is not a published row: {names}")
+    same_names = [name for name in raters if name in rows and not rows[name].get("is_named_here")]
+    return {
+        rater: rows[name]
+        for rater, name in {**{name: name for name in same_names}, **named}.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,11 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
             "published_explanation"
         ),
     }
-    shown = {name: of for name, of in columns.items() if any(of(row) is not None for row in rows)}
+    shown = {
+        name: value
+        for name, value in columns.items()
+        if any(value(row) is not None for row in rows)
+    }
     caption = (
         "Table 3: raters and their agreement with the labels. A correct verdict counts 1, a tie or "
         "a pair that was not judged 1/2, averaged over both orders, then over pairs. Intervals are "
@@ -187,7 +194,9 @@ def draw_figure_4(entries: Sequence[Entry]) -> Figure:
         rows += [(group, [])] if members else []
         rows += [(short_name(entry.name), [[entry.row.agreement]]) for entry in members]
     hollow = {
-        short_name(one.name): float(one.published["stated"]) for one in entries if one.published
+        short_name(entry.name): float(entry.published["stated"])
+        for entry in entries
+        if entry.published
     }
     drawn = figures.dots(rows, ["agreement"], "agreement", hollow=hollow, mark=_mark())
     caption = "Agreement with its 95 % interval, by prompt. Dotted: chance."
@@ -196,9 +205,9 @@ def draw_figure_4(entries: Sequence[Entry]) -> Figure:
 
 def draw_figure_5(entries: Sequence[Entry]) -> Figure | None:
     """Agreement by model size; None if no size is known."""
-    known = [entry for entry in entries if entry.parameters is not None]
+    sized = [entry for entry in entries if entry.parameters is not None]
     families: dict[tuple[str, str], list[Entry]] = {}
-    for entry in sorted(known, key=lambda entry: entry.parameters or 0):
+    for entry in sorted(sized, key=lambda entry: entry.parameters or 0):
         # A rater without a family gets a separate line.
         families.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
     if not families:
