@@ -7,7 +7,7 @@ use.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from litbench.runs.errors import (
+from litbench.errors import (
     ConfigError,
     DataError,
     LitBenchError,

@@ -1,4 +1,7 @@
-"""The public names of the exceptions: `except litbench.errors.DataError`."""
+"""The public names of the exceptions, for users of the package.
+
+Modules of LitBench import them from `litbench.runs.errors`, where they are defined.
+"""
 
 from litbench.runs.errors import (
     ConfigError,

@@ -24,6 +24,12 @@ def stories(invented):
     }
 
 
+def test_exceptions_are_public():
+    for name in litbench.errors.__all__:
+        assert getattr(litbench, name) is getattr(litbench.errors, name)
+    assert litbench.errors.DataError is DataError
+
+
 def test_functions_go_from_a_frame_to_a_model_and_a_page(stories, tmp_path):
     fitted = litbench.fit(pd.DataFrame(stories), tmp_path / "mine", repeats=1)
     board = fitted.leaderboard.to_pandas().set_index("rater")

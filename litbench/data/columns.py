@@ -84,10 +84,22 @@ def first_rows(
 
 
 def guess_column(name: str, columns: Iterable[str]) -> str | None:
-    """Return the column with the first of the known names of `name`; None if there is none."""
-    bare = {re.sub(r"[\W_]+", "", column.lower()): column for column in columns}
-    known = (known.replace("_", "") for known in _NAMES[name].split())
-    return next((bare[key] for key in known if key in bare), None)
+    """Return the column with the first of the known names of `name`; None if there is none.
+
+    Of columns that differ only in case and punctuation, one spelt as the known name comes first.
+    """
+    columns = list(columns)
+    bare = {_bare(column): column for column in reversed(columns)}
+    for known in _NAMES[name].split():
+        if known in columns:
+            return known
+        if _bare(known) in bare:
+            return bare[_bare(known)]
+    return None
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.lower())
 
 
 def find_columns(

@@ -93,6 +93,14 @@ def more_forms(prompt):
             "response_rejected": rejected,
         },
         "camel case": {"prompt": prompt, "chosenText": chosen, "rejectedText": rejected},
+        "other case": {
+            "Prompt": "x",
+            "prompt": prompt,
+            "chosen": chosen,
+            "Chosen": "x",
+            "REJECTED": "x",
+            "rejected": rejected,
+        },
     }
 
 
