@@ -19,7 +19,6 @@ from pages import ATTACK, Page
 from litbench.audit.command import Audit, audit, audit_files, nothing_found
 from litbench.audit.cues import Cue
 from litbench.audit.findings import audit_pairs, effects, screen
-from litbench.audit.simulation import AuditSimulation, planted_set, run_simulation
 from litbench.data.curation.funnel import Examples
 from litbench.data.curation.pairing import breaks_symmetry
 from litbench.data.tables import write_table
@@ -445,8 +444,17 @@ def test_files_of_another_run_are_refused_or_left_out(artifact, tmp_path):
 # What is planted ------------------------------------------------------------------------------
 
 
-def planted(seed=0, pairs=800, **plants):
-    return planted_set(plants, pairs, np.random.default_rng(seed), words=30)
+@pytest.fixture(scope="module")
+def simulation(load_program):
+    return load_program("benchmarks/audit_simulation.py")
+
+
+@pytest.fixture(scope="module")
+def planted(simulation):
+    def build(seed=0, pairs=800, **plants):
+        return simulation.planted_set(plants, pairs, np.random.default_rng(seed), words=30)
+
+    return build
 
 
 def kinds_of(audited):
@@ -469,7 +477,7 @@ def kinds_of(audited):
         ("label_noise", 0.7, ["label_noise"]),
     ],
 )
-def test_a_plant_is_found_and_nothing_else(plant, size, kinds):
+def test_a_plant_is_found_and_nothing_else(planted, plant, size, kinds):
     table, annotators = planted(**{plant: size})
     audited = audit_pairs(table, annotators, per_story=3)
     assert sorted(kinds_of(audited)) == kinds
@@ -479,7 +487,7 @@ def test_a_plant_is_found_and_nothing_else(plant, size, kinds):
 
 
 @pytest.mark.parametrize("sizes", [[40] * 8, [150, 70, 40, 25, 15, 10, 6, 4]])
-def test_the_p_value_falls_as_a_confound_grows(sizes):
+def test_the_p_value_falls_as_a_confound_grows(planted, sizes):
     p_values = []
     for size in (0.8, 0.95, 0.99, 1.0):
         table, _ = planted(pairs=np.array(sizes), position=size)
@@ -491,7 +499,7 @@ def test_the_p_value_falls_as_a_confound_grows(sizes):
     assert p_values[-1] < 1e-3
 
 
-def test_a_story_that_wins_many_pairs_is_one_observation():
+def test_a_story_that_wins_many_pairs_is_one_observation(planted):
     table, _ = planted(pairs=np.array([40] * 5), style=1.0)
     (style,) = [one.cue for one in audit_pairs(table).results if one.cue.name == "name:model"]
     group = np.repeat(np.arange(5), 40)
@@ -505,7 +513,7 @@ def test_a_story_that_wins_many_pairs_is_one_observation():
     ]
 
 
-def test_a_rule_of_the_pairing_does_not_hide_other_cues():
+def test_a_rule_of_the_pairing_does_not_hide_other_cues(planted):
     """Pairs that were copied without their manifest: the chosen story is always the later."""
     table, _ = planted(seed=2, notes=0.8, style=0.7)
     alone = kinds_of(audit_pairs(table))
@@ -521,7 +529,7 @@ def test_a_rule_of_the_pairing_does_not_hide_other_cues():
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.string()])
-def test_a_source_coded_as_a_number_is_a_category(kind):
+def test_a_source_coded_as_a_number_is_a_category(planted, kind):
     table, _ = planted()
     random = np.random.default_rng(4)
     sources = random.integers(4, size=(2, table.num_rows))
@@ -535,7 +543,7 @@ def test_a_source_coded_as_a_number_is_a_category(kind):
     assert kinds_of(audit_pairs(table)) == ["name:source"]
 
 
-def test_without_a_plant_the_audit_says_what_it_could_have_found(tmp_path):
+def test_without_a_plant_the_audit_says_what_it_could_have_found(planted, tmp_path):
     audited = audit_pairs(planted()[0])
     assert not audited.findings
     # The cue that could be found is found: the share is that of a set of this size.
@@ -613,7 +621,7 @@ def test_pairs_that_differ_in_difficulty_have_a_lower_ceiling(people):
         assert ceiling.mean > crowd + 0.05
 
 
-def test_a_rater_that_counts_words_is_found_out(tmp_path):
+def test_a_rater_that_counts_words_is_found_out(planted, tmp_path):
     """The longer story under another name: nothing of its agreement needs reading."""
     write_table(planted(longer=0.75)[0], tmp_path / "pairs.parquet")
     pairs, rater = str(tmp_path / "pairs.parquet"), {"kind": "longer"}
@@ -629,10 +637,9 @@ def test_a_rater_that_counts_words_is_found_out(tmp_path):
 
 
 @pytest.mark.long
-def test_detectable_plants_are_found_and_hardly_anything_else(tmp_path):
+def test_detectable_plants_are_found_and_hardly_anything_else(simulation, tmp_path):
     """The share of found plants, and of sets with a false alarm, over 30 sets."""
-    config = AuditSimulation(tmp_path / "out", sets=30, pairs=[200, 500, 1_000], words=30.0)
-    run_simulation(config, "audit_simulation.py")
+    simulation.main(simulation.Config(tmp_path / "out", sets=30, words=30.0))
     rows = pa_csv.read_csv(tmp_path / "out" / "sets.csv").to_pylist()
     plants = [row for row in rows if row["plant"] != "false alarms"]
     detectable = [row["found"] for row in plants if row["power"] > 0.8]

@@ -1,9 +1,22 @@
-"""Does the audit find what is there? Sets with planted cues, of invented texts.
+"""Does `litbench audit` find what is planted? Simulated sets of pairs, audited one by one.
 
-In a set without a plant, labels are independent of everything. A cue of size s is planted by
-choosing, in every pair that differs in it, the story with more of it with probability s.
+    python benchmarks/audit_simulation.py
+    python benchmarks/audit_simulation.py --sets 40 --pairs '[2000, 5000]'
+    python benchmarks/audit_simulation.py --confounds '[8, 10, 15, 20]' --sets 30
+
+Sets have invented texts. In a set without a plant, labels are independent of everything. A cue of
+size s is planted by choosing, in every pair that differs in it, the story with more of it with
+probability s. Each set has up to two plants. With `confounds`, sets of so many prompts have one cue
+that decides every pair that differs in it, at even and uneven sizes of prompts, or none.
+
+Writes `sets.csv` (a row per set and plant), `audit_simulation.csv` (how often plants of
+a size that the power calculation calls detectable were found and named, and how often something
+else was) into `out`. A killed run resumes; more `sets` add to those that are stored. One CPU core,
+about 3 s a set.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from invented_texts import STYLES, invented_prompts, invented_texts
 
 from litbench.audit.findings import ALPHA, NOISELESS, POWER, audit_pairs
-from litbench.data.curation.invented_texts import STYLES, invented_prompts, invented_texts
 from litbench.data.records import PAIRS, SIDES, connected_prompts, empty_columns, pair_id
 from litbench.data.text import count_words
 from litbench.evaluation.report.csv_table import write_csv
@@ -22,8 +35,9 @@ from litbench.evaluation.report.document import Table
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.power import Case, power
+from litbench.runs.config import run_program
 from litbench.runs.errors import ConfigError
-from litbench.runs.outputs import Artifact, Cache
+from litbench.runs.outputs import Cache, write_atomically
 from litbench.runs.progress import ProgressBar
 
 # Increase it when a change of the code changes the findings of the same set.
@@ -62,21 +76,24 @@ _CHANGES: dict[str, Callable[[str, str], str]] = {
 
 
 @dataclass
-class AuditSimulation:
+class Config:
     """Sets to simulate and audit.
 
     Attributes:
         out: output folder.
-        sets: number of sets; plants, sizes and numbers of pairs are drawn with each set's number
-            as seed, so that more sets go on where fewer stopped.
+        sets: number of sets; with `confounds`, for each cue, number of prompts and kind of sizes.
+            Plants, sizes and numbers of pairs are drawn with each set's number as seed, so that
+            more sets go on where fewer stopped.
         pairs: numbers of pairs to draw from.
         words: median number of words of a story.
+        confounds: numbers of prompts of sets with one perfect confound; empty for none.
     """
 
-    out: Path
+    out: Path = Path("runs/audit_simulation")
     sets: int = 100
-    pairs: list[int] = field(default_factory=lambda: [200, 500, 1_000, 2_000, 5_000])
+    pairs: list[int] = field(default_factory=lambda: [200, 500, 1_000])
     words: float = 60.0
+    confounds: list[int] = field(default_factory=list)
 
 
 def planted_set(
@@ -181,7 +198,7 @@ def _annotators(
     return annotator_agreement(ratings, sides[0], sides[1], connected_prompts(table), {})
 
 
-def draw_plants(config: AuditSimulation, number: int) -> tuple[dict[str, float], int]:
+def draw_plants(config: Config, number: int) -> tuple[dict[str, float], int]:
     """The plants of a set and their sizes, and its number of pairs, by the set's number."""
     random = np.random.default_rng([number, 1])
     names = [name for name in PLANTS if name != "nothing"]
@@ -196,7 +213,7 @@ def draw_plants(config: AuditSimulation, number: int) -> tuple[dict[str, float],
     )
 
 
-def run_set(config: AuditSimulation, number: int) -> list[dict[str, Any]]:
+def run_set(config: Config, number: int) -> list[dict[str, Any]]:
     """Simulate and audit one set; returns a row per plant, and one for false alarms."""
     plants, pairs = draw_plants(config, number)
     random = np.random.default_rng([number, 2])
@@ -261,21 +278,84 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def run_simulation(config: AuditSimulation, program: str) -> None:
+# Plants that decide every pair that differs in them.
+_CONFOUNDS = ("nothing", "position", "longer", "quotes", "structure", "prompt", "style", "codes")
+
+
+def confounded_set(cue: str, sizes: np.ndarray, random: np.random.Generator) -> pa.Table:
+    """Pairs of which a cue of _CONFOUNDS decides every one that differs in it.
+
+    Args:
+        cue: the cue; `codes` is a source coded as 0 to 3, not in the order of who wins.
+        sizes: number of pairs of each prompt; shape (prompts,).
+        random: source of random numbers.
+    """
+    plants = {} if cue in ("nothing", "codes") else {cue: 1.0}
+    table, _ = planted_set(plants, sizes, random, words=30.0)
+    if cue == "codes":
+        # By their rank the numbers are 1, 3, 0, 2, so that more is not better.
+        ranks = np.sort(random.integers(4, size=(2, table.num_rows)), axis=0)
+        sources = np.array([1, 3, 0, 2])[ranks]
+        for side, values in zip(SIDES, sources, strict=True):
+            table = table.append_column(f"{side}_source", pa.array(values))
+    return table
+
+
+def run_confound(cue: str, prompts: int, is_even: bool, number: int) -> list[dict[str, Any]]:
+    """Audit one set with a perfect confound of about 40 pairs per prompt."""
+    random = np.random.default_rng([number, 3, prompts, is_even, _CONFOUNDS.index(cue)])
+    sizes = np.full(prompts, 40)
+    if not is_even:
+        sizes = np.maximum(np.exp(random.normal(math.log(30), 0.8, prompts)).astype(int), 2)
+    audit = audit_pairs(confounded_set(cue, sizes, random))
+    kinds = {finding.kind for finding in audit.findings}
+    kind = "name:source" if cue == "codes" else PLANTS[cue][0] if PLANTS[cue] else ""
+    row = {"cue": cue, "prompts": prompts, "sizes": "even" if is_even else "uneven"}
+    return [row | {"found": kind in kinds, "extra": " ".join(sorted(kinds - {kind}))}]
+
+
+def confound_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By cue, number of prompts and sizes: sets, those where it was found, and false alarms."""
+    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["cue"], row["prompts"], row["sizes"]), []).append(row)
+    return [
+        dict(zip(("cue", "prompts", "sizes"), key, strict=True))
+        | {
+            "sets": len(cell),
+            "found": sum(row["found"] for row in cell),
+            "false_alarms": sum(bool(row["extra"]) for row in cell),
+        }
+        for key, cell in cells.items()
+    ]
+
+
+def main(config: Config) -> None:
     """Simulate and audit the sets that are not stored yet, and write the tables."""
     if config.sets < 1 or min(config.pairs) < 100:
         raise ConfigError("give at least one set, and sets of 100 pairs or more")
-    artifact = Artifact(config.out, program=program, config=config)
-    if not artifact.is_current():
-        parts, rows = Cache(config.out / "parts"), []
-        drawn = [config.pairs, _SIZES, _MOST_PLANTS, config.words]
-        for number in ProgressBar(range(config.sets), desc="sets", unit=" sets", leave=False):
-            rows += parts.get([VERSION, drawn, number], partial(run_set, config, number))
-        table = summary(rows)
-        shown = Table(list(table[0]), [list(row.values()) for row in table])
-        artifact.write("sets.csv", partial(write_csv, rows))
-        artifact.write("audit_simulation.csv", partial(write_csv, table))
-        artifact.write_text("audit_simulation.txt", f"{shown.as_text()}\n")
-        artifact.counts = {"sets": config.sets}
-        artifact.finish()
-    artifact.show("audit_simulation.txt")
+    parts, rows = Cache(config.out / "parts"), []
+    drawn = [config.pairs, _SIZES, _MOST_PLANTS, config.words]
+    if config.confounds:
+        jobs = [
+            ([VERSION, *key], partial(run_confound, *key))
+            for key in itertools.product(
+                _CONFOUNDS, config.confounds, (True, False), range(config.sets)
+            )
+        ]
+    else:
+        jobs = [
+            ([VERSION, drawn, number], partial(run_set, config, number))
+            for number in range(config.sets)
+        ]
+    for key, job in ProgressBar(jobs, desc="sets", unit=" sets", leave=False):
+        rows += parts.get(key, job)
+    table = confound_table(rows) if config.confounds else summary(rows)
+    text = Table(list(table[0]), [list(row.values()) for row in table]).as_text()
+    write_atomically(config.out / "sets.csv", partial(write_csv, rows))
+    write_atomically(config.out / "audit_simulation.csv", partial(write_csv, table))
+    print(text)
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)
