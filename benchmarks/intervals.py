@@ -10,12 +10,12 @@ last line, one JSON object. One CPU core, about two minutes.
 `--fits N` simulates cross-validated raters instead, N sets of stories per cell: linear models of 12
 features or of 200 words, whose folds are trained again without each prompt, and a stand-in of a
 reward model, whose intervals have twice the variance. Stories are preferred by a linear score plus
-noise, or at random. A cell tells how often the 95 % interval misses the truth (1/2 at random, else
-the mean over the sets), below and above it, and how often p is under 0.05; for the difference to
-the longer story (1/2 after symmetry) and to another rater as well. `--prompts`, `--signals`,
-`--kinds` and `--repeats` choose cells.
+noise, or at random. A row tells how often the 95 % interval misses the truth (1/2 at random, else
+the mean over the sets), below and above it, and how often p is under 0.05: of the agreement with
+three variances, of that on one fold, and of differences to the longer story (1/2 after symmetry)
+and between raters. `--kinds`, `--prompts`, `--signals` and `--repeats` choose raters and cells.
 
-    python benchmarks/intervals.py --fits 500
+    python benchmarks/intervals.py --fits 500 > noise.csv
     python benchmarks/intervals.py --fits 300 --signals 0.5 1 2
 
 A second table has pairs of texts by 8, 14 or 30 writers for 12 prompts, graded by a judge and
@@ -27,8 +27,9 @@ import argparse
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,7 @@ from scipy import sparse, stats
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from litbench.data.curation.rules import buckets_for
 from litbench.data.text import digest
 from litbench.evaluation.folds import balance_lengths
 from litbench.metrics.comparisons import paired_difference
@@ -216,35 +218,51 @@ def measure_writers(
     return coverage
 
 
-# Cross-validated raters: columns of the stories, and inverse strength of the penalty.
+# Cross-validated raters: columns of the stories, inverse strength of the penalty, and share of the
+# training prompts.
 RATERS = {
-    "features": ("style", 0.1),
-    "bag of words": ("words", 1.0),
-    "stand-in of a reward model": ("embedding", 1.0),
-    "features, half of the prompts": ("style", 0.1),
+    "features": ("style", 0.1, 1.0),
+    "features, half of the prompts": ("style", 0.1, 0.5),
+    "bag of words": ("words", 1.0, 1.0),
+    "stand-in of a reward model": ("embedding", 1.0, 1.0),
 }
 _STORIES, _WORDS_PER_STORY = 7, 60
+# One query balances the training pairs of this many sets.
+_SETS_AT_ONCE = 25
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A kind of sets and its raters; `signal` is the size of the score relative to its noise."""
+    """A kind of sets; `signal` is the size of the score relative to its noise."""
 
-    rater: str
     prompts: int
     signal: float
     is_symmetric: bool
 
 
-def draw_pairs(
-    cell: Cell, random: np.random.Generator
-) -> tuple[pa.Table, np.ndarray, dict[str, np.ndarray]]:
-    """Draw pairs of 7 stories per prompt, of which each is later in half of its pairs.
+@dataclass
+class SimulatedSet:
+    """Pairs of 7 stories per prompt, of which each is later in half of its pairs.
 
-    Returns:
-        Ids and lengths of the pairs; the prompt of each pair; and by rater its columns, chosen
-        minus rejected story.
+    Attributes:
+        lengths: ids of the pairs, and the number of words of both stories.
+        prompt: prompt of each pair; shape (n,).
+        differences: by columns of RATERS, those of the chosen minus those of the rejected story.
+        folds: fold of each pair in each repeat; shape (repeats, n).
+        judged: the headline pairs.
+        trainings: by share of the training prompts, repeat and fold, the pairs to train on.
     """
+
+    lengths: pa.Table
+    prompt: np.ndarray
+    differences: dict[str, np.ndarray]
+    folds: np.ndarray
+    judged: np.ndarray
+    trainings: dict[tuple[float, int, int], np.ndarray]
+
+
+def draw_set(cell: Cell, repeats: int, random: np.random.Generator) -> SimulatedSet:
+    """Draw a set and its folds, without length symmetry."""
     shape = (cell.prompts, _STORIES)
     style = random.normal(size=(*shape, 12))
     lengths = np.exp(5 + 0.5 * style[..., 0]).round().astype(int)
@@ -262,116 +280,135 @@ def draw_pairs(
     prompt, first, second = prompt[is_kept], first[is_kept], second[is_kept]
     is_first = scores[prompt, first] > scores[prompt, second]
     chosen, rejected = np.where(is_first, [first, second], [second, first])
-    columns = {
+    differences = {
         name: values[prompt, chosen] - values[prompt, rejected]
         for name, values in (("style", style), ("words", words), ("embedding", embedding))
     }
     names = [f"{cell.prompts} {number} {random.integers(1 << 60)}" for number in range(len(prompt))]
     of_side = {"chosen": chosen, "rejected": rejected}
     table = {f"{side}_n_words": lengths[prompt, story] for side, story in of_side.items()}
-    return pa.table({"pair_id": names, **table}), prompt, columns
+    count = min(max(cell.prompts // 15, 3), 5)
+    folds = np.array([(random.permutation(cell.prompts) % count)[prompt] for _ in range(repeats)])
+    drawn = np.isin(prompt, random.permutation(cell.prompts)[: cell.prompts // 2])
+    trainings = {
+        (share, repeat, fold): np.flatnonzero((folds[repeat] != fold) & (drawn | (share == 1.0)))
+        for share in (1.0, 0.5)
+        for repeat, fold in itertools.product(range(repeats), range(count))
+    }
+    everything = np.arange(len(prompt))
+    lengths_table = pa.table({"pair_id": names, **table})
+    return SimulatedSet(lengths_table, prompt, differences, folds, everything, trainings)
 
 
-def crossvalidate(
-    rater: str,
-    differences: np.ndarray,
-    prompt: np.ndarray,
-    is_headline: np.ndarray,
-    trainings: Mapping[int, np.ndarray],
-    folds: np.ndarray,
-) -> tuple[np.ndarray, Training]:
-    """Credits of a rater on the headline pairs, and their training.
+def balance_sets(sets: Sequence[SimulatedSet]) -> None:
+    """Prune judged and training pairs by length symmetry, as `litbench fit` does in each set."""
+    pairs = pa.concat_tables([drawn.lengths for drawn in sets])
+    offsets = np.cumsum([0, *(len(drawn.prompt) for drawn in sets)])
+    jobs: dict[int, list[tuple[int, Any, np.ndarray]]] = {}
+    for number, drawn in enumerate(sets):
+        least = min(map(len, drawn.trainings.values()))
+        jobs.setdefault(buckets_for(least), []).extend(
+            (number, key, rows) for key, rows in drawn.trainings.items()
+        )
+        jobs.setdefault(buckets_for(len(drawn.judged)), []).append((number, None, drawn.judged))
+    for group in jobs.values():
+        rows = {index: row + offsets[number] for index, (number, _, row) in enumerate(group)}
+        balanced = balance_lengths(pairs, rows, 0)
+        for index, (number, key, _) in enumerate(group):
+            left = balanced[index] - offsets[number]
+            if key is None:
+                sets[number].judged = left
+            else:
+                sets[number].trainings[key] = left
 
-    Args:
-        rater: a name of RATERS.
-        differences: its columns; shape (n, columns).
-        prompt: shape (n,).
-        is_headline: whether a pair is judged; shape (n,).
-        trainings: by number of a repeat and fold, the rows to train on.
-        folds: fold of each pair in each repeat; shape (repeats, n).
-    """
-    strength = RATERS[rater][1]
+
+def crossvalidate(rater: str, drawn: SimulatedSet) -> tuple[np.ndarray, np.ndarray, Training]:
+    """Credits of a rater of RATERS on the judged pairs, those of the first repeat, and training."""
+    columns, strength, share = RATERS[rater]
+    differences = drawn.differences[columns]
     scaled = differences / np.sqrt(np.square(differences).mean(0))
-    repeats, n = folds.shape
-    count = int(folds.max()) + 1
-    credit, changes = np.zeros(n), np.zeros((n, int(prompt.max()) + 1))
-    for number, train in trainings.items():
-        test = np.flatnonzero((folds[number // count] == number % count) & is_headline)
+    repeats, n = drawn.folds.shape
+    is_judged = np.zeros(n, bool)
+    is_judged[drawn.judged] = True
+    credit, of_first = np.zeros((2, n))
+    changes = np.zeros((n, int(drawn.prompt.max()) + 1))
+    for (of_share, repeat, fold), train in drawn.trainings.items():
+        if of_share != share:
+            continue
+        test = np.flatnonzero((drawn.folds[repeat] == fold) & is_judged)
         chosen = np.ones(len(train), bool)
         fitted = logistic(scaled[train], chosen, strength)
         right = (np.sign(scaled[test] @ fitted) + 1) / 2
         credit[test] += right / repeats
+        if repeat == 0:
+            of_first[test] = right
         if not rater.startswith("stand-in"):
             left_out, without = leave_out_each(
-                scaled[train], chosen, prompt[train], strength, fitted
+                scaled[train], chosen, drawn.prompt[train], strength, fitted
             )
             flipped = (np.sign(scaled[test] @ without.T) + 1) / 2 - right[:, None]
             changes[np.ix_(test, np.array(left_out, int))] += flipped / repeats
     if rater.startswith("stand-in"):
-        return credit[is_headline], Training()
-    prompts = tuple(range(changes.shape[1]))
-    return credit[is_headline], Training(prompts, sparse.csr_array(changes[is_headline]))
+        training = Training()
+    else:
+        prompts = tuple(range(changes.shape[1]))
+        training = Training(prompts, sparse.csr_array(changes[drawn.judged]))
+    return credit[drawn.judged], of_first[drawn.judged], training
 
 
-def fit_once(
-    cell: Cell, repeats: int, random: np.random.Generator
-) -> dict[str, tuple[Interval, float]]:
-    """Cross-validate a set as `litbench fit` does; returns intervals and p values."""
-    pairs, prompt, columns = draw_pairs(cell, random)
-    n, count = len(prompt), min(max(cell.prompts // 15, 3), 5)
-    orders = [random.permutation(cell.prompts) % count for _ in range(repeats)]
-    folds = np.array([order[prompt] for order in orders])
-    everything = np.arange(n)
-    trainings = {
-        repeat * count + fold: np.flatnonzero(folds[repeat] != fold)
-        for repeat in range(repeats)
-        for fold in range(count)
-    }
-    if cell.rater.endswith("half of the prompts"):
-        drawn = random.permutation(cell.prompts)[: cell.prompts // 2]
-        trainings = {key: rows[np.isin(prompt[rows], drawn)] for key, rows in trainings.items()}
-    is_headline = np.ones(n, bool)
-    if cell.is_symmetric:
-        is_headline = np.isin(everything, balance_lengths(pairs, {0: everything}, 0)[0])
-        trainings = balance_lengths(pairs, trainings, 0)
-    args = (prompt, is_headline, trainings, folds)
-    other = "stand-in of a reward model" if cell.rater.startswith("features") else "features"
-    (credit, training), (reference, of_reference) = (
-        crossvalidate(name, columns[RATERS[name][0]], *args) for name in (cell.rater, other)
-    )
-    clusters = prompt[is_headline]
-    lengths = [pairs[f"{side}_n_words"].to_numpy() for side in ("chosen", "rejected")]
-    longer = (np.sign(lengths[0] - lengths[1])[is_headline] + 1) / 2
-    longer = np.full(len(credit), 0.5) if cell.is_symmetric else longer
-    both = training_of_difference(training, of_reference)
-    half = np.full(len(credit), 0.5)
-    return {
-        "agreement": (
-            jackknife_interval(credit, clusters, training),
-            paired_difference(credit, half, clusters, training)[1],
-        ),
-        "fixed models": (
-            jackknife_interval(credit, clusters),
-            paired_difference(credit, half, clusters)[1],
-        ),
-        "minus longer": paired_difference(credit, longer, clusters, training),
-        f"minus {other}": paired_difference(credit, reference, clusters, both),
-    }
+def judge_set(
+    cell: Cell, raters: Sequence[str], drawn: SimulatedSet
+) -> dict[tuple[str, str], tuple[Interval, float]]:
+    """Cross-validate raters as `litbench fit` does; by rater and quantity, interval and p value."""
+    raters_credits = {rater: crossvalidate(rater, drawn) for rater in raters}
+    clusters = drawn.prompt[drawn.judged]
+    lengths = [drawn.lengths[f"{side}_n_words"].to_numpy() for side in ("chosen", "rejected")]
+    half = np.full(len(clusters), 0.5)
+    longer = half if cell.is_symmetric else (np.sign(lengths[0] - lengths[1]) + 1) / 2
+    everything, fold = np.ones(len(clusters), bool), drawn.folds[0][drawn.judged] == 0
+    results = {}
+    for rater, (credit, of_first, training) in raters_credits.items():
+        for quantity, values, rows, trained in (
+            ("agreement", credit, everything, training),
+            ("fixed models", credit, everything, None),
+            ("twice the variance", credit, everything, Training()),
+            # As in an ablation or on a test set: models that no judged prompt trained.
+            ("one fold", of_first, fold, None),
+        ):
+            args = clusters[rows], trained
+            results[rater, quantity] = (
+                jackknife_interval(values[rows], *args),
+                paired_difference(values[rows], half[rows], *args)[1],
+            )
+        results[rater, "minus longer"] = paired_difference(credit, longer, clusters, training)
+    for first, second in itertools.combinations(raters, 2):
+        (credit, _, training), (other, _, of_other) = raters_credits[first], raters_credits[second]
+        both = training_of_difference(training, of_other)
+        results[first, f"minus {second}"] = paired_difference(credit, other, clusters, both)
+    return results
 
 
-def measure_fits(cell: Cell, fits: int, repeats: int, seed: int = 0) -> dict[str, dict[str, float]]:
+def measure_fits(
+    cell: Cell, raters: Sequence[str], fits: int, repeats: int
+) -> dict[tuple[str, str], dict[str, float]]:
     """Of each quantity: its mean and spread, misses of its interval, and p values under 0.05."""
-    random = np.random.default_rng(int(digest(seed, 3, *vars(cell).values()), 16))
+    random = np.random.default_rng(int(digest(0, 3, *vars(cell).values()), 16))
+    rows = []
     with threadpool_limits(1, "blas"):
-        rows = [fit_once(cell, repeats, random) for _ in range(fits)]
+        for start in range(0, fits, _SETS_AT_ONCE):
+            count = min(_SETS_AT_ONCE, fits - start)
+            sets = [draw_set(cell, repeats, random) for _ in range(count)]
+            if cell.is_symmetric:
+                balance_sets(sets)
+            rows += [judge_set(cell, raters, drawn) for drawn in sets]
     found = {}
-    for quantity in rows[0]:
-        intervals = [row[quantity][0] for row in rows]
+    for key in rows[0]:
+        intervals = [row[key][0] for row in rows]
         means, lows, highs = np.array([(one.mean, one.low, one.high) for one in intervals]).T
-        is_share = quantity in ("agreement", "fixed models")
+        is_share = not key[1].startswith("minus")
         truth = float(means.mean()) if cell.signal else 0.5 * is_share
-        p_values = np.array([row[quantity][1] for row in rows])
-        found[quantity] = {
+        p_values = np.array([row[key][1] for row in rows])
+        found[key] = {
             "mean": float(means.mean()),
             "sd": float(means.std(ddof=1)),
             "below": float((highs < truth).mean()),
@@ -385,20 +422,20 @@ def measure_fits(cell: Cell, fits: int, repeats: int, seed: int = 0) -> dict[str
 def print_fits(options: argparse.Namespace) -> None:
     """Simulate the cells of cross-validated raters and print a row per cell and quantity."""
     fits, repeats = options.fits, options.repeats
-    heading = ["rater", "prompts", "signal", "symmetric", "quantity", "mean", "sd"]
-    heading += ["missed, %", "below, above", "p < 0.05, %", "width"]
-    print(f"| {' | '.join(heading)} |\n{'| --- ' * len(heading)}|")
-    for key in itertools.product(options.kinds, options.prompts, options.signals, (False, True)):
-        for quantity, of in measure_fits(Cell(*key), fits, repeats).items():
+    print("rater,prompts,signal,symmetric,quantity,sets,repeats,mean,sd,missed_percent,", end="")
+    print("below_percent,above_percent,p_under_0.05_percent,width")
+    for key in itertools.product(options.prompts, options.signals, (False, True)):
+        figures = measure_fits(Cell(*key), options.kinds, fits, repeats)
+        for (rater, quantity), of in figures.items():
             below, above = 100 * of["below"], 100 * of["above"]
-            shown = [
+            values = [
                 *(f"{of[name]:.3f}" for name in ("mean", "sd")),
-                f"{below + above:.1f}",
-                f"{below:.1f}, {above:.1f}",
+                *(f"{percent:.1f}" for percent in (below + above, below, above)),
                 f"{100 * of['p_under_0.05']:.1f}",
                 f"{of['width']:.3f}",
             ]
-            print("|", " | ".join([*map(str, key), quantity, *shown]), "|", flush=True)
+            columns = [f'"{rater}"', *map(str, key), f'"{quantity}"', str(fits), str(repeats)]
+            print(",".join([*columns, *values]), flush=True)
 
 
 def main() -> None:

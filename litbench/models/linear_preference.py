@@ -7,6 +7,7 @@ Logistic regression without intercept, which is the Bradley-Terry model with a l
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,14 @@ class LinearRater(ScoreRater):
         return flipped
 
 
+@cache
+def _loaded_libraries() -> Any:
+    """The libraries whose threads can be limited; finding them takes longer than a small fit."""
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415
+
+    return ThreadpoolController()
+
+
 def leave_out_each(
     differences: np.ndarray,
     first_chosen: np.ndarray,
@@ -102,15 +111,13 @@ def leave_out_each(
     Returns:
         The distinct prompts, shape (k,), and the coefficients, shape (k, columns).
     """
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415
-
     names, group = np.unique(np.asarray(prompts), return_inverse=True)
     signed = differences * np.where(first_chosen, 1.0, -1.0)[:, None]
     wrong = 1 / (1 + np.exp(np.clip(signed @ coefficients, -700, 700)))
     pull = wrong if weights is None else weights * wrong
     curvature = pull * (1 - wrong)
     without = np.tile(coefficients, (len(names), 1))
-    with threadpool_limits(1, "blas"):
+    with _loaded_libraries().limit(limits=1, user_api="blas"):
         hessian = signed.T @ (curvature[:, None] * signed) + np.eye(len(coefficients)) / c
         reach = np.linalg.solve(hessian, signed.T).T
         for index in range(len(names)):

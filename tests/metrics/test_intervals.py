@@ -259,17 +259,20 @@ def test_rounding_leaves_no_negative_zero():
 
 
 def test_simulated_cross_validation_has_wider_intervals_than_fixed_models(benchmark):
-    cell = benchmark.Cell("features", prompts=12, signal=0.0, is_symmetric=True)
-    found = benchmark.measure_fits(cell, 3, 1)
-    assert found["agreement"]["width"] > 1.2 * found["fixed models"]["width"]
-    assert 0.3 < found["agreement"]["mean"] < 0.7
+    cell = benchmark.Cell(prompts=12, signal=0.0, is_symmetric=True)
+    figures = benchmark.measure_fits(cell, ["features"], 3, 1)
+    agreement = figures["features", "agreement"]
+    assert agreement["width"] > 1.2 * figures["features", "fixed models"]["width"]
+    assert 0.3 < agreement["mean"] < 0.7
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_symmetric", [False, True])
 def test_cross_validation_on_noise_is_seldom_significant(benchmark, is_symmetric):
-    found = benchmark.measure_fits(benchmark.Cell("features", 24, 0.0, is_symmetric), 200, 3)
+    cell = benchmark.Cell(24, 0.0, is_symmetric)
+    figures = benchmark.measure_fits(cell, ["features"], 200, 3)
+    agreement = figures["features", "agreement"]
     # Binomial: 0.05 plus three standard errors of 0.0154.
-    assert found["agreement"]["p_under_0.05"] < 0.1
-    assert found["fixed models"]["p_under_0.05"] > 0.1
-    assert found["agreement"]["mean"] == pytest.approx(0.5, abs=0.01)
+    assert agreement["p_under_0.05"] < 0.1
+    assert figures["features", "fixed models"]["p_under_0.05"] > 0.1
+    assert agreement["mean"] == pytest.approx(0.5, abs=0.01)
