@@ -10,6 +10,7 @@ raters:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from litbench.raters.entries import files_of, parse_raters
 from litbench.raters.interface import (
     CREDITS,
+    UNASKED,
     BlindPair,
     Estimate,
     Judgement,
@@ -77,17 +79,22 @@ class Panel(Rater):
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair by all members; one judgement per pair, independent of order."""
+        for rater in self.members.values():
+            rater.may_stop = self.may_stop
         judged = [ask(rater, pairs) for rater in self.members.values()]
         return [[self._verdict(by_member)] for by_member in zip(*judged, strict=True)]
 
     def _verdict(self, by_member: Sequence[Sequence[Judgement]]) -> Judgement:
+        for judgement in chain.from_iterable(by_member):
+            if (judgement.explanation or "").startswith(UNASKED):
+                return Judgement("error", explanation=judgement.explanation)
         votes = []
         for name, judgements in zip(self.members, by_member, strict=True):
             if any(judged.prefers in CREDITS for judged in judgements):
                 votes.append(fmean(CREDITS.get(judged.prefers, 0.5) for judged in judgements))
             else:
                 self.not_judged[name] += 1
-        everything = [judgement for judgements in by_member for judgement in judgements]
+        everything = list(chain.from_iterable(by_member))
         totals: dict[str, Any] = {}
         for key in ("input_tokens", "output_tokens", "cost_usd", "seconds"):
             numbers = [

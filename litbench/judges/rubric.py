@@ -30,7 +30,7 @@ from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
 from litbench.judges.prices import dollars_of
 from litbench.judges.session import ATTEMPTS, JUDGE, Mock, Session, Turn, finish_sessions
-from litbench.raters.interface import BlindPair, Estimate, Judgement, Preference
+from litbench.raters.interface import UNASKED, BlindPair, Estimate, Judgement, Preference
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Rating, Rubric, load_rubric, rubric_files
 from litbench.runs.errors import ConfigError
@@ -225,19 +225,22 @@ class RubricRater(ModelRater):
         """Rate every story once and compare the grades.
 
         Raises:
-            ConfigError: a limit of `traffic` is reached.
+            ConfigError: a limit of `traffic` is reached, unless `may_stop`.
             ModelError: the model failed `give_up_after` times in a row.
         """
         sessions, about = self._sessions(pairs), f"rater {self.name}"
         with self.answer_store() as store:
             planned = list(sessions.values())
-            ended = finish_sessions(planned, self._models, store, about, "stories are rated")
+            done = "stories are rated"
+            ended = finish_sessions(
+                planned, self._models, store, about, done, may_stop=self.may_stop
+            )
         by_story: dict[tuple[str, str], list[Session]] = {}
         for (*story, _), session in zip(sessions, ended, strict=True):
             by_story.setdefault((story[0], story[1]), []).append(session)
-            for rated in session.result:
+            for rated in session.result or ():
                 self._counts.update(rating.outcome for rating in rated.ratings.values())
-        self._write_log(ended)
+        self._write_log([session for session in ended if session.reason is None])
         return [
             [self._judgement(*(by_story[pair.prompt, text] for text in (pair.first, pair.second)))]
             for pair in pairs
@@ -291,6 +294,9 @@ class RubricRater(ModelRater):
         self.write_samples(samples, questions, metadata, "mean")
 
     def _judgement(self, first: Sequence[Session], second: Sequence[Session]) -> Judgement:
+        for session in (*first, *second):
+            if session.reason is not None:
+                return Judgement("error", explanation=f"{UNASKED}{session.reason}")
         grades = [self._grade(sessions) for sessions in (first, second)]
         rated: list[Rated] = [rated for session in (*first, *second) for rated in session.result]
         prefers: Preference

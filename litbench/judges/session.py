@@ -564,9 +564,15 @@ def run_sessions(
 
 
 def finish_sessions(
-    sessions: Sequence[Session], models: Models, store: AnswerStore, about: str, done: str
+    sessions: Sequence[Session],
+    models: Models,
+    store: AnswerStore,
+    about: str,
+    done: str,
+    *,
+    may_stop: bool = False,
 ) -> list[Session]:
-    """Run sessions that all must end.
+    """Run sessions that all must end, unless `may_stop`: then a limit leaves some without result.
 
     Raises:
         ConfigError: a limit is reached; `about` and `done` ("stories are rated") are for messages.
@@ -574,7 +580,8 @@ def finish_sessions(
     """
     ended: list[Session] = []
     run_sessions(sessions, len(sessions), models, store, ended.append, about, unit="answer")
-    if reasons := [session.reason for session in ended if session.reason is not None]:
+    reasons = [session.reason for session in ended if session.reason is not None]
+    if reasons and not may_stop:
         raise ConfigError(
             f"{about}: {reasons[0]}; {len(ended) - len(reasons)} of {len(ended)} {done}, and "
             f"{len(store):,} answers are stored in {store.folder}"
@@ -638,11 +645,8 @@ def ask_readable(
     ]
     ordered = sorted(range(len(questions)), key=texts.__getitem__)
     sessions = question_sessions(questions[index] for index in ordered)
-    if may_stop:
-        ended: list[Session] = []
-        run_sessions(sessions, len(sessions), models, store, ended.append, about, unit="answer")
-    else:
-        ended = finish_sessions(sessions, models, store, about, "questions are answered")
+    done = "questions are answered"
+    ended = finish_sessions(sessions, models, store, about, done, may_stop=may_stop)
     answers: dict[int, Asked] = {}
     for index, session in zip(ordered, ended, strict=True):
         unasked = Answer("error", detail=f"{UNASKED}{session.reason}")

@@ -52,6 +52,8 @@ def benchmark(load_program, tmp_path):
     def run(pairs, **options):
         write_table(pairs, tmp_path / "pairs.parquet")
         entry = {"kind": "rubric", "model": FakeOpenAI.model, "traffic": QUICK, **options}
+        if "members" in options:
+            entry = options
         program.main(
             program.Config(
                 pairs=tmp_path / "pairs.parquet",
@@ -190,6 +192,23 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
     with pytest.raises(ConfigError, match="0 of 2 stories are rated"):
         judge_pairs(twice, other)
     assert server.requests == len(stories), "the limit is that of the run, not of each call"
+
+
+@pytest.mark.parametrize("kind", ["rubric", "panel"])
+def test_a_limit_keeps_the_pairs_already_rated(kind, server, benchmark, pair_table, tmp_path):
+    traffic = {**QUICK, "max_calls": 9}
+    entry = {"traffic": traffic}
+    if kind == "panel":
+        rubric = {"kind": "rubric", "model": server.model, "traffic": traffic}
+        members = {"asked": rubric, "long": {"kind": "longer"}}
+        entry = {"kind": kind, "members": members}
+    with pytest.raises(ConfigError, match=r"Partial: (\d+) of \d+ pairs.* max_calls of 9"):
+        benchmark(invented_pairs(pair_table), **entry)
+    judged = outcomes(tmp_path)
+    assert len(judged["rubric"]) == len(judged["longer"]) < 20
+    assert "chosen" in judged["rubric"].values()
+    assert "error" not in judged["rubric"].values()
+    assert server.requests == 9
 
 
 def test_wrong_options(tmp_path):
