@@ -45,8 +45,7 @@ from litbench.evaluation.scoring import (
     score_files,
     scorer_spec,
 )
-from litbench.judges.answers import Sampling
-from litbench.judges.client import TrafficKeys
+from litbench.judges.client import JudgeKeys
 from litbench.models import model_entry, trained_columns
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import check_stories
@@ -130,7 +129,7 @@ _GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]] | str]] = {
 
 
 @dataclass
-class Judge(PairColumns, TrafficKeys):
+class Judge(PairColumns, JudgeKeys):
     """Measure how far language models agree with people, beside the longer story.
 
         litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
@@ -142,9 +141,6 @@ class Judge(PairColumns, TrafficKeys):
         pairs: pairs file: Parquet, JSONL or CSV. It can be the first argument, without --pairs.
         model: inspect-ai's name of a model, such as openai/gpt-4.1-mini; repeatable.
         out: output folder.
-        template: question: a family such as writerly, or a file.
-        max_tokens: maximum length of an answer, with hidden reasoning.
-        prices: file of prices that override the packaged ones.
         split: only pairs of this split.
         most_pairs: maximum number of pairs, drawn over prompts.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
@@ -153,9 +149,6 @@ class Judge(PairColumns, TrafficKeys):
     pairs: Annotated[Path, Positional]
     model: list[str]
     out: Path = Path("runs/judge")
-    template: str = "alternative"
-    max_tokens: int | None = Sampling.max_tokens
-    prices: Path | None = None
     split: str | None = None
     most_pairs: int | None = None
     dry_run: bool = False
@@ -163,13 +156,7 @@ class Judge(PairColumns, TrafficKeys):
 
 def judge(config: Judge) -> None:
     """Judge pairs by language models, beside the longer story."""
-    options = {
-        "kind": "judge",
-        "template": config.template,
-        "prices": config.prices,
-        "sampling": {"max_tokens": config.max_tokens},
-        "traffic": config.traffic_entry(),
-    }
+    options = {"kind": "judge", **config.judge_entry()}
     # A bag of words would have to be trained on other prompts than those of these pairs.
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
     benchmark = Benchmark(

@@ -52,7 +52,7 @@ from litbench.evaluation.report.document import (
     render,
     stacked,
 )
-from litbench.judges.client import TrafficKeys
+from litbench.judges.client import JudgeKeys
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
@@ -66,7 +66,7 @@ _ON_TOP, _PERIODS, _LEAST_PER_PERIOD = 5, 4, 20
 
 
 @dataclass(kw_only=True)
-class Audit(PairColumns, TrafficKeys):
+class Audit(PairColumns, JudgeKeys):
     """Find out what a set of preferences, and a rater on it, really measures.
 
         litbench audit pairs.parquet --out runs/audit
@@ -117,8 +117,7 @@ class Audit(PairColumns, TrafficKeys):
             )
         if self.model is None:
             return None
-        judge = {"template": "alternative", "traffic": self.traffic_entry()}
-        entry = rater_entry(self.model, judge)
+        entry = rater_entry(self.model, self.judge_entry())
         name = Path(self.model).name if "path" in entry else self.model
         return RaterSpec(name, entry.pop("kind"), entry, False)
 

@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
@@ -99,24 +100,35 @@ class Traffic:
 
 
 @dataclass(kw_only=True)
-class TrafficKeys:
+class JudgeKeys:
     """Keys of a command that asks models.
 
     Attributes:
+        template: question to language models: a family such as writerly, or a file.
+        max_tokens: maximum length of an answer, with hidden reasoning.
+        prices: file of prices that override the packaged ones.
         max_cost_usd: maximum dollars for each model that is asked, over all runs.
         traffic: connections, time-outs, retries and further limits.
     """
 
+    template: str = "alternative"
+    max_tokens: int | None = Sampling.max_tokens
+    prices: Path | None = None
     max_cost_usd: float | None = None
     traffic: Traffic = field(default_factory=Traffic)
 
-    def traffic_entry(self) -> dict[str, Any]:
-        """The key `traffic` of a judge's config entry; only what differs from the defaults."""
+    def judge_entry(self) -> dict[str, Any]:
+        """The config entry of a judge, without its kind and model."""
         usual = vars(Traffic())
         changed = {key: value for key, value in vars(self.traffic).items() if value != usual[key]}
-        return (
-            changed if self.max_cost_usd is None else changed | {"max_cost_usd": self.max_cost_usd}
-        )
+        if self.max_cost_usd is not None:
+            changed["max_cost_usd"] = self.max_cost_usd
+        return {
+            "template": self.template,
+            "prices": self.prices,
+            "sampling": {"max_tokens": self.max_tokens},
+            "traffic": changed,
+        }
 
 
 def check_limit(traffic: Traffic, price: Price | None, sampling: Sampling) -> None:

@@ -401,13 +401,13 @@ def describe(cls: Any, prefix: str = "", instance: Any = None) -> Iterator[str]:
         section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
         meanings |= re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
 
-    def rank(field: dataclasses.Field[Any]) -> tuple[bool, bool]:
-        """Required keys come first, then LitBench's, then those of trl and transformers."""
+    def rank(field: dataclasses.Field[Any]) -> tuple[bool, bool, bool]:
+        """Required keys first, then the class's own, inherited ones, trl's and transformers'."""
         declaring = [base for base in cls.__mro__ if field.name in inspect.get_annotations(base)]
         packages = {base.__module__.partition(".")[0] for base in declaring}
         defaults = (field.default, field.default_factory)
         is_optional = any(value is not dataclasses.MISSING for value in defaults)
-        return is_optional, packages <= {"trl", "transformers"}
+        return is_optional, packages <= {"trl", "transformers"}, cls not in declaring
 
     for field in sorted(dataclasses.fields(cls), key=rank):
         default = getattr(instance, field.name, field.default)

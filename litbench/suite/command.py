@@ -25,8 +25,7 @@ from litbench.data.text import digest
 from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
 from litbench.evaluation.loop import check_judged, compare_annotators
 from litbench.evaluation.results import Evaluation, find_input
-from litbench.judges.answers import Sampling
-from litbench.judges.client import TrafficKeys
+from litbench.judges.client import JudgeKeys
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.annotators import AnnotatorAgreement
 from litbench.metrics.leaderboard import LeaderboardRow, plain
@@ -67,7 +66,7 @@ _Names = list[str]
 
 
 @dataclass(kw_only=True)
-class Suite(TrafficKeys):
+class Suite(JudgeKeys):
     """Measure raters on every published set of human judgements that is there.
 
         litbench suite --list
@@ -90,9 +89,6 @@ class Suite(TrafficKeys):
         registry: YAML file with entries of your own.
         out: output folder.
         most_pairs: maximum number of pairs of each set, drawn over prompts by a hash.
-        template: question to language models: a family such as writerly, or a file.
-        max_tokens: maximum length of an answer, with hidden reasoning.
-        prices: file of prices that override the packaged ones.
         recorded: instead of raters, the published answers of judges that come with some sets.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
         list: only list the sets.
@@ -105,9 +101,6 @@ class Suite(TrafficKeys):
     registry: Path | None = None
     out: Path = Path("runs/suite")
     most_pairs: int | None = None
-    template: str = "alternative"
-    max_tokens: int | None = Sampling.max_tokens
-    prices: Path | None = None
     recorded: bool = False
     dry_run: Annotated[bool, Runtime] = False
     list: Annotated[bool, Runtime] = False
@@ -115,15 +108,9 @@ class Suite(TrafficKeys):
 
 def raters_of(config: Suite) -> dict[str, Any]:
     """Return the entries of the raters, without the baselines."""
-    judge = {
-        "template": config.template,
-        "prices": config.prices,
-        "sampling": {"max_tokens": config.max_tokens},
-        "traffic": config.traffic_entry(),
-    }
     raters = dict(config.raters)
     for model in config.model:
-        raters[model] = rater_entry(model, judge)
+        raters[model] = rater_entry(model, config.judge_entry())
     if taken := sorted(set(raters) & set(BASELINES)):
         raise ConfigError(f"rater '{taken[0]}' is a baseline of the suite: choose another name")
     return raters

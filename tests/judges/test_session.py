@@ -1,5 +1,6 @@
 """Sessions: what is asked, stored and asked again, limits, estimates and recorded models."""
 
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -21,6 +22,7 @@ from litbench.judges.session import (
     Role,
     Session,
     UnfinishedError,
+    ask,
     estimate,
     read_seed,
     recorded_names,
@@ -131,6 +133,21 @@ def test_turns_and_resume(tmp_path, monkeypatch):
     assert [(one.transcript, one.result) for one in again] == [
         (one.transcript, one.result) for one in found
     ]
+
+
+def test_the_pace_is_measured_after_ten_answers(tmp_path, capsys):
+    models = Models({}, {"judge": Role(JUDGE, traffic=replace(QUICK, connections=1))})
+    with serve(seconds=0.06), AnswerStore(tmp_path) as store:
+        ask(models, [f"question {number}" for number in range(25)], store, "rater r")
+        (line,) = (one for one in capsys.readouterr().err.splitlines() if "measured" in one)
+        seconds, minutes, left = re.search(
+            r"rater r: measured: ([\d.]+) s an answer, about ([\d.]+) minutes for (\d+) more", line
+        ).groups()
+        assert float(minutes) == pytest.approx(float(seconds) * int(left) / 60, abs=0.07)
+        assert (left, float(seconds) > 0) == ("14", True)
+        # Stored answers are no measurement.
+        ask(models, [f"question {number}" for number in range(25)], store, "rater r")
+    assert "measured" not in capsys.readouterr().err
 
 
 def test_equal_questions_at_a_time_are_sent_once_per_sample(tmp_path):
