@@ -74,13 +74,13 @@ def story_table():
         texts = [r.get("text", f"story number {k} has some words") for k, r in enumerate(rows)]
         # One call: each compiles its expressions, which takes milliseconds.
         words = count_words(pa.array(texts, pa.large_string())).to_pylist()
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             base = {
-                "story_id": f"s{place:04d}",
+                "story_id": f"s{index:04d}",
                 "prompt_id": "p0",
-                "text": texts[place],
+                "text": texts[index],
                 "source": "test",
-                "n_words": words[place],
+                "n_words": words[index],
             }
             merged = {**base, **row}
             merged.setdefault("prompt", f"[WP] Prompt of {merged['prompt_id']}")
@@ -99,17 +99,17 @@ def pair_table():
         chosen = [r.get("chosen", f"the chosen story number {k}") for k, r in enumerate(rows)]
         rejected = [r.get("rejected", f"a rejected one, number {k}") for k, r in enumerate(rows)]
         words = count_words(pa.array(chosen + rejected, pa.large_string())).to_pylist()
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             base = {
-                "prompt_id": f"p{place % 7}",
+                "prompt_id": f"p{index % 7}",
                 "label_source": "people",
                 "split": "all",
-                "chosen": chosen[place],
-                "rejected": rejected[place],
-                "chosen_story_id": f"c{place}",
-                "rejected_story_id": f"r{place}",
-                "chosen_n_words": words[place],
-                "rejected_n_words": words[len(rows) + place],
+                "chosen": chosen[index],
+                "rejected": rejected[index],
+                "chosen_story_id": f"c{index}",
+                "rejected_story_id": f"r{index}",
+                "chosen_n_words": words[index],
+                "rejected_n_words": words[len(rows) + index],
             }
             merged = {**base, **row}
             merged.setdefault("prompt", f"[WP] Prompt of {merged['prompt_id']}")
@@ -388,14 +388,14 @@ def some_pairs(pair_table, invented):
         rows = [
             {
                 "prompt": f"[WP] {invented(source, 4)}",
-                "prompt_id": f"p{seed}-{place}",
+                "prompt_id": f"p{seed}-{index}",
                 "chosen": invented(source, source.randint(*words)),
                 "rejected": invented(source, source.randint(*words)),
-                "chosen_story_id": f"c{seed}-{place}",
-                "rejected_story_id": f"r{seed}-{place}",
-                **{name: values[place] for name, values in columns.items()},
+                "chosen_story_id": f"c{seed}-{index}",
+                "rejected_story_id": f"r{seed}-{index}",
+                **{name: values[index] for name, values in columns.items()},
             }
-            for place in range(n)
+            for index in range(n)
         ]
         return pair_table(rows)
 

@@ -93,9 +93,11 @@ class FakeHub(Loopback):
     def run(self, home, program, *arguments, token=None):
         """Run a program, or with "-c" some code, that talks to this Hub and to nothing else."""
         command = [program] if program == "-c" else [str(ROOT / program)]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith("HF_")
+        }
         environment = {
-            **kept,
+            **variables,
             "HF_ENDPOINT": self.url,
             "HF_HOME": str(home / "hf-home"),
             "HF_HUB_OFFLINE": "0",
@@ -177,8 +179,8 @@ class _Handler(Handler):
                 else:
                     files = repository.commits[sha]
                     asked = parse_qs(body.decode()).get("paths", [])
-                    found = asked if kind == "paths-info" else _below(files, "/".join(inner))
-                    entries = [_entry(files, path) for path in found]
+                    result = asked if kind == "paths-info" else _below(files, "/".join(inner))
+                    entries = [_entry(files, path) for path in result]
                     self._send_json([entry for entry in entries if entry is not None])
             case _:
                 self._give_up()
@@ -230,7 +232,9 @@ class _Handler(Handler):
             thing["oid"]: {"href": f"{self.server.fake.url}/storage/{thing['oid']}"}
             for thing in asked["objects"]
         }
-        objects = [{**one, "actions": {"upload": upload[one["oid"]]}} for one in asked["objects"]]
+        objects = [
+            {**entry, "actions": {"upload": upload[entry["oid"]]}} for entry in asked["objects"]
+        ]
         self._send_json({"transfer": "basic", "objects": objects})
 
     def _commit(self, name, repository, revision, body):
@@ -248,8 +252,8 @@ class _Handler(Handler):
                 case "deletedFile":
                     del files[value["path"]]
         sha = repository.commit(files)
-        place = f"{self.server.fake.url}/datasets/{name}/commit/{sha}"
-        self._send_json({"success": True, "commitOid": sha, "commitUrl": place})
+        path = f"{self.server.fake.url}/datasets/{name}/commit/{sha}"
+        self._send_json({"success": True, "commitOid": sha, "commitUrl": path})
 
     # How it is answered ----------------------------------------------------------------------
 
@@ -277,7 +281,7 @@ class _Handler(Handler):
 def _below(files, folder):
     """The files and folders at any depth below a folder, "" for the root."""
     paths = [PurePosixPath(path) for path in files]
-    names = {str(one) for path in paths for one in (path, *path.parents)} - {"."}
+    names = {str(item) for path in paths for item in (path, *path.parents)} - {"."}
     return sorted(name for name in names if not folder or name.startswith(f"{folder}/"))
 
 

@@ -43,11 +43,11 @@ MANNERS = ("refusal", "filter", "length", "rambling", "no choice")
 
 def shown_story(question, label):
     """The story of a rendered question that stands as `label`."""
-    found = re.search(
+    result = re.search(
         rf"STORY {label} BEGINS =====\n(.*?)\n===== STORY {label} ENDS", question, re.DOTALL
     )
-    assert found is not None, "a question made by a packaged template"
-    return found[1]
+    assert result is not None, "a question made by a packaged template"
+    return result[1]
 
 
 def longer_story(question):
@@ -222,8 +222,8 @@ class _Handler(Handler):
             return
         body = json.loads(data)
         if self.headers["Authorization"] not in (f"Bearer {KEY}", LOGIN_SENT):
-            given = self.headers["Authorization"].removeprefix("Bearer ")
-            self._send(401, {"error": {"message": f"Incorrect API key provided: {given}"}})
+            token = self.headers["Authorization"].removeprefix("Bearer ")
+            self._send(401, {"error": {"message": f"Incorrect API key provided: {token}"}})
             return
         if self.path != "/v1/chat/completions" or body["model"] not in fake.answers:
             self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
@@ -280,8 +280,8 @@ class _Handler(Handler):
             return
         assert (kind, rest) == ("files", ["content"]), self.path
         lines = []
-        for one in fake.files[name]:
-            body = one["body"]
+        for file in fake.files[name]:
+            body = file["body"]
             (message,) = body["messages"]
             with fake.lock:
                 fake.asked[message["content"]] += 1
@@ -290,7 +290,7 @@ class _Handler(Handler):
             answer = coded(question, fake.answers[body["model"]](uncoded(question)))
             choice = ({"role": "assistant", "content": answer}, "stop")
             response = {"status_code": 200, "body": self._completion(message["content"], [choice])}
-            lines.append({"custom_id": one["custom_id"], "response": response, "error": None})
+            lines.append({"custom_id": file["custom_id"], "response": response, "error": None})
         self._send_bytes(200, "\n".join(map(json.dumps, lines)).encode(), {})
 
     def _answer(self, question, body):
@@ -336,8 +336,8 @@ class _Handler(Handler):
             "created": 1_760_000_000,
             "model": self.server.fake.name,
             "choices": [
-                {"index": place, "message": message, "finish_reason": reason}
-                for place, (message, reason) in enumerate(choices)
+                {"index": index, "message": message, "finish_reason": reason}
+                for index, (message, reason) in enumerate(choices)
             ],
             "usage": {
                 "prompt_tokens": read,

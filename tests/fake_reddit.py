@@ -93,7 +93,7 @@ class World:
 
     def answers(self, name):
         """The comments on a post or comment, by its full name."""
-        return [one for one in self.comments.values() if one["parent_id"] == name]
+        return [comment for comment in self.comments.values() if comment["parent_id"] == name]
 
 
 def make_text(source, words):
@@ -106,7 +106,7 @@ def make_world(seed, posts=12, comments=9):
     world = World()
     for number in range(posts):
         post = world.add_post(f"[WP] The {make_text(source, 6)} of number {number} & more")
-        for place in range(source.randrange(comments // 2, comments * 3 // 2)):
+        for index in range(source.randrange(comments // 2, comments * 3 // 2)):
             comment = world.add_comment(post, make_text(source, source.randrange(20, 60)))
             chance = source.random()
             if chance < 0.1:
@@ -115,7 +115,7 @@ def make_world(seed, posts=12, comments=9):
                 world.remove(comment)
             elif chance < 0.3:
                 world.edit(comment, NOW - 86_400)
-            elif place % 3 == 0:
+            elif index % 3 == 0:
                 reply = world.add_comment(post, "A reply, which is no story.", parent=comment)
                 world.add_comment(post, "A reply to the reply.", parent=reply)
     world.add_post("[PI] An answer of number one that is the post itself")
@@ -139,10 +139,10 @@ def make_published(seed, posts):
             world.add_comment(
                 post,
                 make_text(source, source.randrange(15, 40)),
-                score=10 * place + source.randrange(5),
-                created_utc=start + 100.0 * place,
+                score=10 * index + source.randrange(5),
+                created_utc=start + 100.0 * index,
             )
-            for place in (1, 2, 3)
+            for index in (1, 2, 3)
         )
         pairs += [
             {
@@ -352,8 +352,8 @@ class _Handler(Handler):
     def _answer(self, kind, path, values):
         reddit = self.server.fake
         if kind == "token":
-            given = self.headers.get("authorization", "").removeprefix("Basic ")
-            if base64.b64decode(given).decode() != f"{CLIENT_ID}:{CLIENT_SECRET}":
+            credentials = self.headers.get("authorization", "").removeprefix("Basic ")
+            if base64.b64decode(credentials).decode() != f"{CLIENT_ID}:{CLIENT_SECRET}":
                 return 401, {"message": "Unauthorized", "error": 401}, {}
             assert values["grant_type"] == "client_credentials", "not read-only"
             token = f"token-{reddit.requests}"
@@ -382,7 +382,7 @@ class _Handler(Handler):
 
     def _post(self, post):
         comments = self.server.fake.world.comments.values()
-        number = sum(one["link_id"] == post["name"] for one in comments)
+        number = sum(comment["link_id"] == post["name"] for comment in comments)
         return {"kind": "t3", "data": {**post, "num_comments": number}}
 
     def _comments(self, path, values):
@@ -396,7 +396,7 @@ class _Handler(Handler):
             return 404, {"message": "Not Found", "error": 404}
         comments = reddit.world.answers(f"t3_{name}")
         shown = min(reddit.page, int(values["limit"]))
-        children = [self._comment(one) for one in comments[:shown]]
+        children = [self._comment(comment) for comment in comments[:shown]]
         if hidden := comments[shown:]:
             children.append(_more(hidden))
         return 200, [_listing([self._post(reddit.world.posts[name])]), _listing(children)]
@@ -435,7 +435,7 @@ def _listing(children):
 
 
 def _more(hidden):
-    names = [one["id"] for one in hidden]
+    names = [item["id"] for item in hidden]
     data = {"count": len(names), "parent_id": hidden[0]["parent_id"], "children": names}
     return {"kind": "more", "data": {**data, "id": names[0], "name": f"t1_{names[0]}"}}
 

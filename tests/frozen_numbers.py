@@ -92,12 +92,12 @@ def rejected_rows(folder):
         " created_utc: time}\n"
     )
     run(folder, "data_prep/make_stories.py", str(config))
-    found = {}
+    results = {}
     for line in (folder / "dirty" / "rejected.jsonl").read_text().splitlines():
         row = json.loads(line)
-        found.setdefault(row["column"], []).append(row["row"])
-    kept = pq.read_table(folder / "dirty" / "stories.parquet")
-    return {"kept": kept.num_rows, "rejected": {key: found[key] for key in sorted(found)}}
+        results.setdefault(row["column"], []).append(row["row"])
+    stories = pq.read_table(folder / "dirty" / "stories.parquet")
+    return {"kept": stories.num_rows, "rejected": {key: results[key] for key in sorted(results)}}
 
 
 def rounded(value):
@@ -112,7 +112,7 @@ def rounded(value):
 def verdicts(folder):
     """By rater: digest of the outcomes, and means of the rewards, of an evaluation's verdicts."""
     table = pq.read_table(folder / "verdicts.parquet").to_pylist()
-    found = {}
+    results = {}
     for rater in sorted({row["rater"] for row in table}):
         rows = sorted(
             (row for row in table if row["rater"] == rater),
@@ -120,12 +120,12 @@ def verdicts(folder):
         )
         outcomes = [[row[key] for key in ("pair_id", "order", "outcome", "fold")] for row in rows]
         gaps = [(row["reward_chosen"] or 0.0) - (row["reward_rejected"] or 0.0) for row in rows]
-        found[rater] = {
+        results[rater] = {
             "verdicts": len(rows),
             "outcomes": hashlib.sha256(json.dumps(outcomes).encode()).hexdigest(),
             "mean_gap": sum(gaps) / len(gaps),
         }
-    return rounded(found)
+    return rounded(results)
 
 
 def leaderboard(folder):
@@ -162,14 +162,14 @@ def rewards(folder):
 
 def compute(folder, *, minilm=False):
     """All numbers, by name; those of absent data sets are left out."""
-    found = {}
+    results = {}
     run(folder, "data_prep/make_stories.py", "data/sample_stories.yaml")
     run(folder, "data_prep/make_pairs.py", "data/sample_pairs.yaml")
     run(folder, "data_prep/make_pairs.py", "data/sample_pairs.yaml", preset="split")
     sample = folder / "runs/quickstart/pairs"
-    found["sample"] = digest_of_pairs(sample / "pairs.parquet")
-    found["sample_before_symmetry"] = digest_of_pairs(sample / "pairs_before_symmetry.parquet")
-    found["sample_split"] = digest_of_pairs(folder / "runs/sample/pairs/pairs.parquet")
+    results["sample"] = digest_of_pairs(sample / "pairs.parquet")
+    results["sample_before_symmetry"] = digest_of_pairs(sample / "pairs_before_symmetry.parquet")
+    results["sample_split"] = digest_of_pairs(folder / "runs/sample/pairs/pairs.parquet")
     presets = {
         "paper_full": "cleaned",
         "paper_naive_upvotes": "cleaned_naive_upvotes",
@@ -186,26 +186,26 @@ def compute(folder, *, minilm=False):
             out=out,
             label_source="planted",
         )
-        found[out] = digest_of_pairs(folder / out / "pairs.parquet")
-    found["dirty_file"] = rejected_rows(folder)
+        results[out] = digest_of_pairs(folder / out / "pairs.parquet")
+    results["dirty_file"] = rejected_rows(folder)
     for name in ("storyer", "reddit_2013"):
         if name.upper() in os.environ:
             source = f"{{name: {name}, from: {os.environ[name.upper()]}}}"
             (folder / f"{name}.yaml").write_text(source)
             run(folder, "data_prep/import.py", folder / f"{name}.yaml")
             key = {"storyer": "storyer_pairs"}.get(name, name)
-            found[key] = digest_of_pairs(folder / f"runs/{name}/pairs/pairs.parquet")
+            results[key] = digest_of_pairs(folder / f"runs/{name}/pairs/pairs.parquet")
     kinds = ("longer", "random", "bag_of_words", "features")
     raters = json.dumps({kind: {"kind": kind} for kind in kinds})
     slow = {} if minilm else {"raters": raters}
     run(folder, "eval/crossvalidate.py", "eval/sample_crossvalidate.yaml", out="folds", **slow)
-    found["quickstart"] = {
+    results["quickstart"] = {
         "verdicts": verdicts(folder / "folds"),
         "leaderboard": leaderboard(folder / "folds"),
     }
     run(folder, "train/features.py", "train/features.yaml")
-    found["features_rewards"] = rewards(folder / "runs/sample/features/model")
-    return found
+    results["features_rewards"] = rewards(folder / "runs/sample/features/model")
+    return results
 
 
 if __name__ == "__main__":

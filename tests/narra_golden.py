@@ -20,7 +20,7 @@ def history(messages):
 
     We give both kinds their own name, so that no text has to be compared.
     """
-    found = []
+    results = []
     for message in messages:
         kind = KINDS.get(message["type"], "notice")
         line = message["content"]
@@ -29,5 +29,5 @@ def history(messages):
             kind == "notice" and line.startswith("[") and line.endswith("]") and not is_notice
         ):
             kind = "transition"
-        found.append(Message(message.get("character_id", ""), line, kind))
-    return found
+        results.append(Message(message.get("character_id", ""), line, kind))
+    return results

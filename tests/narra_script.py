@@ -100,7 +100,7 @@ def reader(question):
 def judge(question):
     """A judge whose ratings depend on the session."""
     number = int(digest(question), 16)
-    scores = {name: 1 + number // 7**place % 5 for place, name in enumerate(CRITERIA)}
+    scores = {name: 1 + number // 7**index % 5 for index, name in enumerate(CRITERIA)}
     scores["ux_use_again_intent"] = 1 + 2 * (number % 3)
     return json.dumps(
         {

@@ -18,10 +18,10 @@ class Scripted:
 
     async def __call__(self, request):
         self.requests.append(request)
-        found = self.reply(request)
-        if isinstance(found, Answer):
-            return found
-        return Answer("answered", coded(text_of(request.messages), found))
+        result = self.reply(request)
+        if isinstance(result, Answer):
+            return result
+        return Answer("answered", coded(text_of(request.messages), result))
 
 
 @dataclass

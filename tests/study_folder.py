@@ -47,10 +47,10 @@ def study_pairs(pair_table, count):
 
 def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
     """Write a study's folder as litbench study make does."""
-    given = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
+    study_plan = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
     artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
     artifact.write("pairs.parquet", partial(write_table, pairs))
-    artifact.write("plan.json", partial(write_json, as_plain(given)))
+    artifact.write("plan.json", partial(write_json, as_plain(study_plan)))
     artifact.finish()
     return PairStudy.open(folder)
 
@@ -77,17 +77,21 @@ def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
     stories = folder.parent / "stories.parquet"
     schema = pa.schema({n: c.type for n, c in empty_columns(STORIES, 0).items()})
     write_table(pa.Table.from_pylist(rows, schema), stories)
-    given = {"kind": "ratings", "rubric": "narra_story", "fastest_words_per_minute": None}
-    config = {**TEXTS, **given, **plan, "stories": str(stories), "out": str(folder)}
+    arguments = {"kind": "ratings", "rubric": "narra_story", "fastest_words_per_minute": None}
+    config = {**TEXTS, **arguments, **plan, "stories": str(stories), "out": str(folder)}
     make_study.main(build(make_study.Config, config))
     return open_study(folder)
 
 
 def session_folder(folder: Path, make_study, **plan):
     """Write the folder of a study of sessions as litbench study make does, and open it."""
-    given = {"kind": "session", "writers": {"quill": "openai-api/fake/judge"}, "cards": CARDS[:1]}
-    given |= {"fastest_words_per_minute": None, "most_starting": 1000}
-    config = {**TEXTS, **given, **plan, "out": str(folder)}
+    arguments = {
+        "kind": "session",
+        "writers": {"quill": "openai-api/fake/judge"},
+        "cards": CARDS[:1],
+    }
+    arguments |= {"fastest_words_per_minute": None, "most_starting": 1000}
+    config = {**TEXTS, **arguments, **plan, "out": str(folder)}
     make_study.main(build(make_study.Config, config))
     return open_study(folder)
 

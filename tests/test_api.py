@@ -47,8 +47,8 @@ def test_functions_go_from_a_frame_to_a_model_and_a_page(stories, tmp_path):
         for side in ("chosen", "rejected")
     ]
     agreement = np.mean((np.sign(rewards[0] - rewards[1]) + 1) / 2)
-    found = again.leaderboard.to_pandas().set_index("rater").loc["mine"]
-    assert found["agreement"] == pytest.approx(agreement, abs=1e-6)
+    result = again.leaderboard.to_pandas().set_index("rater").loc["mine"]
+    assert result["agreement"] == pytest.approx(agreement, abs=1e-6)
 
 
 def mixed_frame(rows):
@@ -69,12 +69,12 @@ AS_TABLE = [
 
 @pytest.mark.parametrize("as_table", AS_TABLE)
 def test_every_kind_of_table_gives_the_same_pairs(stories, as_table):
-    found = litbench.make_pairs(as_table(stories))
+    result = litbench.make_pairs(as_table(stories))
     expected = litbench.make_pairs(pa.table(stories))
-    assert found.pairs.equals(expected.pairs)
-    assert found.funnel.to_pylist()[-1]["kept"] == found.pairs.num_rows > 0
-    folder = found.folder
-    del found
+    assert result.pairs.equals(expected.pairs)
+    assert result.funnel.to_pylist()[-1]["kept"] == result.pairs.num_rows > 0
+    folder = result.folder
+    del result
     assert not folder.exists(), "a temporary folder goes with its result"
 
 

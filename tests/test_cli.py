@@ -247,9 +247,9 @@ def test_every_command_has_the_same_grammar(command):
     _, cls, _ = cli.find_command(command)
     hints = typing.get_type_hints(cls)
     required = [
-        one.name
-        for one in dataclasses.fields(cls)
-        if one.default is one.default_factory is dataclasses.MISSING
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is field.default_factory is dataclasses.MISSING
     ]
     if required:
         with pytest.raises(ConfigError) as missing:

@@ -49,10 +49,10 @@ def posts(invented):
         names = {"title": "title", "body": "body", "ups": "ups", "created": "created"}
         names |= rename or {}
         lines = []
-        for place in range(prompts * stories):
+        for index in range(prompts * stories):
             commas = source.randint(0, 8)
             row = {
-                "title": f"A door, number {place // stories}",
+                "title": f"A door, number {index // stories}",
                 "body": invented(source, source.randint(60, 120)) + "and so, " * commas,
                 "ups": 20 + 30 * commas,
                 "created": 1_500_000_000 + source.randint(0, 10_000),
@@ -134,9 +134,9 @@ def test_sample_gives_the_frozen_pairs_and_agreement(fit):
     lengths = json.loads(Path("runs/sample/pairs/manifest.json").read_text())["counts"]["lengths"]
     assert lengths["after"]["all"]["pairs"] == FROZEN["sample"]["pairs"]
     rows = json.loads(Path("runs/sample/evaluation/leaderboard.json").read_text())
-    found = {row["rater"]: round(row["agreement"]["mean"], 6) for row in rows}
+    results = {row["rater"]: round(row["agreement"]["mean"], 6) for row in rows}
     frozen = {row["rater"]: row["agreement"] for row in FROZEN["quickstart"]["leaderboard"]}
-    assert found == {name: round(frozen[name]["mean"], 6) for name in found}
+    assert results == {name: round(frozen[name]["mean"], 6) for name in results}
     assert "planted" in (Path("runs/sample/report/report.html")).read_text(encoding="utf-8")
 
 

@@ -19,11 +19,11 @@ def approximate(value):
 
 
 def test_numbers_are_as_frozen(tmp_path):
-    for name, found in compute(tmp_path).items():
-        assert found == approximate(FROZEN[name]), name
+    for name, numbers in compute(tmp_path).items():
+        assert numbers == approximate(FROZEN[name]), name
 
 
 @pytest.mark.long
 def test_the_quickstart_with_minilm_is_as_frozen(tmp_path):
-    found = compute(tmp_path, minilm=True)
-    assert found["quickstart"] == approximate(FROZEN["quickstart_minilm"])
+    result = compute(tmp_path, minilm=True)
+    assert result["quickstart"] == approximate(FROZEN["quickstart_minilm"])

@@ -141,8 +141,8 @@ def test_config_header_and_keys(path, monkeypatch):
     content = yaml.safe_load(text)
     presets = content.pop("presets", {})
     for preset in (None, *presets):
-        given = [] if preset is None else ["--preset", preset]
-        config = load_config(namespace["Config"], ["--config", str(path), *given, *cpu])
+        inputs = [] if preset is None else ["--preset", preset]
+        config = load_config(namespace["Config"], ["--config", str(path), *inputs, *cpu])
         assert set(content) | set(presets.get(preset, {})) <= set(vars(config))
 
 
@@ -169,10 +169,10 @@ def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     inside = {"litbench": "litbench", **{n: f"litbench/programs/{n}" for n in TOP_FOLDERS}}
-    for folder, place in inside.items():
+    for folder, index in inside.items():
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
-                packed = tmp_path / "site" / place / path.relative_to(ROOT / folder)
+                packed = tmp_path / "site" / index / path.relative_to(ROOT / folder)
                 assert packed.exists(), f"{path} is not in the wheel: add it to pyproject.toml"
     config = "configs/data/sample_stories.yaml"
     command = [sys.executable, "-m", "litbench", "data", "make_stories", "--config", config]
@@ -212,8 +212,8 @@ def test_links_lead_somewhere(path):
         file, _, anchor = target.partition("#")
         if re.match(r"\w+:", target):
             continue
-        found = path.parent / file if file else path
-        if not found.exists() or (anchor and anchor not in anchors_of(found)):
+        result = path.parent / file if file else path
+        if not result.exists() or (anchor and anchor not in anchors_of(result)):
             broken.append(target)
     assert not broken
 

@@ -114,12 +114,14 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         if (folder / "repeats.parquet").is_file():
             every = read_table(folder / "repeats.parquet", REPEATS).to_pylist()
             repeats += [row for row in every if row["grade"] is not None]
-        own = None
+        table_of_run = None
         if (folder / "stories.parquet").is_file():
-            own = read_table(folder / "stories.parquet", STORIES)
+            table_of_run = read_table(folder / "stories.parquet", STORIES)
             # People may have rated the stories of another run.
-            known = [pc.is_in(own["story_id"], table["story_id"]) for table in stories]
-            stories.append(own.filter(pc.invert(reduce(pc.or_, known))) if known else own)
+            is_same = [pc.is_in(table_of_run["story_id"], table["story_id"]) for table in stories]
+            stories.append(
+                table_of_run.filter(pc.invert(reduce(pc.or_, is_same))) if is_same else table_of_run
+            )
         path = folder / "ratings.parquet"
         if not pq.read_metadata(path).num_rows:
             # A run without judges.
@@ -130,13 +132,15 @@ def read_runs(folders: Sequence[Path]) -> Graded:
                 people.add(row["rater"])
             elif row["rating"] is not None:
                 texts[row["rater"], row["story_id"]] = row["rating"]
-        if own is not None:
+        if table_of_run is not None:
             named = {"overall", *grades[-1]["quantity"].to_pylist()}
             # A judge may also have rated a whole work, which is not a story of its own.
-            of_stories = ratings.filter(pc.is_in(ratings["story_id"], own["story_id"]))
-            found = grades_of(of_stories, own, "source").to_pylist()
+            of_stories = ratings.filter(pc.is_in(ratings["story_id"], table_of_run["story_id"]))
+            additional = grades_of(of_stories, table_of_run, "source").to_pylist()
             criteria += [
-                row for row in found if row["quantity"] not in named and row["grade"] is not None
+                row
+                for row in additional
+                if row["quantity"] not in named and row["grade"] is not None
             ]
     if len(protocols) > 1:
         names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
@@ -229,10 +233,10 @@ def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str
     order = sorted(zip(*columns, strict=True), key=lambda row: tuple(map(str, row[:3])))
     for prompt_id, _, _, writer, prompt, text in order:
         firsts[prompt_id].setdefault(writer, (prompt, text))
-    found: dict[str, tuple[str, str]] = {}
-    for of_prompt in sorted(firsts.values(), key=lambda of: -len(of)):
-        found = of_prompt | found
-    return {writer: found[writer] for writer in writers if writer in found}
+    texts: dict[str, tuple[str, str]] = {}
+    for of_prompt in sorted(firsts.values(), key=lambda firsts_of_prompt: -len(firsts_of_prompt)):
+        texts = of_prompt | texts
+    return {writer: texts[writer] for writer in writers if writer in texts}
 
 
 def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
@@ -240,19 +244,19 @@ def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
 
     Writers with fewer than ten books, or without different grades, are left out.
     """
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for name in (*(one.name for one in load_rubric("webnovel").criteria), "mean"):
+    columns: dict[str, dict[str, np.ndarray]] = {}
+    for name in (*(criterion.name for criterion in load_rubric("webnovel").criteria), "mean"):
         by_writer = defaultdict(list)
         for cell in without_people(cells_of(graded, name)):
             by_writer[cell.writer].append(cell.grade)
-        kept = {
+        means = {
             writer: np.array(grades)
             for writer, grades in by_writer.items()
             if len(grades) >= _FEWEST_BOOKS and np.ptp(grades) > 0
         }
-        found |= {name: kept} if kept else {}
+        columns |= {name: means} if means else {}
     # Other protocols have means, too.
-    return found if len(found) > 1 else {}
+    return columns if len(columns) > 1 else {}
 
 
 def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
@@ -268,8 +272,8 @@ def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
             "outcomes in ratings.parquet and the replies in turns.parquet"
         )
     if quantity not in by_quantity:
-        known = nearest(quantity, list(by_quantity))
-        raise ConfigError(f"no grades of quantity '{quantity}': {known}")
+        hint = nearest(quantity, list(by_quantity))
+        raise ConfigError(f"no grades of quantity '{quantity}': {hint}")
     cells = by_quantity[quantity]
     judged = without_people(cells)
     writers = sorted({cell.writer for cell in judged})
@@ -302,7 +306,7 @@ def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
         utilities={
             name: plackett_luce(rankings, prior=config.utility_prior)
             for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()
-            if any(len(list(itertools.chain(*one.blocks))) > 1 for one in rankings)
+            if any(len(list(itertools.chain(*ranking.blocks))) > 1 for ranking in rankings)
         },
         columns=columns,
         quantities={
@@ -357,7 +361,7 @@ def compare_writers(config: WritersConfig) -> None:
             "grades": row.grades,
             "missing": row.missing,
             "plain_mean": row.plain,
-            **{name: of.get(row.writer) for name, of in comparison.columns.items()},
+            **{name: column.get(row.writer) for name, column in comparison.columns.items()},
         }
         for row in comparison.rows
     ]

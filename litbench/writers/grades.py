@@ -71,7 +71,7 @@ def cells_of(graded: Graded, quantity: str) -> list[Cell]:
 def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
     """Mean grades by the values of some columns."""
     groups = grouped(rows, itemgetter(*names))
-    return {key: float(np.mean([row["grade"] for row in own])) for key, own in groups.items()}
+    return {key: float(np.mean([row["grade"] for row in rows])) for key, rows in groups.items()}
 
 
 def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
@@ -79,10 +79,10 @@ def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
     rows = [row for row in graded.rows if row["quantity"] == quantity and row["rater"] is not None]
     by_rater = grouped(rows, itemgetter("rater", "prompt_id"))
     rankings = [
-        ranking_of({w: round(mean, 9) for w, mean in _means(own, "writer").items()}, *key)
-        for key, own in by_rater.items()
+        ranking_of({w: round(mean, 9) for w, mean in _means(rows, "writer").items()}, *key)
+        for key, rows in by_rater.items()
     ]
-    return grouped(rankings, lambda one: PEOPLE if one.rater in graded.people else "judges")
+    return grouped(rankings, lambda ranking: PEOPLE if ranking.rater in graded.people else "judges")
 
 
 def pairwise_rankings(
@@ -91,11 +91,11 @@ def pairwise_rankings(
     """A rater's verdicts on pairs of texts by two writers; intervals are by prompt."""
     return [
         ranking_of(
-            {writers[one]: rewards[one], writers[other]: rewards[other]}, prompt=prompts[one]
+            {writers[index]: rewards[index], writers[other]: rewards[other]}, prompt=prompts[index]
         )
         for indices in members_of(groups)
-        for one, other in itertools.combinations(indices, 2)
-        if writers[one] != writers[other]
+        for index, other in itertools.combinations(indices, 2)
+        if writers[index] != writers[other]
     ]
 
 
@@ -133,22 +133,22 @@ _Place = tuple[Any, ...]
 def agreements_with_people(graded: Graded) -> list[PeopleAgreement]:
     """Compare every judge with the people, by quantity and criterion."""
     rows = [row for row in graded.rows if row["rater"] is not None]
-    place = ("writer", "prompt_id", "sample")
-    found = []
+    keys = ("writer", "prompt_id", "sample")
+    agreements = []
     for quantity, of_quantity in grouped(rows, itemgetter("quantity")).items():
         by_rater = grouped(of_quantity, itemgetter("rater"))
         people = by_rater.keys() & graded.people
-        read = {itemgetter(*place)(row) for name in people for row in by_rater[name]}
+        read = {itemgetter(*keys)(row) for name in people for row in by_rater[name]}
         for rater in sorted(by_rater.keys() - people) if people else ():
-            is_paired = not read.isdisjoint(map(itemgetter(*place), by_rater[rater]))
-            names = place if is_paired else place[:2]
-            grades = {name: _means(own, *names) for name, own in by_rater.items()}
+            is_paired = not read.isdisjoint(map(itemgetter(*keys), by_rater[rater]))
+            names = keys if is_paired else keys[:2]
+            grades = {name: _means(rows, *names) for name, rows in by_rater.items()}
             compared = {name: grades[name] for name in by_rater if name in people}
-            one = _agreement_with_people(
+            agreement = _agreement_with_people(
                 rater, quantity, grades[rater], compared, is_paired=is_paired
             )
-            found += [one] if one is not None else []
-    return found
+            agreements += [agreement] if agreement is not None else []
+    return agreements
 
 
 def _agreement_with_people(
@@ -164,38 +164,41 @@ def _agreement_with_people(
 
     # Place, person and grade of the texts that the rater graded too.
     both = [
-        (place, name, grade)
-        for name, of in people.items()
-        for place, grade in of.items()
-        if place in grades
+        (key, name, grade)
+        for name, grades_of_person in people.items()
+        for key, grade in grades_of_person.items()
+        if key in grades
     ]
-    of_people = grouped(both, lambda one: one[0])
-    places = [place for place in grades if place in of_people]
+    of_people = grouped(both, lambda row: row[0])
+    places = [key for key in grades if key in of_people]
     if not places:
         return None
     rows = [
-        (p[0], p[1], p[1], float(np.mean([one[2] for one in of_people[p]])), grades[p])
+        (p[0], p[1], p[1], float(np.mean([row[2] for row in of_people[p]])), grades[p])
         for p in places
     ]
     base = grade_agreement(rater, PEOPLE, quantity, rows)
-    offsets = [(grades[place] - grade, place[1], name) for place, name, grade in both]
+    offsets = [(grades[key] - grade, key[1], name) for key, name, grade in both]
     correlations = []
-    for (prompt, name), texts in grouped(both, lambda one: (one[0][1], one[1])).items():
-        pairs = np.array([(grade, grades[place]) for place, _, grade in texts])
+    for (prompt, name), texts in grouped(both, lambda row: (row[0][1], row[1])).items():
+        pairs = np.array([(grade, grades[key]) for key, _, grade in texts])
         # Undefined if one of the two grades all texts alike.
         if (np.ptp(pairs, axis=0) > 0).all():
             correlations.append((float(kendalltau(*pairs.T).statistic), prompt, name))
-    groups = members_of([place[1] for place in places])
+    groups = members_of([key[1] for key in places])
     firsts, seconds = (
-        [places[pair[side]] for of in groups for pair in itertools.combinations(of, 2)]
+        [places[pair[side]] for members in groups for pair in itertools.combinations(members, 2)]
         for side in (0, 1)
     )
-    gaps = [grades[one] - grades[other] for one, other in zip(firsts, seconds, strict=True)]
+    gaps = [grades[first] - grades[other] for first, other in zip(firsts, seconds, strict=True)]
     left_out = firsts and annotator_agreement(
-        {name: {str(place): grade for place, grade in of.items()} for name, of in people.items()},
+        {
+            name: {str(key): grade for key, grade in grades_of_person.items()}
+            for name, grades_of_person in people.items()
+        },
         list(map(str, firsts)),
         list(map(str, seconds)),
-        [place[1] for place in firsts],
+        [key[1] for key in firsts],
         {rater: (1 + np.sign(np.round(gaps, 9))) / 2},
     )
     return PeopleAgreement(
@@ -222,17 +225,17 @@ def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, L
     ]
     values = {
         name if name in LENGTHS else f"{name} by {rater}": _means(
-            own, "writer", "prompt_id", "sample"
+            rows, "writer", "prompt_id", "sample"
         )
-        for (name, rater), own in grouped(rows, itemgetter("quantity", "rater")).items()
+        for (name, rater), rows in grouped(rows, itemgetter("quantity", "rater")).items()
     }
-    found = []
+    correlations = []
     for x, y in itertools.combinations(values, 2) if values.keys() >= set(LENGTHS) else ():
-        shared = [place for place in values[x] if place in values[y]]
+        shared = [key for key in values[x] if key in values[y]]
         if x in LENGTHS and shared:
-            of_both = ([values[name][place] for place in shared] for name in (x, y))
-            found.append((x, y, length_correlation(*of_both)))
-    return found
+            of_both = ([values[name][key] for key in shared] for name in (x, y))
+            correlations.append((x, y, length_correlation(*of_both)))
+    return correlations
 
 
 def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
@@ -247,14 +250,14 @@ def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
         writer = row["writer"] if row["quantity"].startswith(SHARE) else ""
         return row["rater"], row["prompt_id"], writer
 
-    found = []
-    for (planner, *_), own in grouped(rows, plan_of).items():
-        trials = sorted(grouped(own, itemgetter("sample")).items())
+    planned = []
+    for (planner, *_), plan_rows in grouped(rows, plan_of).items():
+        trials = sorted(grouped(plan_rows, itemgetter("sample")).items())
         if len(trials) > 1:
-            weights = [{row["quantity"]: row["grade"] for row in of} for _, of in trials]
-            found.append((planner, negotiation_inconsistency(weights)))
-    by_planner = grouped(found, itemgetter(0))
-    return {planner: [one for _, one in of] for planner, of in by_planner.items()}
+            weights = [{row["quantity"]: row["grade"] for row in trial} for _, trial in trials]
+            planned.append((planner, negotiation_inconsistency(weights)))
+    by_planner = grouped(planned, itemgetter(0))
+    return {planner: [pair for _, pair in pairs] for planner, pairs in by_planner.items()}
 
 
 @dataclass(frozen=True)

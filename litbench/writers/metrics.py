@@ -146,16 +146,16 @@ def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     offsets = fit_offsets(cells).judges
     return {
         writer: {
-            prompt: float(np.mean([cell.grade - offsets[cell.judge] for cell in of]))
-            for prompt, of in grouped(own, lambda cell: cell.prompt).items()
+            prompt: float(np.mean([cell.grade - offsets[cell.judge] for cell in group]))
+            for prompt, group in grouped(cells, lambda cell: cell.prompt).items()
         }
-        for writer, own in grouped(cells, lambda cell: cell.writer).items()
+        for writer, cells in grouped(cells, lambda cell: cell.writer).items()
     }
 
 
 def _connected_writers(means: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
     """Groups of writers whom common prompts connect, directly or through other writers."""
-    pairs = [(writer, prompt) for writer, of in means.items() for prompt in of]
+    pairs = [(writer, prompt) for writer, by_prompt in means.items() for prompt in by_prompt]
     groups = connected_rows(
         [("writer", [writer for writer, _ in pairs]), ("prompt", [prompt for _, prompt in pairs])]
     )
@@ -180,25 +180,25 @@ def additive_grades(
         By writer the grade, and the difference from the reference. The error is NaN for a writer
         with a single prompt, and for all if a single prompt connects some of them with the others.
     """
-    prompts = list(dict.fromkeys(prompt for of in means.values() for prompt in of))
+    prompts = list(dict.fromkeys(prompt for by_prompt in means.values() for prompt in by_prompt))
     names, column = list(means), {prompt: index for index, prompt in enumerate(prompts)}
     grades = np.zeros((len(prompts), len(names)))
-    known = np.zeros_like(grades)
-    for index, of in enumerate(means.values()):
-        rows = [column[prompt] for prompt in of]
-        grades[rows, index], known[rows, index] = list(of.values()), 1
+    is_known = np.zeros_like(grades)
+    for index, by_prompt in enumerate(means.values()):
+        rows = [column[prompt] for prompt in by_prompt]
+        grades[rows, index], is_known[rows, index] = list(by_prompt.values()), 1
     # Differences from the prompt's mean grade leave the writers' normal equations.
-    share = known / known.sum(1, keepdims=True)
+    share = is_known / is_known.sum(1, keepdims=True)
     level = (share * grades).sum(1)
-    normal = known[:, :, None] * np.eye(len(names)) - known[:, :, None] * share[:, None, :]
-    target = known * (grades - level[:, None])
+    normal = is_known[:, :, None] * np.eye(len(names)) - is_known[:, :, None] * share[:, None, :]
+    target = is_known * (grades - level[:, None])
 
     def fit(normal: np.ndarray, target: np.ndarray, level: np.ndarray, share: np.ndarray) -> Any:
         effects = (np.linalg.pinv(normal, hermitian=True) @ target[..., None])[..., 0]
         return effects + (level - (share * effects).sum(-1))[..., None]
 
     whole = fit(normal.sum(0), target.sum(0), level.mean(), share.mean(0))
-    count, sizes = len(prompts), known.sum(0)
+    count, sizes = len(prompts), is_known.sum(0)
     errors, gap_errors = np.full((2, len(names)), math.nan)
     base = names.index(reference) if reference in names else None
     if count > 1:
@@ -210,7 +210,7 @@ def additive_grades(
             (share.sum(0) - share) / (count - 1),
         )
         # Writers that have only this prompt drop out of the fit without it.
-        dropped = ((known > 0) & (sizes == 1)).sum(1)
+        dropped = ((is_known > 0) & (sizes == 1)).sum(1)
         rank = np.linalg.matrix_rank(left, hermitian=True)
         if (rank >= len(names) - 1 - dropped).all():
             errors = _jackknife_error(without - whole)
@@ -223,10 +223,10 @@ def additive_grades(
     def estimate(mean: float, error: float, n: float) -> ClusteredMean:
         return ClusteredMean(float(mean), float(error), int(n), int(n), float(n))
 
-    found = {name: estimate(whole[k], errors[k], sizes[k]) for k, name in enumerate(names)}
+    grades_of = {name: estimate(whole[k], errors[k], sizes[k]) for k, name in enumerate(names)}
     if base is None:
-        return found, {}
-    return found, {
+        return grades_of, {}
+    return grades_of, {
         name: estimate(whole[k] - whole[base], gap_errors[k], min(sizes[k], sizes[base]))
         for k, name in enumerate(names)
         if k != base
@@ -258,25 +258,25 @@ def writer_rows(
     differences: dict[str, tuple[Interval, float]] = {}
     prompts = {cell.prompt for cell in cells}
     for writers in _connected_writers(means):
-        found, gaps = additive_grades({writer: means[writer] for writer in writers}, reference)
-        estimates |= found
+        additive, gaps = additive_grades({writer: means[writer] for writer in writers}, reference)
+        estimates |= additive
         differences |= {
             writer: difference_interval(gap, limit=math.inf) for writer, gap in gaps.items()
         }
     adjusted = dict(zip(differences, holm([p for _, p in differences.values()]), strict=True))
     rows = []
     for writer, estimate in estimates.items():
-        own = [cell.grade for cell in cells if cell.writer == writer]
+        grades = [cell.grade for cell in cells if cell.writer == writer]
         rows.append(
             WriterRow(
                 writer,
                 difference_interval(estimate, limit=math.inf)[0],
-                float(np.mean(own)),
-                len(own),
+                float(np.mean(grades)),
+                len(grades),
                 len(prompts) - estimate.clusters,
                 differences[writer][0] if writer in differences else None,
                 adjusted.get(writer),
-                {rater: of[writer] for rater, of in win_rates.items() if writer in of},
+                {rater: rates[writer] for rater, rates in win_rates.items() if writer in rates},
             )
         )
     return sorted(rows, key=lambda row: -row.grade.mean)
@@ -307,8 +307,10 @@ def win_rates(
                 credit = float(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
                 credits.append((writers[index], credit, prompts[index]))
     return {
-        writer: jackknife_interval(np.array([one[1] for one in own]), [one[2] for one in own])
-        for writer, own in grouped(credits, lambda one: one[0]).items()
+        writer: jackknife_interval(
+            np.array([credit[1] for credit in group]), [credit[2] for credit in group]
+        )
+        for writer, group in grouped(credits, lambda credit: credit[0]).items()
     }
 
 
@@ -347,12 +349,14 @@ def pair_credits(
     Pairs that the reference grades equally are left out. All arguments have shape (texts,).
     """
     pairs = [pair for indices in members_of(groups) for pair in itertools.combinations(indices, 2)]
-    one, other = np.array(pairs, dtype=int).reshape(-1, 2).T
-    expected, own = (np.asarray(of)[one] - np.asarray(of)[other] for of in (reference, values))
+    first, other = np.array(pairs, dtype=int).reshape(-1, 2).T
+    expected, gaps = (
+        np.asarray(grades)[first] - np.asarray(grades)[other] for grades in (reference, values)
+    )
     is_known = np.abs(expected) > _ROUNDING
-    agrees = np.where(np.abs(own) <= _ROUNDING, 0.5, (own > 0) == (expected > 0))
+    agrees = np.where(np.abs(gaps) <= _ROUNDING, 0.5, (gaps > 0) == (expected > 0))
     both = np.array([(writers[a], writers[b]) for a, b in pairs], dtype=object).reshape(-1, 2)
-    return PairCredits(agrees[is_known], np.array(prompts)[one][is_known], both[is_known])
+    return PairCredits(agrees[is_known], np.array(prompts)[first][is_known], both[is_known])
 
 
 @dataclass(frozen=True)
@@ -382,16 +386,19 @@ def text_agreements(
         reference: the rater that all others are compared with; None for no comparison.
     """
     compared = {
-        (rater, judge): of.difference(credits[reference, judge])
-        for (rater, judge), of in credits.items()
+        (rater, judge): credit.difference(credits[reference, judge])
+        for (rater, judge), credit in credits.items()
         if reference is not None and rater != reference
     }
     adjusted = dict(zip(compared, holm([p for _, p in compared.values()]), strict=True))
     return [
         TextAgreement(
-            *key, of.interval(), compared[key][0] if key in compared else None, adjusted.get(key)
+            *key,
+            credit.interval(),
+            compared[key][0] if key in compared else None,
+            adjusted.get(key),
         )
-        for key, of in credits.items()
+        for key, credit in credits.items()
     ]
 
 
@@ -399,12 +406,12 @@ def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]
     """Correlate two columns (by name, then writer) over the writers with both numbers."""
     from scipy import stats  # noqa: PLC0415
 
-    known = [
+    numbers = [
         {writer: number for writer, number in columns[name].items() if math.isfinite(number)}
         for name in (first, second)
     ]
-    shared = sorted(known[0].keys() & known[1].keys())
-    x, y = (np.array([numbers[writer] for writer in shared]) for numbers in known)
+    shared = sorted(numbers[0].keys() & numbers[1].keys())
+    x, y = (np.array([numbers[writer] for writer in shared]) for numbers in numbers)
     # A column whose values differ only by rounding has no order.
     if len(shared) < 3 or min(np.ptp(x), np.ptp(y)) <= _ROUNDING:
         return Correlation(first, second, len(shared), math.nan, math.nan, math.nan)

@@ -79,9 +79,9 @@ class Comparison:
     trained_on: dict[str, int]
 
 
-def comparison_tables(found: Comparison) -> dict[str, Table]:
+def comparison_tables(comparison: Comparison) -> dict[str, Table]:
     """All tables by title; empty ones are left out."""
-    writers = [row.writer for row in found.rows]
+    writers = [row.writer for row in comparison.rows]
 
     def by_writer(columns: Mapping[str, Callable[[str], str]]) -> Table:
         return table_of(writers, {"writer": lambda name: name, **columns})
@@ -89,148 +89,150 @@ def comparison_tables(found: Comparison) -> dict[str, Table]:
     def numbers(columns: Mapping[str, Mapping[str, float]], digits: int) -> Table:
         return by_writer(
             {
-                name: lambda writer, of=of: _number(of.get(writer), digits)  # type: ignore[misc]
-                for name, of in columns.items()
+                name: lambda writer, column=column: _number(column.get(writer), digits)  # type: ignore[misc]
+                for name, column in columns.items()
             }
         )
 
-    def correlations(of: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
+    def correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
         return {
-            "Pearson": lambda one: _number(of(one).pearson),
-            "tau-b": lambda one: _number(of(one).kendall),
-            "Spearman": lambda one: _number(of(one).spearman),
+            "Pearson": lambda row: _number(read(row).pearson),
+            "tau-b": lambda row: _number(read(row).kendall),
+            "Spearman": lambda row: _number(read(row).spearman),
         }
 
     tables = {
-        f"Writers by {found.quantity}": _leaderboard(found.rows, found.reference),
+        f"Writers by {comparison.quantity}": _leaderboard(comparison.rows, comparison.reference),
         "Judges' offsets": table_of(
-            list(found.judges.items()) if len(found.judges) > 1 else [],
+            list(comparison.judges.items()) if len(comparison.judges) > 1 else [],
             {
-                "judge": lambda one: one[0],
-                "grades above the mean of all judges by": lambda one: f"{one[1]:+.2f}",
+                "judge": lambda row: row[0],
+                "grades above the mean of all judges by": lambda row: f"{row[1]:+.2f}",
             },
         ),
         "Utilities (Plackett-Luce)": by_writer(
             {
-                name: lambda writer, of=of: _utility(of, writer)  # type: ignore[misc]
-                for name, of in found.utilities.items()
+                name: lambda writer, utilities=utilities: _utility(utilities, writer)  # type: ignore[misc]
+                for name, utilities in comparison.utilities.items()
             }
         ),
         "Range over prompts": table_of(
-            found.ranges,
+            comparison.ranges,
             {
-                "writer": lambda one: one.writer,
-                "lowest": lambda one: _number(one.low),
-                "lowest on": lambda one: one.lowest,
-                "highest": lambda one: _number(one.high),
-                "highest on": lambda one: one.highest,
-                "below the limit": lambda one: one.collapsed,
+                "writer": lambda row: row.writer,
+                "lowest": lambda row: _number(row.low),
+                "lowest on": lambda row: row.lowest,
+                "highest": lambda row: _number(row.high),
+                "highest on": lambda row: row.highest,
+                "below the limit": lambda row: row.collapsed,
             },
         ),
         "Repeated judgements": table_of(
-            found.repeats,
+            comparison.repeats,
             {
-                "writer": lambda one: one.writer,
-                "prompt": lambda one: one.prompt,
-                "judge": lambda one: one.judge,
-                "judgements": lambda one: len(one.grades),
-                "mean": lambda one: _number(float(np.mean(one.grades)), 4),
-                "median": lambda one: _number(one.quartiles[1], 4),
-                "IQR": lambda one: _number(one.quartiles[2] - one.quartiles[0], 4),
-                "variance": lambda one: _number(one.variance, 5),
+                "writer": lambda row: row.writer,
+                "prompt": lambda row: row.prompt,
+                "judge": lambda row: row.judge,
+                "judgements": lambda row: len(row.grades),
+                "mean": lambda row: _number(float(np.mean(row.grades)), 4),
+                "median": lambda row: _number(row.quartiles[1], 4),
+                "IQR": lambda row: _number(row.quartiles[2] - row.quartiles[0], 4),
+                "variance": lambda row: _number(row.variance, 5),
             },
         ),
-        "Columns": numbers(found.columns, 3),
+        "Columns": numbers(comparison.columns, 3),
         "Correlations over writers": table_of(
-            found.correlations,
+            comparison.correlations,
             {
-                "columns": lambda one: f"{one.first}, {one.second}",
-                "writers": lambda one: one.writers,
-                **correlations(lambda one: one),
+                "columns": lambda row: f"{row.first}, {row.second}",
+                "writers": lambda row: row.writers,
+                **correlations(lambda row: row),
             },
         ),
         "Raters against judges, on single texts": table_of(
-            found.text_agreement,
+            comparison.text_agreement,
             {
-                "rater": lambda one: one.rater,
-                "judge": lambda one: one.judge,
-                "agreement": lambda one: one.agreement,
-                "pairs": lambda one: one.agreement.n,
-                "minus the longer": lambda one: signed(one.difference),
-                "p (Holm)": lambda one: p_value(one.p_holm),
+                "rater": lambda row: row.rater,
+                "judge": lambda row: row.judge,
+                "agreement": lambda row: row.agreement,
+                "pairs": lambda row: row.agreement.n,
+                "minus the longer": lambda row: signed(row.difference),
+                "p (Holm)": lambda row: p_value(row.p_holm),
             },
         ),
         "Judges against people": table_of(
-            found.people_agreement,
+            comparison.people_agreement,
             {
-                "judge": lambda one: one.rater,
-                "quantity": lambda one: one.quantity + ("" if one.is_paired else " (other texts)"),
-                "agreement on pairs": lambda one: one.agreement,
-                "pairs": lambda one: one.agreement.n,
-                **correlations(lambda one: one.systems),
-                "tau-b within prompts": lambda one: one.within,
-                "minus people": lambda one: one.offset,
-                "against the others": lambda one: one.against_others,
-                "one person": lambda one: one.one_person,
+                "judge": lambda row: row.rater,
+                "quantity": lambda row: row.quantity + ("" if row.is_paired else " (other texts)"),
+                "agreement on pairs": lambda row: row.agreement,
+                "pairs": lambda row: row.agreement.n,
+                **correlations(lambda row: row.systems),
+                "tau-b within prompts": lambda row: row.within,
+                "minus people": lambda row: row.offset,
+                "against the others": lambda row: row.against_others,
+                "one person": lambda row: row.one_person,
             },
         ),
         "Lengths of texts": table_of(
-            found.length_correlation,
+            comparison.length_correlation,
             {
-                "of": lambda one: one[1],
-                "on": lambda one: one[0],
-                "texts": lambda one: one[2].n,
-                "Pearson (* p < 0.1, ** p < 0.05)": lambda one: starred(one[2]),
-                "slope": lambda one: _number(one[2].slope, 3),
+                "of": lambda row: row[1],
+                "on": lambda row: row[0],
+                "texts": lambda row: row[2].n,
+                "Pearson (* p < 0.1, ** p < 0.05)": lambda row: starred(row[2]),
+                "slope": lambda row: _number(row[2].slope, 3),
             },
         ),
         "Negotiation inconsistency": table_of(
-            list(found.plan_inconsistency.items()),
+            list(comparison.plan_inconsistency.items()),
             {
-                "planner": lambda one: one[0],
-                "prompts": lambda one: len(one[1]),
-                "delta": lambda one: float(np.mean([of.delta for of in one[1]])),
-                "sigma": lambda one: float(np.mean([of.sigma for of in one[1]])),
+                "planner": lambda row: row[0],
+                "prompts": lambda row: len(row[1]),
+                "delta": lambda row: float(np.mean([trial.delta for trial in row[1]])),
+                "sigma": lambda row: float(np.mean([trial.sigma for trial in row[1]])),
             },
         ),
-        "Mean grades": numbers(found.quantities, 2),
+        "Mean grades": numbers(comparison.quantities, 2),
     }
     return {
         title: table for title, table in tables.items() if table.rows and len(table.heading) > 1
     }
 
 
-def comparison_notes(found: Comparison) -> list[str]:
+def comparison_notes(comparison: Comparison) -> list[str]:
     """What a reader must know about these results."""
     notes = []
-    if found.missing_grades:
-        notes.append(f"{found.missing_grades:,} grades are missing: no rating could be read")
-    if incomplete := [row for row in found.rows if row.missing]:
+    if comparison.missing_grades:
+        notes.append(f"{comparison.missing_grades:,} grades are missing: no rating could be read")
+    if incomplete := [row for row in comparison.rows if row.missing]:
         total = max(row.missing + row.grade.clusters for row in incomplete)
         listed = ", ".join(f"{row.writer} for {row.missing:,}" for row in incomplete)
         notes.append(
             f"prompts without a grade, of {total:,}: {listed}; the grade predicts them from "
             "the writer's other prompts and from the other writers"
         )
-    if found.quantity == "percentile":
+    if comparison.quantity == "percentile":
         notes += [
             f"{row.writer} lies above the {CEILING}th percentile, where the scale saturates: "
             "compare the quantity value"
-            for row in found.rows
+            for row in comparison.rows
             if row.plain > CEILING
         ]
     notes += [
-        f"by {name}, wins do not connect {', '.join(of.infinite)} with the others both ways: no "
-        "finite utility; utility_prior shrinks it"
-        for name, of in found.utilities.items()
-        if of.infinite
+        f"by {name}, wins do not connect {', '.join(utilities.infinite)} with the others both "
+        "ways: no finite utility; utility_prior shrinks it"
+        for name, utilities in comparison.utilities.items()
+        if utilities.infinite
     ]
-    if not found.is_connected:
+    if not comparison.is_connected:
         notes.append("judges graded different writers or prompts, so their offsets are not known")
-    notes += [f"not comparable with published results: {note}" for note in found.not_comparable]
+    notes += [
+        f"not comparable with published results: {note}" for note in comparison.not_comparable
+    ]
     notes += [
         f"{rater} was trained on {count} of these prompts"
-        for rater, count in found.trained_on.items()
+        for rater, count in comparison.trained_on.items()
         if count
     ]
     return notes
@@ -261,14 +263,18 @@ def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
     return table_of(rows, columns)
 
 
-def _utility(found: Utilities, writer: str) -> str:
-    mean, low, high = (_number(of.get(writer)) for of in (found.values, found.low, found.high))
+def _utility(utilities: Utilities, writer: str) -> str:
+    mean, low, high = (
+        _number(values.get(writer)) for values in (utilities.values, utilities.low, utilities.high)
+    )
     return mean if "–" in (mean, low) else f"{mean} [{low}, {high}]"
 
 
-def starred(found: LengthCorrelation) -> str:
+def starred(correlation: LengthCorrelation) -> str:
     """A correlation with the marks of significance of Table 6 of HoWToBench."""
-    return _number(found.pearson, 4) + "*" * sum(found.p < level for level in (0.1, 0.05))
+    return _number(correlation.pearson, 4) + "*" * sum(
+        correlation.p < level for level in (0.1, 0.05)
+    )
 
 
 def _number(value: float | None, digits: int = 2) -> str:
@@ -277,7 +283,7 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 def write_writers(
     artifact: Artifact,
-    found: Comparison,
+    comparison: Comparison,
     notes: Sequence[str],
     published: Mapping[str, Mapping[str, float]],
     excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
@@ -287,21 +293,21 @@ def write_writers(
 
     Args:
         artifact: the output folder.
-        found: the comparison.
+        comparison: the comparison.
         notes: what a reader must know about these results, such as `comparison_notes`.
         published: published results by name and writer.
         excerpts: by writer, a prompt and a text.
         distributions: by quantity and writer, the grades of its items.
     """
-    tables = comparison_tables(found)
+    tables = comparison_tables(comparison)
     texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]
     artifact.write_text("writers.txt", "\n\n".join([*texts, *notes]) + "\n")
-    rows, name = found.rows, next(iter(published), None)
+    rows, name = comparison.rows, next(iter(published), None)
     hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
     drawn = figures.dots(
         [(short_name(row.writer), [[row.grade]]) for row in rows],
-        [found.quantity],
-        f"{found.quantity}, mean over prompts",
+        [comparison.quantity],
+        f"{comparison.quantity}, mean over prompts",
         levels=(),
         hollow=hollow,
         mark=f"published: {name}",
@@ -309,21 +315,23 @@ def write_writers(
     panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
     about = (
         "Higher is better; means of single prompts are between "
-        f"{min(one.low for one in found.ranges):.2f} and "
-        f"{max(one.high for one in found.ranges):.2f}. Grades are the ratings of models unless a "
-        "table says people. A writer's grade is the mean over all prompts, without the "
+        f"{min(row.low for row in comparison.ranges):.2f} and "
+        f"{max(row.high for row in comparison.ranges):.2f}. Grades are the ratings of models "
+        "unless a table says people. A writer's grade is the mean over all prompts, without the "
         "judges' offsets and with missing grades predicted (writer + prompt). Win rate: the share "
         "of other writers' texts for the same prompt and step with a lower reward."
     )
     warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
     normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
-    pictures = [Figure(one, "", figures.densities(of, one)) for one, of in distributions.items()]
+    pictures = [
+        Figure(name, "", figures.densities(grades, name)) for name, grades in distributions.items()
+    ]
     boxes = {
-        f"{shorten(one.prompt, _BOX_NAME)}, {one.writer}, {one.judge}": one.grades
-        for one in found.repeats[:_MOST_BOXES]
+        f"{shorten(row.prompt, _BOX_NAME)}, {row.writer}, {row.judge}": row.grades
+        for row in comparison.repeats[:_MOST_BOXES]
     }
     about_boxes = "Quartiles, median (solid) and mean (dashed) over the judgements of a text."
-    repeated = [Figure("", about_boxes, figures.boxes(boxes, found.quantity))] if boxes else []
+    repeated = [Figure("", about_boxes, figures.boxes(boxes, comparison.quantity))] if boxes else []
     cards = [
         Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
         for writer, (prompt, text) in excerpts.items()
@@ -342,7 +350,7 @@ def write_writers(
     who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
     lead = (
         f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
-        f"{found.quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
+        f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
     )
     page = Page("LitBench: writers", lead, f"{len(rows)} writers. {written_now()}", sections)
     write_page(artifact, "writers", page, {"writers": panel})

@@ -143,8 +143,11 @@ def _half_widths(fit: "_Fit", best: np.ndarray) -> np.ndarray:
     """Half of each interval; shape (items,)."""
     from scipy import stats  # noqa: PLC0415
 
-    columns = [[ranking.rater for ranking in fit.rankings], [one.prompt for one in fit.rankings]]
-    ways = [_numbered(labels) for labels in columns if any(one is not None for one in labels)]
+    columns = [
+        [ranking.rater for ranking in fit.rankings],
+        [ranking.prompt for ranking in fit.rankings],
+    ]
+    ways = [_numbered(labels) for labels in columns if any(label is not None for label in labels)]
     sizes = [np.bincount(labels) for labels in ways]
     if not ways or min(map(len, sizes)) < 2:
         return np.full(len(best), math.nan)
@@ -200,12 +203,12 @@ def _connected(rankings: Sequence[Ranking], items: Sequence[str]) -> list[str]:
     from scipy.sparse import coo_array  # noqa: PLC0415
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 
-    place = {item: index for index, item in enumerate(items)}
+    index_of = {item: index for index, item in enumerate(items)}
     wins = {
-        (place[a], place[b])
+        (index_of[a], index_of[b])
         for ranking in rankings
         for a, b in _edges(ranking.blocks)
-        if a in place and b in place
+        if a in index_of and b in index_of
     }
     rows, columns = zip(*wins, strict=True) if wins else ((), ())
     graph = coo_array((np.ones(len(wins)), (rows, columns)), shape=(len(items), len(items)))
@@ -236,11 +239,13 @@ class _Fit:
         """Lay out terms, orders and stages as arrays."""
         from scipy.sparse import coo_array  # noqa: PLC0415
 
-        place = {item: index for index, item in enumerate(self.items)}
+        index_of = {item: index for index, item in enumerate(self.items)}
         counts: dict[tuple[frozenset[int], frozenset[int]], int] = {}
         cells = []
         for number, ranking in enumerate(self.rankings):
-            blocks = [frozenset(place[i] for i in block if i in place) for block in ranking.blocks]
+            blocks = [
+                frozenset(index_of[i] for i in block if i in index_of) for block in ranking.blocks
+            ]
             for index, block in enumerate(blocks):
                 rest = frozenset().union(*blocks[index + 1 :])
                 if block and len(block) + len(rest) > 1:
@@ -285,8 +290,8 @@ class _Fit:
 
     def is_connected(self, weights: np.ndarray) -> bool:
         """Whether the rankings with a weight still connect all items."""
-        kept = [ranking for ranking, w in zip(self.rankings, weights, strict=True) if w]
-        return bool(self.prior) or len(_connected(kept, self.items)) == len(self.items)
+        weighted = [ranking for ranking, w in zip(self.rankings, weights, strict=True) if w]
+        return bool(self.prior) or len(_connected(weighted, self.items)) == len(self.items)
 
     def maximise(self, weights: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
         """Utilities at the maximum, centred, and the log-likelihood without the prior.
@@ -304,10 +309,10 @@ class _Fit:
             penalty, its_slope = self._penalty(u)
             return penalty - float(counts @ values), its_slope - counts @ slopes
 
-        found: Any = optimize.minimize(
+        solution: Any = optimize.minimize(
             negative, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 500}
         )
-        best = found.x - found.x.mean()
+        best = solution.x - solution.x.mean()
         return best, float(counts @ self._by_term(best)[0])
 
     def scores(self, u: np.ndarray) -> np.ndarray:

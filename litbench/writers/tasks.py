@@ -50,9 +50,9 @@ def _of(state: TaskState) -> tuple[Protocol, Item]:
 
 
 def _generation(sampling: Sampling) -> GenerateConfig:
-    given = {name: value for name, value in as_plain(sampling).items() if value is not None}
+    options = {name: value for name, value in as_plain(sampling).items() if value is not None}
     # Models of a role do not inherit the timeout of the command line.
-    return GenerateConfig(attempt_timeout=Traffic.timeout_seconds, **given)
+    return GenerateConfig(attempt_timeout=Traffic.timeout_seconds, **options)
 
 
 def _model(protocol: Protocol, role: str) -> Any:
@@ -119,9 +119,11 @@ def grade(judge_samples: int = 1) -> Scorer:
         session = _session(loaded, state)
         judged = await judge_repeatedly(loaded, session, item, written, JUDGE, judge_samples)
         grades = [*written.grades, *judged.grades]
-        by_judge = {name: (one, flags) for rater, name, one, flags in grades if rater == JUDGE}
+        by_judge = {name: (value, flags) for rater, name, value, flags in grades if rater == JUDGE}
         shown = [loaded.headline, *([f"{loaded.headline} spread"] if judge_samples > 1 else [])]
-        criteria = [one.name for rubric in loaded.rubrics.values() for one in rubric.criteria]
+        criteria = [
+            criterion.name for rubric in loaded.rubrics.values() for criterion in rubric.criteria
+        ]
         values = {
             # Of all texts that were rated by the criterion.
             name: mean_of_known(
@@ -135,12 +137,13 @@ def grade(judge_samples: int = 1) -> Scorer:
         _, flags = by_judge.get(loaded.headline, (None, ["no grade"]))
         return Score(
             # inspect-ai counts NaN as unscored.
-            value={name: math.nan if one is None else one for name, one in values.items()},
+            value={name: math.nan if value is None else value for name, value in values.items()},
             answer=state.output.completion,
             explanation="; ".join(flags),
             metadata={
                 "grades": {
-                    f"{name} by {rater}" if rater else name: one for rater, name, one, _ in grades
+                    f"{name} by {rater}" if rater else name: value
+                    for rater, name, value, _ in grades
                 },
                 "transcript": session.messages(),
             },

@@ -49,60 +49,60 @@ def check_texts(
 
 
 def check_placeholders(
-    text: str, known: Collection[str], where: object, *, needed: Collection[str] = ()
+    text: str, allowed: Collection[str], where: object, *, needed: Collection[str] = ()
 ) -> None:
     """Check the placeholders of a published text; ConfigError for an unknown or missing one."""
-    found = set(PLACEHOLDER.findall(text))
-    if extra := sorted(found - set(known)):
+    names = set(PLACEHOLDER.findall(text))
+    if extra := sorted(names - set(allowed)):
         raise ConfigError(
             f"texts: {where} has the placeholder {{{extra[0]}}}, which nothing fills; known: "
-            f"{', '.join(sorted(known)) or 'none'}: take the file unchanged"
+            f"{', '.join(sorted(allowed)) or 'none'}: take the file unchanged"
         )
-    if missing := sorted(set(needed) - found):
+    if missing := sorted(set(needed) - names):
         raise ConfigError(
             f"texts: {where} has no placeholder {{{missing[0]}}}: take the file unchanged"
         )
 
 
-def check_form(given: Any, own: Any, where: str) -> None:
+def check_form(theirs: Any, expected: Any, where: str) -> None:
     """Check that a user's texts have the keys of ours, and no placeholder that ours do not have.
 
     Raises:
         ConfigError: a key is missing or unknown, or a text has an extra placeholder.
     """
-    if isinstance(own, Mapping):
-        found = given if isinstance(given, Mapping) else {}
-        if differing := sorted(set(own) ^ set(found), key=str):
-            state = "misses" if differing[0] in own else "has the unknown"
+    if isinstance(expected, Mapping):
+        texts = theirs if isinstance(theirs, Mapping) else {}
+        if differing := sorted(set(expected) ^ set(texts), key=str):
+            state = "misses" if differing[0] in expected else "has the unknown"
             raise ConfigError(f"texts: {where} {state} key '{differing[0]}': keep our keys")
-        for key, text in own.items():
-            check_form(found[key], text, f"{where}: {key}")
-    elif isinstance(own, list):
-        if not isinstance(given, list) or len(given) != len(own):
-            raise ConfigError(f"texts: {where} is no list of {len(own)} texts: write as many")
-        for text, ours in zip(given, own, strict=True):
+        for key, text in expected.items():
+            check_form(texts[key], text, f"{where}: {key}")
+    elif isinstance(expected, list):
+        if not isinstance(theirs, list) or len(theirs) != len(expected):
+            raise ConfigError(f"texts: {where} is no list of {len(expected)} texts: write as many")
+        for text, ours in zip(theirs, expected, strict=True):
             check_form(text, ours, where)
-    elif not isinstance(given, str):
-        raise ConfigError(f"texts: {where} is {given!r:.60}: write a text")
+    elif not isinstance(theirs, str):
+        raise ConfigError(f"texts: {where} is {theirs!r:.60}: write a text")
     else:
-        check_placeholders(given, PLACEHOLDER.findall(own), where)
+        check_placeholders(theirs, PLACEHOLDER.findall(expected), where)
 
 
 def texts_record(
-    folder: Path | None, known: Mapping[str, str | None], own: str
+    folder: Path | None, files: Mapping[str, str | None], about: str
 ) -> tuple[list[str], dict[str, str]]:
     """What a manifest says of the texts: why they are not the published ones, and digests.
 
     Args:
         folder: the folder of published texts; None for our own.
-        known: by file, the first digits of the SHA-256 of the published version; None where
+        files: by file, the first digits of the SHA-256 of the published version; None where
             it is not known.
-        own: the reason where the texts are our own.
+        about: the reason where the texts are our own.
     """
     if folder is None:
-        return [own], {}
-    digests = {name: file_digest(folder / name) for name in known}
+        return [about], {}
+    digests = {name: file_digest(folder / name) for name in files}
     altered = [
-        name for name, first in known.items() if first not in (None, digests[name][:_DIGITS])
+        name for name, first in files.items() if first not in (None, digests[name][:_DIGITS])
     ]
     return [f"not the published texts: {', '.join(altered)}"] * bool(altered), digests

@@ -121,8 +121,8 @@ def funnel_manifest(**counts):
 
 def cells_of(page, row):
     """The cells of the table row that begins with a text."""
-    for found in re.findall(r"<tr.*?</tr>", page, re.DOTALL):
-        cells = [Page(cell).text.strip() for cell in re.findall(r"<td.*?</td>", found, re.DOTALL)]
+    for line in re.findall(r"<tr.*?</tr>", page, re.DOTALL):
+        cells = [Page(cell).text.strip() for cell in re.findall(r"<td.*?</td>", line, re.DOTALL)]
         if cells and cells[0] == row:
             return cells
     raise AssertionError(f"no row {row}")
@@ -151,8 +151,8 @@ def test_every_count_is_the_one_of_a_plain_loop(random_pairs):
         every = {**by_side["chosen"], **by_side["rejected"]}
         assert split.words.tolist() == sorted(words for words, *_ in every.values())
         for side in SIDES:
-            for place, key in enumerate(("words", "score", "day")):
-                values = [story[place] for story in by_side[side].values()]
+            for index, key in enumerate(("words", "score", "day")):
+                values = [story[index] for story in by_side[side].values()]
                 values = [value for value in values if value is not None]
                 if key == "day":
                     values = [value // DAY for value in values]
@@ -171,14 +171,14 @@ def test_every_count_is_the_one_of_a_plain_loop(random_pairs):
 def test_the_longer_wins_as_often_as_on_the_leaderboard(random_pairs):
     pairs = random_pairs(4, rows=600)
     for name, split in splits_of(pairs).items():
-        keep = [name in (own, "all") for own in pairs["split"].to_pylist()]
+        keep = [name in (wanted_split, "all") for wanted_split in pairs["split"].to_pylist()]
         part = pairs.filter(pa.array(keep))
         verdicts = judge_pairs(LengthRater("longer", "longer", 1), part)
         wanted = leaderboard(verdicts, part, "longer")[0].agreement
-        found = split.longer_wins
-        assert (found.n, found.clusters) == (wanted.n, wanted.clusters)
+        result = split.longer_wins
+        assert (result.n, result.clusters) == (wanted.n, wanted.clusters)
         for key in ("mean", "low", "high", "effective_clusters"):
-            assert getattr(found, key) == pytest.approx(getattr(wanted, key), rel=1e-12)
+            assert getattr(result, key) == pytest.approx(getattr(wanted, key), rel=1e-12)
         assert split.counts["equal"], "ties are part of the test"
         assert sum(split.counts.values()) == part.num_rows
 
@@ -187,8 +187,8 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs):
     before = random_pairs(5, rows=400)
     keys = ["pair_id", "split", "chosen_n_words", "rejected_n_words"]
     marked = breaks_symmetry(ibis.memtable(before.select(keys)), 10, 0).to_pyarrow()
-    kept = set(marked.filter(pa.compute.invert(marked["removed"]))["pair_id"].to_pylist())
-    after = before.filter(pa.array([name in kept for name in before["pair_id"].to_pylist()]))
+    pair_ids = set(marked.filter(pa.compute.invert(marked["removed"]))["pair_id"].to_pylist())
+    after = before.filter(pa.array([name in pair_ids for name in before["pair_id"].to_pylist()]))
     splits, wider = splits_of(after), splits_of(before)
     for split in ("train", "test"):
         widest = int(np.abs(wider[split].difference).max())
@@ -263,8 +263,8 @@ def test_numbers_of_the_page(pair_table, render):
 def test_the_funnel_and_examples_are_shown(random_pairs, render, tmp_path):
     manifest = funnel_manifest(digest="0123abc")
     examples = Examples()
-    for place in range(5):
-        examples.add("min_words", f"short{place}", f"Too short, number {place}", f"{place} words")
+    for index in range(5):
+        examples.add("min_words", f"short{index}", f"Too short, number {index}", f"{index} words")
     examples.write(tmp_path / "examples.jsonl")
     rows = (tmp_path / "examples.jsonl").read_text(encoding="utf-8")
     page = render(random_pairs(), manifest=manifest, examples=rows)
@@ -272,7 +272,7 @@ def test_the_funnel_and_examples_are_shown(random_pairs, render, tmp_path):
     assert cells_of(page, "mirrored")[1:3] == ["200 pairs", "300"]
     text = Page(page).text
     assert "0123abc" in text
-    assert all(f"Too short, number {place}" in text for place in range(5))
+    assert all(f"Too short, number {index}" in text for index in range(5))
     bars = re.findall(r'class="bar (\w+)" style="width:([\d.]+)%"', page)
     assert [(unit, round(float(width), 1)) for unit, width in bars] == [
         ("stories", 100.0),
@@ -343,9 +343,9 @@ def test_page_has_no_scripts_and_escapes_texts(random_pairs, render):
     manifest["counts"]["funnel"][1]["about"] = ATTACK
     pairs = random_pairs()
     names = [f"$x_{ATTACK}$ 中文 {name}" for name in pairs["split"].to_pylist()]
-    place = pairs.column_names.index("split")
+    index = pairs.column_names.index("split")
     source = render(
-        pairs.set_column(place, "split", pa.array(names, pa.large_string())),
+        pairs.set_column(index, "split", pa.array(names, pa.large_string())),
         title=ATTACK,
         manifest=manifest,
         examples="".join(json.dumps(row) + "\n" for row in rows),
@@ -406,9 +406,9 @@ def test_the_same_pairs_in_another_order_have_the_same_audit(artifact, tmp_path,
     pq.write_table(table.take(pa.array(order)), artifact / "pairs.parquet", row_group_size=7)
     list_outputs(artifact)
     audit(Audit(pairs=str(artifact), out=tmp_path / "b"))
-    found = [json.loads((tmp_path / name / "audit.json").read_text()) for name in ("a", "b")]
-    assert found[0]["findings"] == found[1]["findings"]
-    assert found[0]["set"] == found[1]["set"]
+    results = [json.loads((tmp_path / name / "audit.json").read_text()) for name in ("a", "b")]
+    assert results[0]["findings"] == results[1]["findings"]
+    assert results[0]["set"] == results[1]["set"]
     capsys.readouterr()
     audit(Audit(pairs=str(artifact), out=tmp_path / "b"))
     assert "unchanged" in capsys.readouterr().out
@@ -492,7 +492,7 @@ def test_the_p_value_falls_as_a_confound_grows(planted, sizes):
     for size in (0.8, 0.95, 0.99, 1.0):
         table, _ = planted(pairs=np.array(sizes), position=size)
         audited = audit_pairs(table)
-        (result,) = [one for one in audited.results if one.cue.name == "id"]
+        (result,) = [result for result in audited.results if result.cue.name == "id"]
         p_values.append(result.p_holm)
         assert kinds_of(audited) == ["id"] * result.is_stated
     assert p_values == sorted(p_values, reverse=True)
@@ -501,7 +501,9 @@ def test_the_p_value_falls_as_a_confound_grows(planted, sizes):
 
 def test_a_story_that_wins_many_pairs_is_one_observation(planted):
     table, _ = planted(pairs=np.array([40] * 5), style=1.0)
-    (style,) = [one.cue for one in audit_pairs(table).results if one.cue.name == "name:model"]
+    (style,) = [
+        result.cue for result in audit_pairs(table).results if result.cue.name == "name:model"
+    ]
     group = np.repeat(np.arange(5), 40)
     sign = np.ones(200)
     distinct = np.arange(400).reshape(2, 200)
@@ -519,12 +521,12 @@ def test_a_rule_of_the_pairing_does_not_hide_other_cues(planted):
     alone = kinds_of(audit_pairs(table))
     assert set(alone) == {"notes", "name:model"}
     times = [table[f"{side}_created_utc"].to_numpy() for side in SIDES]
-    for side, of in zip(SIDES, (np.maximum(*times), np.minimum(*times)), strict=True):
-        place = table.column_names.index(f"{side}_created_utc")
-        table = table.set_column(place, f"{side}_created_utc", pa.array(of))
+    for side, times_of_side in zip(SIDES, (np.maximum(*times), np.minimum(*times)), strict=True):
+        index = table.column_names.index(f"{side}_created_utc")
+        table = table.set_column(index, f"{side}_created_utc", pa.array(times_of_side))
     audited = audit_pairs(table)
     assert kinds_of(audited) == ["later", *alone]
-    held_fixed = {one.cue.name: one.held_fixed.mean for one in audited.results}
+    held_fixed = {result.cue.name: result.held_fixed.mean for result in audited.results}
     assert held_fixed["notes"] > 0.2
 
 
@@ -551,9 +553,9 @@ def test_without_a_plant_the_audit_says_what_it_could_have_found(planted, tmp_pa
     assert f"{100 * audited.detectable:.1f} %" in nothing_found(audited)
     write_table(planted()[0], tmp_path / "pairs.parquet")
     audit(Audit(pairs=str(tmp_path / "pairs.parquet"), out=tmp_path / "out"))
-    found = json.loads((tmp_path / "out" / "audit.json").read_text())
-    assert found["findings"] == []
-    assert found["nothing_found"] == nothing_found(audited)
+    result = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert result["findings"] == []
+    assert result["nothing_found"] == nothing_found(audited)
 
 
 def test_an_effect_is_the_difference_of_shares_and_the_fixed_cue_explains_the_other():
@@ -610,14 +612,14 @@ def test_pairs_that_differ_in_difficulty_have_a_lower_ceiling(people):
         for k, of in enumerate(chosen.T)
     }
     first, second = ([f"{side}{row}" for row in range(8_000)] for side in (1, 0))
-    found = annotator_agreement(ratings, first, second, np.arange(8_000), {})
-    ceiling = label_ceiling(found.two_decided, people, found.difficulty_spread)
+    result = annotator_agreement(ratings, first, second, np.arange(8_000), {})
+    ceiling = label_ceiling(result.two_decided, people, result.difficulty_spread)
     crowd = ((chosen.sum(1) > people / 2) == (q > 0.5)).mean()
     if people == 5:
         assert ceiling.mean == pytest.approx(crowd, abs=0.015)
     else:
         # The majority of three says nothing about the spread.
-        assert math.isnan(found.difficulty_spread)
+        assert math.isnan(result.difficulty_spread)
         assert ceiling.mean > crowd + 0.05
 
 
@@ -626,12 +628,12 @@ def test_a_rater_that_counts_words_is_found_out(planted, tmp_path):
     write_table(planted(longer=0.75)[0], tmp_path / "pairs.parquet")
     pairs, rater = str(tmp_path / "pairs.parquet"), {"kind": "longer"}
     audit(Audit(pairs=pairs, out=tmp_path / "out", rater=rater, probe_prompts=5))
-    found = json.loads((tmp_path / "out" / "audit.json").read_text())
-    kinds = {finding["kind"] for finding in found["findings"]}
+    result = json.loads((tmp_path / "out" / "audit.json").read_text())
+    kinds = {finding["kind"] for finding in result["findings"]}
     assert {"longer", "rater_length", "rater_mimic"} <= kinds
-    assert found["rater"]["prefers_longer"]["mean"] > 0.98
-    assert found["rater"]["reproduced"] == pytest.approx(1, abs=0.1)
-    assert found["rater"]["groups"]["split"].keys() == {"train", "test"}
+    assert result["rater"]["prefers_longer"]["mean"] > 0.98
+    assert result["rater"]["reproduced"] == pytest.approx(1, abs=0.1)
+    assert result["rater"]["groups"]["split"].keys() == {"train", "test"}
     text = Page((tmp_path / "out" / "audit.html").read_text(encoding="utf-8")).text
     assert "What fools it" in text
 

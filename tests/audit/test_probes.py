@@ -62,8 +62,8 @@ OTHER = (
 
 def originals(texts=(ENGLISH, OTHER, CHINESE, CHINESE[::-1])):
     return [
-        Original(f"s{place}", f"p{place}", f"[WP] Prompt number {place}", text)
-        for place, text in enumerate(texts)
+        Original(f"s{index}", f"p{index}", f"[WP] Prompt number {index}", text)
+        for index, text in enumerate(texts)
     ]
 
 
@@ -72,22 +72,23 @@ def subject(text, seed=0, other=OTHER):
 
 
 def changed(name, text, strength, seed=0):
-    found = change(PROBES[name], subject(text, seed), strength)
-    assert found is not None
-    return found
+    result = change(PROBES[name], subject(text, seed), strength)
+    assert result is not None
+    return result
 
 
 def test_dropped_paragraphs_are_whole_and_at_most_three():
-    for text, of in ((ENGLISH + "\n\n" + OTHER, "\n\n"), (OTHER, ". ")):
-        parts = [part.rstrip(".") for part in text.split(of)]
+    for text, separator in ((ENGLISH + "\n\n" + OTHER, "\n\n"), (OTHER, ". ")):
+        parts = [part.rstrip(".") for part in text.split(separator)]
         dropped = []
         for strength in STRENGTHS:
             left = [
-                part.rstrip(".") for part in changed("drop_paragraphs", text, strength).split(of)
+                part.rstrip(".")
+                for part in changed("drop_paragraphs", text, strength).split(separator)
             ]
             assert [part for part in parts if part in left] == left
             dropped.append(set(parts) - set(left))
-        assert [len(one) for one in dropped] == [1, 2, 3]
+        assert [len(item) for item in dropped] == [1, 2, 3]
         assert dropped[0] < dropped[1] < dropped[2]
     assert change(PROBES["drop_paragraphs"], subject("One sentence only."), 1.0) is None
 
@@ -116,7 +117,7 @@ def words_of(texts):
 
 
 def sentences(text):
-    return [one.text.strip() for one in split_sentences(text)]
+    return [sentence.text.strip() for sentence in split_sentences(text)]
 
 
 # What a probe does ---------------------------------------------------------------------------
@@ -158,16 +159,16 @@ def test_sentence_splitting_is_linear_in_time(text):
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["en", "zh"])
 def test_changes_depend_only_on_the_seed(name, text):
     for strength in STRENGTHS:
-        one = changed(name, text, strength)
-        assert one != text
-        assert one == changed(name, text, strength)
+        first = changed(name, text, strength)
+        assert first != text
+        assert first == changed(name, text, strength)
     drawn = {changed(name, text, 0.5, seed) for seed in range(8)}
     # Endings and stories of one other prompt leave nothing to draw.
     assert len(drawn) > 1 or name in {"cut_ending", "other_story"}
 
 
 def shared_start(text, other):
-    same = (one == two for one, two in zip(text, other, strict=False))
+    same = (first == two for first, two in zip(text, other, strict=False))
     return next((k for k, is_same in enumerate(same) if not is_same), min(len(text), len(other)))
 
 
@@ -179,7 +180,7 @@ def edit_size(name, text, other):
         return -shared_start(text, other)
     if name == "shuffle":
         pairs = zip(sentences(text), sentences(other), strict=True)
-        return sum(one != two for one, two in pairs)
+        return sum(first != two for first, two in pairs)
     return len(other) - len(text)
 
 
@@ -190,9 +191,9 @@ def test_strength_is_the_size_of_the_edit(invented, seed, words, name):
         whole = subject(text, seed)
         sizes = []
         for strength in (0.1, *STRENGTHS):
-            found = change(PROBES[name], whole, strength)
-            if found is not None:
-                sizes.append(edit_size(name, text, found))
+            result = change(PROBES[name], whole, strength)
+            if result is not None:
+                sizes.append(edit_size(name, text, result))
         assert sizes == sorted(sizes)
         if name in {"padding", "cut_ending"} and len(sizes) == 4:
             assert sizes[0] < sizes[-1] or len(sentences(text)) < 3
@@ -230,9 +231,9 @@ def test_probe_pairs_follow_the_schema_and_counts_add_up():
     assert pairs.num_rows + not_applicable == len(given_texts) * len(PROBES) * len(STRENGTHS)
     assert missing["cut_ending"] == {"0.25": 1, "0.5": 1, "1": 1}
     assert pairs["rejected_n_words"].to_pylist() == words_of(pairs["rejected"].to_pylist())
-    own = {one.story_id: one.text for one in given_texts}
+    texts = {story.story_id: story.text for story in given_texts}
     for row in pairs.to_pylist():
-        assert row["chosen"] == own[row["chosen_story_id"]]
+        assert row["chosen"] == texts[row["chosen_story_id"]]
         assert row["rejected"] != row["chosen"]
 
 
@@ -240,9 +241,9 @@ def test_story_order_has_no_effect(invented):
     # Of many stories another one is drawn, of few there is no choice.
     for there, names in ((originals(), []), (many(invented), ["other_story"])):
         probes = select_probes(names)
-        one, _ = probe_pairs(there, probes, STRENGTHS, 3)
+        first, _ = probe_pairs(there, probes, STRENGTHS, 3)
         other, _ = probe_pairs(there[::-1], probes[::-1], STRENGTHS[::-1], 3)
-        assert sorted(map(str, one.to_pylist())) == sorted(map(str, other.to_pylist()))
+        assert sorted(map(str, first.to_pylist())) == sorted(map(str, other.to_pylist()))
 
 
 def test_other_story_has_another_prompt_and_the_same_language():
@@ -269,7 +270,7 @@ def test_stories_are_drawn_by_prompt(pair_table):
     assert len(draw_originals(pairs, "both", 9, None, 0)) == 60
     drawn = draw_originals(pairs, "both", 2, 3, 0)
     assert len(drawn) == 6
-    assert Counter(one.prompt for one in drawn).most_common(1)[0][1] == 2
+    assert Counter(item.prompt for item in drawn).most_common(1)[0][1] == 2
     turned = pairs.take(list(range(39, -1, -1)))
     assert drawn == draw_originals(turned, "both", 2, 3, 0)
     assert drawn != draw_originals(pairs, "both", 2, 3, 1)
@@ -299,7 +300,7 @@ class Knows(ScoreRater):
 
     def score(self, prompts, stories):
         shown = zip(prompts, stories, strict=True)
-        return self.sign * np.array([float(one in self.known) for one in shown])
+        return self.sign * np.array([float(item in self.known) for item in shown])
 
 
 def known_in(pairs):
@@ -348,31 +349,33 @@ def results_of(raters, probed):
 
 def rates(results, rater, probe):
     return [
-        one.prefers_changed.mean
-        for one in results[rater]
-        if one.probe == probe and one.prefers_changed is not None
+        result.prefers_changed.mean
+        for result in results[rater]
+        if result.probe == probe and result.prefers_changed is not None
     ]
 
 
 def test_raters_of_known_taste(probed):
-    known = known_in(probed[0])
+    originals_known = known_in(probed[0])
     longer = LengthRater("longer", "longer", 1)
-    found = results_of([longer, Knows(known), Knows(known, -1, "perverse"), First()], probed)
+    result = results_of(
+        [longer, Knows(originals_known), Knows(originals_known, -1, "perverse"), First()], probed
+    )
     for probe in ("padding", "repetition", "fake_verdict"):
-        assert rates(found, "longer", probe) == [1.0] * 3, probe
-    assert rates(found, "longer", "cut_ending") == [0.0] * 3
-    assert rates(found, "longer", "shuffle") == [0.5] * 3, "length cannot decide"
+        assert rates(result, "longer", probe) == [1.0] * 3, probe
+    assert rates(result, "longer", "cut_ending") == [0.0] * 3
+    assert rates(result, "longer", "shuffle") == [0.5] * 3, "length cannot decide"
     for probe in PROBES:
-        assert set(rates(found, "knows", probe)) <= {0.0}
-        assert set(rates(found, "perverse", probe)) <= {1.0}
-        assert set(rates(found, "first", probe)) <= {0.5}, "both orders are read"
-    assert not any(one.is_fooled for one in found["knows"])
-    assert {one.probe for one in found["perverse"] if one.is_fooled} == set(PROBES)
-    assert all(one.is_clear for one in found["perverse"])
-    assert not any(one.is_clear for one in found["first"])
-    assert {one.flip_rate for one in found["first"]} == {1.0}
-    assert {one.ties for one in found["longer"] if one.probe == "shuffle"} == {1.0}
-    text = probes_text(found)
+        assert set(rates(result, "knows", probe)) <= {0.0}
+        assert set(rates(result, "perverse", probe)) <= {1.0}
+        assert set(rates(result, "first", probe)) <= {0.5}, "both orders are read"
+    assert not any(result.is_fooled for result in result["knows"])
+    assert {item.probe for item in result["perverse"] if item.is_fooled} == set(PROBES)
+    assert all(item.is_clear for item in result["perverse"])
+    assert not any(item.is_clear for item in result["first"])
+    assert {item.flip_rate for item in result["first"]} == {1.0}
+    assert {item.ties for item in result["longer"] if item.probe == "shuffle"} == {1.0}
+    text = probes_text(result)
     assert "longer by padding, repetition, fake verdict" in text
     assert "knows by" not in text
 
@@ -381,11 +384,13 @@ def test_sides_renamed_give_one_minus_the_rate(probed, rename_sides):
     pairs, missing = probed
     raters = [LengthRater("longer", "longer", 1), RandomRater(), First("copy its verdict")]
     as_is, renamed = results_of(raters, probed), results_of(raters, (rename_sides(pairs), missing))
-    for one, other in zip(*(itertools.chain(*of.values()) for of in (as_is, renamed)), strict=True):
-        assert (one.prefers_changed is None) == (other.prefers_changed is None)
-        if one.prefers_changed is not None and other.prefers_changed is not None:
-            assert one.prefers_changed.mean + other.prefers_changed.mean == pytest.approx(1)
-        assert one.not_judged == other.not_judged
+    for first, other in zip(
+        *(itertools.chain(*results.values()) for results in (as_is, renamed)), strict=True
+    ):
+        assert (first.prefers_changed is None) == (other.prefers_changed is None)
+        if first.prefers_changed is not None and other.prefers_changed is not None:
+            assert first.prefers_changed.mean + other.prefers_changed.mean == pytest.approx(1)
+        assert first.not_judged == other.not_judged
 
 
 # Text, files, page, program ---------------------------------------------------------------------

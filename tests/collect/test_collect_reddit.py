@@ -67,13 +67,13 @@ def more_requests(world, page):
 
 def everything_in(folder):
     """Return all bytes below a folder, with Parquet as text."""
-    found = []
+    results = []
     for path in folder.rglob("*"):
         if path.suffix == ".parquet":
-            found.append(str(pq.read_table(path).to_pylist()).encode("utf-8", "surrogatepass"))
+            results.append(str(pq.read_table(path).to_pylist()).encode("utf-8", "surrogatepass"))
         elif path.is_file():
-            found.append(path.read_bytes())
-    return b"\n".join(found)
+            results.append(path.read_bytes())
+    return b"\n".join(results)
 
 
 # What is collected -----------------------------------------------------------------------------
@@ -201,9 +201,9 @@ def test_reading_again_drops_deleted_texts(collect, tmp_path):
 
 def test_only_the_id_of_a_skipped_post_is_kept(collect, tmp_path):
     world = World()
-    kept = world.add_post("[WP] The one that stays")
+    staying = world.add_post("[WP] The one that stays")
     gone = world.add_post("[WP] An unmistakable title")
-    for post in (kept, gone):
+    for post in (staying, gone):
         world.add_comment(post, f"story of {post}", author=f"Writer {post}")
     world.add_comment(gone, "unmistakable words")
     config = {"prompts": ["The one that stays"]}
@@ -214,7 +214,7 @@ def test_only_the_id_of_a_skipped_post_is_kept(collect, tmp_path):
         assert b"unmistakable" not in left
         assert f"story of {gone}".encode() not in left
         assert hash_author(f"Writer {gone}", SALT).encode() not in left
-        assert f"story of {kept}".encode() in left
+        assert f"story of {staying}".encode() in left
         # It can be had again, for one request.
         before = server.requests
         assert len(collect(server, **config)) == 3

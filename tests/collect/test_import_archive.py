@@ -137,7 +137,7 @@ def test_both_forms_of_dump_become_one_table(ending, importing, tmp_path, capsys
     }
     assert counts["scores_null"] == {"not_settled": 2, "hidden": 1, "missing": 0}
     assert counts["stories"] == 6
-    assert [one["lines"] for one in counts["files"]] == [5, 1, 10, 3]
+    assert [file["lines"] for file in counts["files"]] == [5, 1, 10, 3]
     assert counts["files"][0]["blank"] == 1
     aside = [
         json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
@@ -185,8 +185,8 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing, tmp_path):
     rows += [kinds[kind]() for kind, number in bad.items() for _ in range(number)]
     source.shuffle(rows)
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
-    found, counts = run(importing, tmp_path, [posts], [write_dump(tmp_path / "RC", rows)])
-    assert set(found) == {f"t1_c{n}" for n in range(2_000)}
+    result, counts = run(importing, tmp_path, [posts], [write_dump(tmp_path / "RC", rows)])
+    assert set(result) == {f"t1_c{n}" for n in range(2_000)}
     assert counts["files"][1]["rejected_rows"] == bad
     lines = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     noted = {(row["row"], f"{row['column']}: {row['reason']}") for row in map(json.loads, lines)}
@@ -225,13 +225,13 @@ def test_secrets_and_names_are_written_nowhere(importing, tmp_path, capsys):
     damaged.write_bytes(packed[:-3])
 
     def all_written(more=""):
-        found = more + "".join(capsys.readouterr())
+        result = more + "".join(capsys.readouterr())
         for path in (tmp_path / "out").rglob("*"):
             if path.suffix == ".parquet":
-                found += str(pq.read_table(path).to_pylist())
+                result += str(pq.read_table(path).to_pylist())
             elif path.is_file():
-                found += path.read_bytes().decode(errors="replace")
-        return found
+                result += path.read_bytes().decode(errors="replace")
+        return result
 
     # A run that fails leaves its parts behind.
     with pytest.raises(DataError, match="truncated") as told:
@@ -239,7 +239,7 @@ def test_secrets_and_names_are_written_nowhere(importing, tmp_path, capsys):
     assert list((tmp_path / "out" / "parts").rglob("*.jsonl"))
     left_behind = all_written(str(told.value))
     _, counts = run(importing, tmp_path, [submissions], [comments])
-    assert sum(sum(one["rejected_rows"].values()) for one in counts["files"]) == 9
+    assert sum(sum(file["rejected_rows"].values()) for file in counts["files"]) == 9
     for written in (left_behind, all_written()):
         assert " bytes'" in written
         assert "RealName" not in written
@@ -260,9 +260,9 @@ def test_mistakes_are_named_before_anything_is_read(importing, tmp_path):
         ({"subreddits": []}, "subreddits is empty"),
     ]
     for more, message in mistakes:
-        given = {"submissions": [posts], "comments": [comments]} | more
+        inputs = {"submissions": [posts], "comments": [comments]} | more
         with pytest.raises(ConfigError, match=message):
-            run(importing, tmp_path, **given)
+            run(importing, tmp_path, **inputs)
     assert not (tmp_path / "out").exists()
 
 

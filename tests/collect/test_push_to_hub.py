@@ -38,8 +38,8 @@ COUNTS = {
 def rewrite(artifact, column, values):
     """Rewrite the pairs with another column."""
     pairs = pq.read_table(artifact / "pairs.parquet")
-    place = pairs.column_names.index(column)
-    pairs = pairs.set_column(place, column, pa.array(values, pa.large_string()))
+    index = pairs.column_names.index(column)
+    pairs = pairs.set_column(index, column, pa.array(values, pa.large_string()))
     write_table(pairs, artifact / "pairs.parquet")
     list_outputs(artifact)
 
@@ -127,14 +127,14 @@ def test_each_pair_is_published_once(publish, artifact):
         "test.parquet",
         "train.parquet",
     ]
-    given = pq.read_table(artifact / "pairs.parquet")
+    table = pq.read_table(artifact / "pairs.parquet")
     # Authors are not published, not even as hashes.
     assert "author" not in "".join(re.findall(r"^\| \w.*", card, re.MULTILINE))
-    names = [name for name in given.column_names if not name.endswith("_author")]
+    names = [name for name in table.column_names if not name.endswith("_author")]
     # Columns that the source does not have are left out.
     names = [name for name in names if name not in ("margin", "weight", "fold")]
     for split in ("train", "test"):
-        wanted = given.filter(pc.equal(given["split"], split)).select(names)
+        wanted = table.filter(pc.equal(table["split"], split)).select(names)
         assert pq.read_table(folder / "data" / f"{split}.parquet").equals(wanted)
     assert read_manifest(folder)["counts"] == {"test": 12, "train": 40}
 
@@ -184,11 +184,11 @@ def test_card_content(publish):
 
 def test_the_card_has_the_findings_of_the_audit_of_these_pairs(publish, artifact, tmp_path):
     audit(Audit(pairs=str(artifact), out=tmp_path / "audit"))
-    found = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    result = json.loads((tmp_path / "audit" / "audit.json").read_text())
     folder, card = publish(audit=tmp_path / "audit")
-    assert found["findings"]
-    assert all(escape(one["sentence"]) in card for one in found["findings"])
-    assert json.loads((folder / "audit.json").read_text()) == found
+    assert result["findings"]
+    assert all(escape(finding["sentence"]) in card for finding in result["findings"])
+    assert json.loads((folder / "audit.json").read_text()) == result
     write_table(pq.read_table(artifact / "pairs.parquet").slice(1), artifact / "pairs.parquet")
     list_outputs(artifact)
     with pytest.raises(DataError, match="is the audit of other pairs"):
@@ -225,10 +225,12 @@ def test_ids_without_texts(publish, artifact, load_program):
         assert b"Secret" not in file.read_bytes()
     assert not [name for name in table.column_names if "author" in name]
     assert not {"prompt", "chosen", "rejected", "rationale"} & set(table.column_names)
-    given = {row["pair_id"]: row for row in pq.read_table(artifact / "pairs.parquet").to_pylist()}
-    assert table.num_rows == len(given)
+    rows_by_id = {
+        row["pair_id"]: row for row in pq.read_table(artifact / "pairs.parquet").to_pylist()
+    }
+    assert table.num_rows == len(rows_by_id)
     for row in table.to_pylist():
-        pair = given[row["pair_id"]]
+        pair = rows_by_id[row["pair_id"]]
         for side in ("chosen", "rejected"):
             assert row[f"{side}_comment_id"] == pair[f"{side}_story_id"]
             assert row[f"{side}_upvotes"] == pair[f"{side}_score"]
@@ -247,9 +249,11 @@ def test_trl_trains_on_published_conversations(name, publish, artifact, tiny_mod
     folder, _ = publish(conversational=True)
     files = {split: str(folder / "data" / f"{split}.parquet") for split in ("train", "test")}
     rows = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
-    given = {row["pair_id"]: row for row in pq.read_table(artifact / "pairs.parquet").to_pylist()}
+    published = {
+        row["pair_id"]: row for row in pq.read_table(artifact / "pairs.parquet").to_pylist()
+    }
     row = rows["train"][0]
-    pair = given[row["pair_id"]]
+    pair = published[row["pair_id"]]
     assert row["prompt"] == [{"role": "user", "content": pair["prompt"]}]
     assert row["chosen"] == [{"role": "assistant", "content": pair["chosen"]}]
     assert row["rejected"] == [{"role": "assistant", "content": pair["rejected"]}]
@@ -284,8 +288,8 @@ def test_trl_trains_on_published_conversations(name, publish, artifact, tiny_mod
     ("column", "value"), [("chosen_story_id", "s0001"), ("prompt_id", "[WP] a whole prompt")]
 )
 def test_ids_must_be_reddit_ids(column, value, publish, artifact):
-    given = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
-    rewrite(artifact, column, [value, *given[1:]])
+    table = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
+    rewrite(artifact, column, [value, *table[1:]])
     with pytest.raises(DataError, match=f"column {column}: 1 values are not Reddit ids"):
         publish(ids_only=True)
     publish()

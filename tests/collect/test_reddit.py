@@ -101,7 +101,7 @@ def test_all_top_level_comments_come_and_no_replies(connect, comments, requests)
         read = connect(server).post_with_comments(post)
         assert server.answered["comments"] == 1
         assert server.answered["more comments"] == requests
-    expected = sorted(one["id"] for one in world.answers(f"t3_{post}"))
+    expected = sorted(answer["id"] for answer in world.answers(f"t3_{post}"))
     assert sorted(comment["id"] for comment in read.comments) == expected
     assert read.withheld == 0
 

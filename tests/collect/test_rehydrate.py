@@ -88,20 +88,20 @@ def test_pairs_get_texts_votes_and_times(rehydrate, tmp_path):
 def test_rejected_pairs_have_reasons(rehydrate, tmp_path):
     world, pairs = make_published(3, posts=9)
     pairs = pairs[::2]
-    one = [[pair[f"{side}_comment_id"] for side in ("chosen", "rejected")] for pair in pairs]
-    world.delete(one[0][0])
-    world.remove(one[1][1])
-    world.remove(one[2][1], "[ Removed by Reddit ]")
-    del world.comments[one[3][0]]
-    world.remove(one[4][1], "[removed by moderator]")
-    world.comments[one[5][0]]["created_utc"] = None
-    post = [world.comments[one[k][1]]["link_id"].removeprefix("t3_") for k in (6, 7)]
+    ids = [[pair[f"{side}_comment_id"] for side in ("chosen", "rejected")] for pair in pairs]
+    world.delete(ids[0][0])
+    world.remove(ids[1][1])
+    world.remove(ids[2][1], "[ Removed by Reddit ]")
+    del world.comments[ids[3][0]]
+    world.remove(ids[4][1], "[removed by moderator]")
+    world.comments[ids[5][0]]["created_utc"] = None
+    post = [world.comments[ids[k][1]]["link_id"].removeprefix("t3_") for k in (6, 7)]
     world.posts[post[0]]["title"] = "[deleted by user]"
     del world.posts[post[1]]
     with FakeReddit(world) as server:
         rows = rehydrate(server, pairs)
     assert len(rows) == 1
-    assert rows[0]["chosen_story_id"] == f"t1_{one[8][0]}"
+    assert rows[0]["chosen_story_id"] == f"t1_{ids[8][0]}"
     assert reasons_of(tmp_path / "out") == {
         "chosen: deleted": 1,
         "rejected: removed": 3,
@@ -126,7 +126,7 @@ def test_rejected_pairs_have_reasons(rehydrate, tmp_path):
 def test_pairs_that_contradict_or_repeat_are_rejected(rehydrate, tmp_path):
     world, pairs = make_published(4, posts=4)
     a, b, c, d, *_ = (pair["chosen_comment_id"] for pair in pairs)
-    given = [
+    arguments = [
         {"chosen_comment_id": a, "rejected_comment_id": None},
         pairs[0],
         # The same with other spelling, and swapped.
@@ -139,7 +139,7 @@ def test_pairs_that_contradict_or_repeat_are_rejected(rehydrate, tmp_path):
         ids(a, c),
     ]
     with FakeReddit(world) as server:
-        rows = rehydrate(server, given)
+        rows = rehydrate(server, arguments)
     assert [row["chosen_story_id"] for row in rows] == [f"t1_{a}"]
     assert reasons_of(tmp_path / "out") == {
         "ids: repeated pair": 1,

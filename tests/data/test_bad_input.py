@@ -395,13 +395,13 @@ def test_random_damage_loses_no_good_row(tmp_path, ending):
         whole = set(body.replace(b"\r\n", b"\n").split(b"\n"))
         rejected_rows = RejectedRows()
         stories = read_foreign(path, STORIES, columns=columns, rejected_rows=rejected_rows)
-        found = {row["story_id"]: row for row in stories.to_pylist()}
+        results = {row["story_id"]: row for row in stories.to_pylist()}
         # A damaged row may get the id of an intact one; duplicates are rejected.
         twice = any(row["column"] == "story_id" for row in rejected_rows.rows)
         for line, row in zip(lines, expected, strict=True):
             if line in whole and not twice:
-                kept = found.get(row["story_id"], {})
-                assert {name: kept.get(name) for name in row} == row, body
+                row_read = results.get(row["story_id"], {})
+                assert {name: row_read.get(name) for name in row} == row, body
         if ending == "jsonl":
             written = sum(bool(line.strip()) for line in body.split(b"\n"))
             assert stories.num_rows + len(rejected_rows.rows) == written, body

@@ -20,14 +20,14 @@ def files(tmp_path, pair_table):
     def write(name, names, **more):
         rows = [
             {
-                "chosen_story_id": f"{one}_high",
-                "rejected_story_id": f"{one}_low",
-                "chosen": " ".join(f"{one}{word}" for word in range(60)),
-                "rejected": " ".join(f"{one}{word}" for word in range(100, 160)),
-                "prompt_id": f"prompt_{one}",
-                **{key: values.get(one) for key, values in more.items() if one in values},
+                "chosen_story_id": f"{story}_high",
+                "rejected_story_id": f"{story}_low",
+                "chosen": " ".join(f"{story}{word}" for word in range(60)),
+                "rejected": " ".join(f"{story}{word}" for word in range(100, 160)),
+                "prompt_id": f"prompt_{story}",
+                **{key: values.get(story) for key, values in more.items() if story in values},
             }
-            for one in names
+            for story in names
         ]
         path = tmp_path / f"{name}.parquet"
         write_table(pair_table(rows), path)
@@ -45,7 +45,7 @@ def test_a_clean_pair_of_files_passes(files, program, tmp_path):
     assert pq.read_table(out / "leakage.parquet").num_rows == 0
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["counts"]["splits"]["train"]["pairs"] == 3
-    assert {one["shared"] for one in manifest["counts"]["shared"]} == {0}
+    assert {item["shared"] for item in manifest["counts"]["shared"]} == {0}
 
 
 def test_near_duplicate_fails_after_writing_the_report(
@@ -77,10 +77,10 @@ def test_splits_of_one_table_are_compared(files, load_program, tmp_path, capsys)
     tables = []
     for split, names in parts.items():
         table = pq.read_table(files(split, names))
-        place = table.column_names.index("split")
-        tables.append(table.set_column(place, "split", pa.array([split] * 2, pa.large_string())))
+        index = table.column_names.index("split")
+        tables.append(table.set_column(index, "split", pa.array([split] * 2, pa.large_string())))
     pairs = pa.concat_tables(tables)
-    names = pa.array([f"pair{place}" for place in range(6)], pa.large_string())
+    names = pa.array([f"pair{index}" for index in range(6)], pa.large_string())
     pairs = pairs.set_column(0, "pair_id", names)
     path = tmp_path / "pairs.parquet"
     write_table(pairs, path)

@@ -29,7 +29,7 @@ WORDS = st.lists(
 def table_of(texts, prompts=None, **columns):
     prompts = prompts if prompts is not None else ["[WP] A door."] * len(texts)
     columns = {
-        "story_id": [f"s{place}" for place in range(len(texts))],
+        "story_id": [f"s{index}" for index in range(len(texts))],
         "prompt": pa.array(prompts, pa.large_string()),
         "text": pa.array(texts, pa.large_string()),
         **columns,
@@ -274,8 +274,8 @@ def test_cleaning_is_idempotent_and_keeps_rows(rows, switches):
     assert set(counts) == {name for name, on in vars(cleaning).items() if on}
     for before, after in zip(texts, cleaned["text"].to_pylist(), strict=True):
         # What is left was there, in its order, and is not nothing.
-        kept = iter(before.split("\n"))
-        assert all(any(line in whole for whole in kept) for line in after.split("\n"))
+        lines = iter(before.split("\n"))
+        assert all(any(line in whole for whole in lines) for line in after.split("\n"))
         assert bool(after.strip()) == bool(before.strip())
 
 

@@ -23,12 +23,12 @@ def letters(rows):
 def test_rows_come_out_in_order(tmp_path):
     with open_engine("duckdb", tmp_path) as engine:
         table = engine.put(letters(20_000))
-        kept = engine.keep(table.filter(table.place % 2 == 0))
-        batches = list(engine.batches(kept.order_by(kept.name.desc())))
+        even = engine.keep(table.filter(table.place % 2 == 0))
+        batches = list(engine.batches(even.order_by(even.name.desc())))
         names = [name for batch in batches for name in batch["name"].to_pylist()]
         assert names == [f"row{row:05d}" for row in range(19_998, -1, -2)]
         assert len(batches) > 1
-        assert engine.count(kept) == 10_000
+        assert engine.count(even) == 10_000
 
 
 def test_star_in_a_folder_name_is_not_a_pattern(tmp_path):
@@ -36,10 +36,10 @@ def test_star_in_a_folder_name_is_not_a_pattern(tmp_path):
         (tmp_path / name).mkdir()
         write_table(letters(rows), tmp_path / name / "letters.parquet")
     with open_engine("duckdb", tmp_path / "work*") as engine:
-        found = [
+        results = [
             engine.count(engine.read(tmp_path / n / "letters.parquet")) for n in ("a*", "[a]?")
         ]
-        assert found == [3, 5]
+        assert results == [3, 5]
         assert engine.count(engine.put(letters(6))) == 6
 
 
@@ -124,13 +124,13 @@ def crowd(story_table, seed=3):
     random = np.random.default_rng(seed)
     words = ["mill", "river", "Straße", "été", "雨", "夜", "ghost", "ÎLE", "edit:", "[ot]"]
     rows = []
-    for place in range(900):
+    for index in range(900):
         text = " ".join(random.choice(words, int(random.integers(5, 300))))
         rows.append(
             {
-                "story_id": f"s{random.integers(1 << 40):x}-{place}",
-                "prompt_id": f"p{place % 40}",
-                "prompt": f"[WP] Prompt {place % 37}",
+                "story_id": f"s{random.integers(1 << 40):x}-{index}",
+                "prompt_id": f"p{index % 40}",
+                "prompt": f"[WP] Prompt {index % 37}",
                 "text": text,
                 "score": int(random.poisson(6 + len(text) / 60)),
                 "created_utc": int(random.integers(0, 500)),

@@ -138,8 +138,8 @@ def test_one_object_is_one_row(tmp_path):
     ]
     row = {"prompt": "A door.", "text": "It shut.", "chosen": messages, "rejected": messages}
     path = write(tmp_path / "row.json", json.dumps(row, indent=2))
-    (found,) = read_foreign(path, STORIES).to_pylist()
-    assert json.loads(found["chosen"]) == messages
+    (result,) = read_foreign(path, STORIES).to_pylist()
+    assert json.loads(result["chosen"]) == messages
 
 
 @pytest.mark.parametrize("escape", [r"\ud83d", r"\uDE00", r"\ud83d\ud83d\ude00", r"\ude00\ud83d"])

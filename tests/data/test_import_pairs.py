@@ -116,10 +116,10 @@ def labelled(n, better, **more):
 def test_label_decides_which_text_is_chosen(importing):
     rows = [labelled(1, "A"), labelled(2, "B"), labelled(3, 1), labelled(4, 0)]
     pairs, _ = importing(rows, **LABELLED)
-    found = {pair["prompt"]: pair for pair in pairs}
-    assert len(found) == 4
+    results = {pair["prompt"]: pair for pair in pairs}
+    assert len(results) == 4
     for n in range(1, 5):
-        pair, a_is_better = found[f"p{n}"], n in (1, 3)
+        pair, a_is_better = results[f"p{n}"], n in (1, 3)
         better, worse = ("a", "b") if a_is_better else ("b", "a")
         assert (pair["chosen"], pair["rejected"]) == (f"text {better} {n}", f"text {worse} {n}")
         score = {"a": 10 + n, "b": 20 + n}
@@ -170,10 +170,10 @@ def test_rationale_has_the_side_of_story_a(importing):
     }
     rows = [labelled(n, better, why=why) for n, (better, why) in said.items()]
     pairs, counts = importing(rows, rationale="why", **LABELLED)
-    found = {
+    results = {
         int(pair["prompt"][1:]): (pair["rationale"], pair["rationale_first"]) for pair in pairs
     }
-    assert found == {
+    assert results == {
         1: ("Story A is it.", "chosen"),
         2: ("Story B is it.", "rejected"),
         3: (None, None),
@@ -206,8 +206,8 @@ def test_repeated_pair_prefers_a_rationale(order, importing):
         ]
     rows.append(labelled(99, "B", why="Preferred: never mind"))
     pairs, counts = importing(rows[::order], rationale="why", **LABELLED)
-    kept = {pair["prompt"]: pair["rationale"] for pair in pairs}
-    assert kept == {f"p{n}": f"Because of {n}." for n in range(12)} | {"p99": None}
+    rationales = {pair["prompt"]: pair["rationale"] for pair in pairs}
+    assert rationales == {f"p{n}": f"Because of {n}." for n in range(12)} | {"p99": None}
     assert counts["pairs"] == 13
 
 
@@ -297,14 +297,14 @@ def test_rejected_rows_have_row_numbers(importing, tmp_path, form):
     elif form == "links":
         stories = [
             {
-                "story_id": f"{one}{k}",
-                "prompt_id": "q" if f"{one}{k}" == "y8" else "p",
+                "story_id": f"{item}{k}",
+                "prompt_id": "q" if f"{item}{k}" == "y8" else "p",
                 "prompt": "p",
-                "text": f"{one}{k}",
+                "text": f"{item}{k}",
             }
-            for one in "xy"
+            for item in "xy"
             for k in range(9)
-            if f"{one}{k}" != "y7"
+            if f"{item}{k}" != "y7"
         ]
         keys["stories"] = str(write_jsonl(tmp_path / "stories.jsonl", stories))
         expected[8] = "rejected_story_id: no such story"
@@ -317,7 +317,7 @@ def test_rejected_rows_have_row_numbers(importing, tmp_path, form):
         importing(rows, **keys, keep=["(row)"])
     importing(rows, **keys)
     lines = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
-    noted = {one["row"]: f"{one['column']}: {one['reason']}" for one in map(json.loads, lines)}
+    noted = {item["row"]: f"{item['column']}: {item['reason']}" for item in map(json.loads, lines)}
     assert noted == expected
 
 
@@ -345,9 +345,9 @@ def test_conversations_become_texts(importing, tmp_path, suffix):
     for prompt, expected in ((None, "{}\n\nWhich?\n\nRed"), ("a", "{}"), ("asked", "{}")):
         columns = {} if prompt is None else {"prompt": prompt}
         pairs, counts = importing([], pairs=path, pair_columns=columns)
-        found = {pair["chosen"]: (pair["rejected"], pair["prompt"]) for pair in pairs}
+        results = {pair["chosen"]: (pair["rejected"], pair["prompt"]) for pair in pairs}
         for k in (0, 1):
-            assert found[f"It opened {k}."] == (f"Shut {k}.", expected.format(f"A door {k}"))
+            assert results[f"It opened {k}."] == (f"Shut {k}.", expected.format(f"A door {k}"))
         # Without a prompt of its own, both sides must answer the same messages.
         assert counts["rejected_rows"] == (differ if prompt is None else {})
 
@@ -389,11 +389,11 @@ def test_label_sources_are_never_invented(tmp_path, load_program, stated, key, s
     ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    given = {} if key is None else {"label_source": key}
-    read = read_any_pairs(path, given)
+    inputs = {} if key is None else {"label_source": key}
+    read = read_any_pairs(path, inputs)
     assert set(read["label_source"].to_pylist()) == {source}
     program = load_program("data_prep/import_pairs.py")
-    program.main(program.Config(str(path), tmp_path / "out", **given))
+    program.main(program.Config(str(path), tmp_path / "out", **inputs))
     imported = tmp_path / "out/pairs.parquet"
     assert set(pq.read_table(imported)["label_source"].to_pylist()) == {source}
     # LitBench's own table keeps scores and ids when the key is given.

@@ -56,20 +56,20 @@ def test_near_duplicate_fails_and_names_both_ids(report):
     assert "Remove the pairs of the second split" in message
     assert "prompts" not in message
     made.check(["prompts", "stories"])
-    (found,) = rows_of(made, "near_duplicates")
-    assert (found["id_a"], found["id_b"]) == ("b", "copy")
-    assert (found["split_a"], found["split_b"]) == ("train", "test")
-    assert 0.8 <= found["similarity"] < 1
+    (result,) = rows_of(made, "near_duplicates")
+    assert (result["id_a"], result["id_b"]) == ("b", "copy")
+    assert (result["split_a"], result["split_b"]) == ("train", "test")
+    assert 0.8 <= result["similarity"] < 1
 
 
 def test_shared_prompt_ignores_tag_and_spacing(report):
     train = [row("a", "b", "t3_1", prompt_text="[WP] The clock, again!"), row("c", "d", "t3_2")]
     test = [row("e", "f", "t3_9", prompt_text="the clock   again"), row("g", "h", "t3_8")]
-    for one in (*train, *test):
-        one["prompt"] = one.pop("prompt_text", f"something of {one['prompt_id']}")
+    for item in (*train, *test):
+        item["prompt"] = item.pop("prompt_text", f"something of {item['prompt_id']}")
     made = report(train=train, test=test)
-    (found,) = rows_of(made, "prompts")
-    assert (found["id_a"], found["id_b"]) == ("t3_1", "t3_9")
+    (result,) = rows_of(made, "prompts")
+    assert (result["id_a"], result["id_b"]) == ("t3_1", "t3_9")
     with pytest.raises(DataError, match=r"1 prompts, .*t3_1 \(train\) .*t3_9 \(test"):
         made.check(["prompts"])
     made.check(["stories", "near_duplicates"])
@@ -83,11 +83,12 @@ def test_a_story_is_shared_by_its_id_or_its_text(report):
         row("c", "g", "s"),
     ]
     made = report(train=train, test=test)
-    found = {(one["id_a"], one["id_b"]) for one in rows_of(made, "stories")}
-    assert found == {("a", "a"), ("b", "other_b"), ("c", "c")}
+    results = {(item["id_a"], item["id_b"]) for item in rows_of(made, "stories")}
+    assert results == {("a", "a"), ("b", "other_b"), ("c", "c")}
     # The same text, in whatever dress, is a near-duplicate too; another text of one id is not.
     near = {
-        (one["id_a"], one["id_b"]): one["similarity"] for one in rows_of(made, "near_duplicates")
+        (item["id_a"], item["id_b"]): item["similarity"]
+        for item in rows_of(made, "near_duplicates")
     }
     assert near == {("b", "other_b"): 1.0, ("c", "c"): 1.0}
 
@@ -99,8 +100,8 @@ def test_authors_are_shared_where_they_are_known(report):
     ]
     test = [row("e", "f", "q", chosen_author=None, rejected_author="y")]
     made = report(train=train, test=test)
-    (found,) = rows_of(made, "authors")
-    assert (found["id_a"], found["id_b"]) == ("b", "f")
+    (result,) = rows_of(made, "authors")
+    assert (result["id_a"], result["id_b"]) == ("b", "f")
     with pytest.raises(DataError, match=r"1 authors, .*b \(train\) .*f \(test"):
         made.check(["authors"])
 
@@ -109,7 +110,7 @@ split_rows = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz"), st.sampled_from("pqr")),
     min_size=1,
     max_size=6,
-    unique_by=lambda one: one[:2],
+    unique_by=lambda item: item[:2],
 )
 
 
@@ -117,12 +118,14 @@ split_rows = st.lists(
 @given(train=split_rows, test=split_rows)
 def test_what_is_shared_is_what_sets_share(pair_table, train, test):
     tables = {
-        name: pair_table([row(*one, chosen_author=one[0], rejected_author=one[1]) for one in rows])
+        name: pair_table(
+            [row(*item, chosen_author=item[0], rejected_author=item[1]) for item in rows]
+        )
         for name, rows in (("train", train), ("test", test))
     }
     made = leakage_report(tables)
-    stories = {one for pair in train for one in pair[:2]} & {
-        one for pair in test for one in pair[:2]
+    stories = {item for pair in train for item in pair[:2]} & {
+        item for pair in test for item in pair[:2]
     }
     prompts = {pair[2] for pair in train} & {pair[2] for pair in test}
     expected = {
@@ -132,7 +135,7 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
         "near_duplicates": stories,
     }
     for kind, ids in expected.items():
-        assert [one["id_a"] for one in rows_of(made, kind)] == sorted(ids), kind
+        assert [item["id_a"] for item in rows_of(made, kind)] == sorted(ids), kind
     shuffled = {
         name: table.take(pa.array(range(len(table))[::-1])) for name, table in tables.items()
     }

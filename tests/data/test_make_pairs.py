@@ -40,8 +40,8 @@ def pairs_from(load_program, tmp_path):
             write_table(stories, folder / "stories.parquet")
         arguments = [] if preset is None else [f"--config={CONFIG}", *preset]
         paths = [f"--stories={folder / 'stories.parquet'}", f"--out={folder / 'out'}"]
-        given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
-        program.main(load_config(program.Config, [*arguments, *paths, *given]))
+        inputs = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
+        program.main(load_config(program.Config, [*arguments, *paths, *inputs]))
         return Written(folder / "out")
 
     return run
@@ -77,12 +77,12 @@ def village(story_table, prompts=12, stories=14, seed=0):
     """Stories whose votes correlate with length, so that every later step removes some."""
     random = np.random.default_rng(seed)
     rows = []
-    for place in range(prompts * stories):
+    for index in range(prompts * stories):
         n_words = int(random.integers(30, 400))
         rows.append(
             {
-                "prompt_id": f"p{place // stories}",
-                "text": f"Story {place} of the village.",
+                "prompt_id": f"p{index // stories}",
+                "text": f"Story {index} of the village.",
                 "n_words": n_words,
                 "n_tokens": n_words * int(random.choice([1, 1, 1, 9])),
                 "score": int(random.poisson(8 + n_words / 30)),
@@ -134,12 +134,12 @@ def test_writes_pairs_funnel_and_examples(pairs_from, story_table):
     assert Counter(row["step"] for row in examples) == {
         step: min(5, count) for step, count in removed.items() if count
     }
-    kept = {name for pair in sides(written.before()) for name in pair}
+    story_ids = {name for pair in sides(written.before()) for name in pair}
     for row in examples:
         story = by_name[row["name"]]
         assert row["text"] == story["text"]
         assert row["about"].startswith(f"score {story['score']}, words ")
-        assert row["name"] not in kept
+        assert row["name"] not in story_ids
 
 
 def test_longer_story_is_chosen_in_half_of_the_pairs(pairs_from, story_table):
@@ -240,8 +240,8 @@ def test_strict_configs_apply_only_the_papers_rules(pairs_from, story_table, nam
     )
     written = pairs_from(stories, [] if name == "full" else [f"--preset={name}"])
     assert written.sides() == {tuple(pair) for pair in pairs.split()}
-    found = " ".join(step["step"] for step in written.funnel)
-    assert found == "read " + steps.replace("|", "within_prompt")
+    result = " ".join(step["step"] for step in written.funnel)
+    assert result == "read " + steps.replace("|", "within_prompt")
 
 
 def one_pair(story_table, **column):
@@ -273,10 +273,10 @@ DAY = 1_672_531_200  # 2023-01-01
 def test_date_split_shares_no_prompt(pairs_from, story_table):
     rows = []
     for prompt, days in {"old": (-3, -2), "both": (-2, -1, 0, 1), "new": (0, 5, 9)}.items():
-        for place, day in enumerate(days):
+        for index, day in enumerate(days):
             when = DAY + 86_400 * day
-            row = {"story_id": f"{prompt}{place}", "prompt_id": prompt, "created_utc": when}
-            rows.append({**row, "score": 10 + 20 * place, "n_words": 99, "n_tokens": 99})
+            row = {"story_id": f"{prompt}{index}", "prompt_id": prompt, "created_utc": when}
+            rows.append({**row, "score": 10 + 20 * index, "n_words": 99, "n_tokens": 99})
     written = pairs_from(
         story_table(rows),
         test_from="2023-01-01",
@@ -293,16 +293,16 @@ def test_date_split_shares_no_prompt(pairs_from, story_table):
 
 def test_near_duplicates_of_other_prompts_are_dropped(pairs_from, story_table):
     """The last stories of two prompts differ in one word of 120."""
-    words = [f"word{place}" for place in range(120)]
+    words = [f"word{index}" for index in range(120)]
     rows = []
     for prompt in "pq":
-        for place in range(3):
-            text = " ".join(f"{prompt}{place}{word}" for word in words)
-            rows.append({"story_id": f"{prompt}{place}", "prompt_id": prompt, "text": text})
+        for index in range(3):
+            text = " ".join(f"{prompt}{index}{word}" for word in words)
+            rows.append({"story_id": f"{prompt}{index}", "prompt_id": prompt, "text": text})
     rows[2]["text"] = " ".join(words)
     rows[5]["text"] = " ".join([*words[:60], "other", *words[61:]])
-    for place, row in enumerate(rows):
-        row.update(score=10 + 20 * (place % 3), created_utc=place, n_tokens=200, n_words=120)
+    for index, row in enumerate(rows):
+        row.update(score=10 + 20 * (index % 3), created_utc=index, n_tokens=200, n_words=120)
     written = pairs_from(story_table(rows), drop_near_duplicates=0.8, symmetry_buckets=None)
     removed = {step["step"]: step["removed"] for step in written.funnel}
     assert removed["drop_near_duplicates"] == 1
@@ -373,9 +373,9 @@ def test_pairs_beyond_the_cap_are_never_stored(pairs_from, story_table, monkeypa
     stored = []
 
     def keep(engine, table):
-        kept = real_keep(engine, table)
-        stored.append(engine.count(kept))
-        return kept
+        result = real_keep(engine, table)
+        stored.append(engine.count(result))
+        return result
 
     real_keep = Engine.keep
     monkeypatch.setattr(Engine, "keep", keep)
@@ -390,9 +390,9 @@ def test_pairs_beyond_the_cap_are_never_stored(pairs_from, story_table, monkeypa
 def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_table):
     """Shared texts link all prompt_ids, so that they must be in one split."""
     rows = village(story_table, prompts=6).to_pylist()
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         number = int(row["prompt_id"][1:])
-        row["prompt"] = f"[WP] Door {number + place % 2} opens"
+        row["prompt"] = f"[WP] Door {number + index % 2} opens"
     written = pairs_from(story_table(rows), splits=HALVES, **LOOSE)
     assert len(set(written.pairs["split"].to_pylist())) == 1
     assert set(written.pairs["prompt"].to_pylist()) == {f"[WP] Door {n} opens" for n in range(6)}

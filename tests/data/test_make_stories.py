@@ -162,7 +162,7 @@ def test_unnested_lists_become_stories(tmp_path, made, name):
     path, texts, scores = tmp_path / name, "texts", "scores"
     if name.endswith("jsonl"):
         write_lines(path, posts)
-        texts, scores = (f"from_json({one}, '[\"VARCHAR\"]')" for one in ("texts", "scores"))
+        texts, scores = (f"from_json({item}, '[\"VARCHAR\"]')" for item in ("texts", "scores"))
     else:
         pq.write_table(pa.Table.from_pylist(posts), path)
     columns = {
@@ -268,10 +268,10 @@ def test_several_files_become_one_table(tmp_path, made):
     # No type holds 9 and [1]: the column is JSON.
     assert [row["mark"] for row in artifact.rows if row["story_id"] in ("s9", "s6")] == ["9", "[1]"]
     # Which of two versions stays does not depend on the order of the files.
-    kept = {row["story_id"]: row["text"] for row in artifact.rows}
+    texts = {row["story_id"]: row["text"] for row in artifact.rows}
     (tmp_path / "a").rename(tmp_path / "z")
     again = made(input=pattern, columns=MAP)
-    assert {row["story_id"]: row["text"] for row in again.rows} == kept
+    assert {row["story_id"]: row["text"] for row in again.rows} == texts
     (tmp_path / "z" / "caf\udce9.jsonl").write_text("{}")
     with pytest.raises(ConfigError, match=r"caf\\udce9.jsonl' is not UTF-8: rename the file"):
         made(input=str(tmp_path / "*" / "*.jsonl"), columns=MAP)
@@ -308,10 +308,10 @@ def test_latest_copy_of_a_story_is_kept(tmp_path, made, order):
         for text in ("one", "two")
     ]
     path = write_lines(tmp_path / "raw.jsonl", both[::order])
-    kept = read_foreign(path, STORIES, columns=MAP, rejected_rows=RejectedRows()).to_pylist()
-    assert [row["score_utc"] for row in kept] == [5] * 12
-    assert {row["text"] for row in kept} == {"one", "two"}
-    assert kept == made(input=str(path), columns=MAP).rows
+    stories = read_foreign(path, STORIES, columns=MAP, rejected_rows=RejectedRows()).to_pylist()
+    assert [row["score_utc"] for row in stories] == [5] * 12
+    assert {row["text"] for row in stories} == {"one", "two"}
+    assert stories == made(input=str(path), columns=MAP).rows
 
 
 @pytest.mark.long
@@ -337,8 +337,8 @@ def test_a_million_rows_need_bounded_memory_and_each_is_counted(tmp_path, progra
     artifact = read_product(tmp_path / "out")
     noted = {row["row"]: f"{row['column']}: {row['reason']}" for row in artifact.rejected_rows}
     assert noted == expected
-    kept = [row["story_id"] for row in artifact.rows]
-    assert kept == [f"s{row}" for row in range(1, count + 1) if row not in expected]
+    ids = [row["story_id"] for row in artifact.rows]
+    assert ids == [f"s{row}" for row in range(1, count + 1) if row not in expected]
 
 
 def test_reddits_escapes_are_undone_and_account_names_hashed(made, tmp_path, monkeypatch):

@@ -73,16 +73,16 @@ def exact_similarity(text_a, text_b, size=5):
 
 def copies_of(source, count, words, edits):
     originals = [words_of(source, words) for _ in range(count)]
-    copies = [" ".join(changed(source, one, edits)) for one in originals]
-    return [" ".join(one) for one in originals], copies
+    copies = [" ".join(changed(source, original, edits)) for original in originals]
+    return [" ".join(original) for original in originals], copies
 
 
 def test_estimate_has_the_expected_bias_and_spread():
     originals, copies = copies_of(random.Random(3), 250, 300, 8)
-    found = closest(originals, copies, threshold=0.5)
-    assert len(found) == len(originals)
+    result = closest(originals, copies, threshold=0.5)
+    assert len(result) == len(originals)
     errors, expected = [], []
-    for story_a, story_b, similarity in found:
+    for story_a, story_b, similarity in result:
         index = int(story_a[1:])
         assert int(story_b[1:]) == index
         exact = exact_similarity(originals[index], copies[index])
@@ -154,10 +154,10 @@ def test_hostile_characters_are_only_a_long_text(piece):
 
 def test_closest_names_every_story_with_its_most_similar():
     source = random.Random(11)
-    one, two = words_of(source, 300), words_of(source, 300)
-    edited, other = changed(source, one, 3), words_of(source, 300)
-    train = [" ".join(words) for words in (one, edited, other)]
-    test = [" ".join(words) for words in (two, edited, one)]
+    first, two = words_of(source, 300), words_of(source, 300)
+    edited, other = changed(source, first, 3), words_of(source, 300)
+    train = [" ".join(words) for words in (first, edited, other)]
+    test = [" ".join(words) for words in (two, edited, first)]
     assert exact_similarity(train[0], test[1]) > 0.85, "each is near both, and closest to itself"
     assert closest(train, test) == [("a00001", "b00001", 1), ("a00000", "b00002", 1)]
     ((_, _, similarity),) = closest(train[:1], train[1:2])

@@ -34,7 +34,7 @@ def sides(pairs):
 
 def loop_over_stories(rows, *, min_gap, chosen_later):
     """Return the pairs by the rules of the paper, in a double loop."""
-    found = []
+    results = []
     for a, b in permutations(rows, 2):
         if a["prompt_id"] != b["prompt_id"] or a["split"] != b["split"]:
             continue
@@ -48,8 +48,8 @@ def loop_over_stories(rows, *, min_gap, chosen_later):
             times = (a["created_utc"], b["created_utc"])
             if None in times or times[0] <= times[1]:
                 continue
-        found.append((a["story_id"], b["story_id"]))
-    return sorted(found)
+        results.append((a["story_id"], b["story_id"]))
+    return sorted(results)
 
 
 @QUICK
@@ -70,12 +70,12 @@ def loop_over_stories(rows, *, min_gap, chosen_later):
     chosen_later=st.booleans(),
 )
 def test_pairs_are_those_of_a_double_loop(story_table, rows, min_gap, chosen_later):
-    rows = [{**row, "story_id": f"s{place}"} for place, row in enumerate(rows)]
+    rows = [{**row, "story_id": f"s{index}"} for index, row in enumerate(rows)]
     options = {"min_gap": min_gap, "chosen_later": chosen_later}
-    found = pairs_of(story_table(rows), [row["split"] for row in rows], **options)
-    assert sides(found) == loop_over_stories(rows, **options)
+    result = pairs_of(story_table(rows), [row["split"] for row in rows], **options)
+    assert sides(result) == loop_over_stories(rows, **options)
     by_name = {row["story_id"]: row for row in rows}
-    for pair in found:
+    for pair in result:
         for side in ("chosen", "rejected"):
             story = by_name[pair[f"{side}_story_id"]]
             assert pair[f"{side}_score"] == story["score"]
@@ -122,8 +122,8 @@ def crowd(story_table, sizes):
     """Return a prompt per size, with that many stories of different scores."""
     return story_table(
         [
-            {"prompt_id": f"p{place}", "score": score, "created_utc": score}
-            for place, size in enumerate(sizes)
+            {"prompt_id": f"p{index}", "score": score, "created_utc": score}
+            for index, size in enumerate(sizes)
             for score in range(size)
         ]
     )
@@ -141,15 +141,15 @@ def test_the_cap_keeps_the_first_draws_of_each_prompt(story_table):
             expected += pairs[:most]
         limits = pairing.draw_limits(candidates, most, 7)
         near = pairing.within_limits(candidates, limits, 7)
-        kept = near.filter(~pairing.over_cap(near, most, 7)).to_pyarrow().to_pylist()
-        assert sides(kept) == sides(expected)
+        capped = near.filter(~pairing.over_cap(near, most, 7)).to_pyarrow().to_pylist()
+        assert sides(capped) == sides(expected)
         # 1,770 pairs of the largest prompt, 7 for each of 256 starts.
-        assert near.count().to_pyarrow().as_py() <= len(kept) + 20
+        assert near.count().to_pyarrow().as_py() <= len(capped) + 20
         # With the same hash for both, symmetry would prefer the capped pairs of large prompts.
         if most == 30:
-            mean = sum(int(draw(7, row["pair_id"])[:8], 16) for row in kept) / len(kept) / 2**32
+            mean = sum(int(draw(7, row["pair_id"])[:8], 16) for row in capped) / len(capped) / 2**32
             # Uniform draws have mean 1/2 and standard error sqrt(1/12/n).
-            assert abs(mean - 0.5) < 4 / (12 * len(kept)) ** 0.5
+            assert abs(mean - 0.5) < 4 / (12 * len(capped)) ** 0.5
 
 
 def test_scores_at_the_limits_do_not_overflow(story_table):

@@ -49,8 +49,8 @@ def read(tmp_path):
         )
         assert table.schema.names == [column.name for column in RATINGS.columns]
         rows = table.to_pylist()
-        found = {(row["rater"], row["story_id"]): row for row in rows if not row["criterion"]}
-        return found, rejected_rows
+        results = {(row["rater"], row["story_id"]): row for row in rows if not row["criterion"]}
+        return results, rejected_rows
 
     return run
 
@@ -67,14 +67,14 @@ def test_rating_is_the_mean_of_scales_and_items(read):
         {"story_id": "t", "who": 2, "round": 1, "plot": 3, "style": 4},
     ]
     how = {"values": ["plot", "style"], "item": "round", "explanation": "why"}
-    found, rejected_rows = read(rows, **how)
-    assert rating_of(found) == {("1", "s"): 3.0, ("2", "t"): 3.5}
-    assert found["1", "s"]["explanation"] == "late\n\nearly\n\nlast"
-    assert found["1", "s"]["story_digest"] == "digest s"
-    assert found["2", "t"]["explanation"] is None
+    result, rejected_rows = read(rows, **how)
+    assert rating_of(result) == {("1", "s"): 3.0, ("2", "t"): 3.5}
+    assert result["1", "s"]["explanation"] == "late\n\nearly\n\nlast"
+    assert result["1", "s"]["story_digest"] == "digest s"
+    assert result["2", "t"]["explanation"] is None
     assert not rejected_rows.rows
     again, _ = read(rows[::-1], **how)
-    assert again == found
+    assert again == result
     alone, _ = read(rows, rater="who || ', round ' || round", values=["plot"])
     assert rating_of(alone)["1, round 2", "s"] == 5.0
 
@@ -86,10 +86,10 @@ def test_yes_no_values_and_ranks(read):
         {"story_id": "t", "who": "e", "test": 1, "plot": "true"},
         {"story_id": "t", "who": "e", "test": 2, "plot": "1"},
     ]
-    found, _ = read(rows, item="test")
-    assert rating_of(found) == {("e", "s"): 0.5, ("e", "t"): 1.0}
+    result, _ = read(rows, item="test")
+    assert rating_of(result) == {("e", "s"): 0.5, ("e", "t"): 1.0}
     truths = [{**row, "plot": row["plot"] in ("yes", "true", "1")} for row in rows]
-    assert rating_of(read(truths, item="test")[0]) == rating_of(found)
+    assert rating_of(read(truths, item="test")[0]) == rating_of(result)
     ranks = [{"story_id": s, "who": "e", "plot": r} for s, r in (("s", 1), ("t", 3))]
     assert rating_of(read(ranks, lowest_is_best=True)[0]) == {("e", "s"): -1.0, ("e", "t"): -3.0}
 
@@ -104,8 +104,8 @@ def test_unusable_rows_are_rejected(read):
         {"story_id": "s", "who": "a", "plot": 4},
         {"story_id": None, "who": "a", "plot": 4},
     ]
-    found, rejected_rows = read(rows)
-    assert rating_of(found) == {("a", "s"): 4.0}
+    result, rejected_rows = read(rows)
+    assert rating_of(result) == {("a", "s"): 4.0}
     assert rejected_rows.counts() == {
         "plot: not a rating": 2,
         "plot: null": 1,
@@ -247,8 +247,8 @@ def test_a_recorded_judge_prefers_what_it_rated_higher(judged, recorded, rename_
     assert verdicts["order"].null_count == verdicts["seconds"].null_count == 5
     assert set(verdicts["rater"].to_pylist()) == {"gpt"}
     renamed = judge_pairs(recorded, rename_sides(pairs))
-    (one,), (other,) = (pair_scores(v, pairs) for v in (verdicts, renamed))
-    assert (one.credit + other.credit).tolist() == [1.0] * 5
+    (first,), (other,) = (pair_scores(v, pairs) for v in (verdicts, renamed))
+    assert (first.credit + other.credit).tolist() == [1.0] * 5
     if with_texts:
         # What was said does not tell which story was chosen.
         assert renamed["explanation"].equals(verdicts["explanation"])
@@ -260,16 +260,16 @@ def study(tmp_path):
     draw = np.random.default_rng(0)
     stories, people, judges = [], [], []
     for prompt in range(12):
-        for place in range(5):
-            name, quality = f"s{prompt}_{place}", draw.normal(3, 1)
-            text = None if place == 4 else f"words {'again ' * (prompt + place)}of {name}"
+        for index in range(5):
+            name, quality = f"s{prompt}_{index}", draw.normal(3, 1)
+            text = None if index == 4 else f"words {'again ' * (prompt + index)}of {name}"
             stories.append(
                 {
                     "id": name,
                     "task": f"t{prompt}",
                     "prompt": f"[WP] Task {prompt}",
                     "story": text,
-                    "machine": place > 0,
+                    "machine": index > 0,
                 }
             )
             for person in range(3):
@@ -330,15 +330,15 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
     verdicts = read_table(out / "verdicts.parquet", VERDICTS)
     # All pairs of five stories under 12 prompts, for both judges.
     assert verdicts.num_rows == 2 * 12 * 10
-    found = json.loads((out / "annotators.json").read_text())
-    assert found["slots"]
-    assert found["by_annotator"] == {}
-    assert 0.6 < found["one_annotator"]["mean"] < 0.9
+    result = json.loads((out / "annotators.json").read_text())
+    assert result["slots"]
+    assert result["by_annotator"] == {}
+    assert 0.6 < result["one_annotator"]["mean"] < 0.9
     # An annotator lies between the two judges.
-    differences = {row["rater"]: row["comparison"]["difference"] for row in found["raters"]}
+    differences = {row["rater"]: row["comparison"]["difference"] for row in result["raters"]}
     assert differences["sharp"]["low"] > 0 > differences["dull"]["mean"]
-    assert found["one_annotator"]["n"] + found["left_out"] == 3 * 120
-    assert Evaluation.find(out).annotators() == found
+    assert result["one_annotator"]["n"] + result["left_out"] == 3 * 120
+    assert Evaluation.find(out).annotators() == result
     capsys.readouterr()
     benchmark.main(config)
     again = capsys.readouterr().out

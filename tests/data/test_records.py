@@ -69,15 +69,15 @@ def _in_tokyo(monkeypatch):
 def hard_stories(story_table):
     rows = [
         {
-            "story_id": f"0{place}",
+            "story_id": f"0{index}",
             "text": text,
             "prompt": f"[WP] {text}",
-            "score": [None, 0, -7, 2**62][place % 4],
-            "score_utc": 1_500_000_000 + place,
-            "created_utc": None if place % 3 else 1_400_000_000,
-            "author": None if place % 2 else text,
+            "score": [None, 0, -7, 2**62][index % 4],
+            "score_utc": 1_500_000_000 + index,
+            "created_utc": None if index % 3 else 1_400_000_000,
+            "author": None if index % 2 else text,
         }
-        for place, text in enumerate(TEXTS)
+        for index, text in enumerate(TEXTS)
     ]
     return story_table(rows)
 
@@ -258,7 +258,7 @@ def test_a_map_names_columns_or_computes_them(tmp_path, ending):
     ]
     assert stories["source"].to_pylist() == ["archive {2020}"] * 3
     assert stories["flair"].to_pylist() == ["[WP]", "[WP]", "[EU]"]
-    digests = [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in (b"a|5", b"b|-2")]
+    digests = [hashlib.md5(item, usedforsecurity=False).hexdigest() for item in (b"a|5", b"b|-2")]
     assert stories["author"].to_pylist()[:2] == digests
     assert stories["score"].to_pylist() == [5, -2, 0]
     assert stories["created_utc"].to_pylist() == [1_580_000_000, 1_583_000_000, 1_590_000_000]
@@ -325,10 +325,10 @@ ALIKE = {"story_id": "id", "prompt_id": "post", "prompt": "title", "text": "body
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv"])
 def test_text_files_of_any_encoding_are_read(tmp_path, capsys, ending, encoding):
-    one = json.dumps(ONE, ensure_ascii=False)
+    first = json.dumps(ONE, ensure_ascii=False)
     delimiter = {"csv": ",", "tsv": "\t"}.get(ending, "")
     lines = [delimiter.join(ONE), delimiter.join(map(str, ONE.values()))]
-    content = {"jsonl": one, "json": f"[{one}]"}.get(ending, "\n".join(lines))
+    content = {"jsonl": first, "json": f"[{first}]"}.get(ending, "\n".join(lines))
     path = tmp_path / f"raw.{ending}"
     path.write_bytes(content.encode(encoding))
     (row,) = read_foreign(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
@@ -507,10 +507,10 @@ def test_broken_value_names_row_column_and_reason(
             read_foreign(path, STORIES, rejected_rows=rejected_rows)
     else:
         assert read_foreign(path, STORIES, rejected_rows=rejected_rows).num_rows == 2
-    found = next(row for row in rejected_rows.rows if row["row"] == 2)
-    assert found["file"] == str(path)
-    assert found["column"] == column
-    assert found["reason"].startswith(reason)
+    result = next(row for row in rejected_rows.rows if row["row"] == 2)
+    assert result["file"] == str(path)
+    assert result["column"] == column
+    assert result["reason"].startswith(reason)
 
 
 @pytest.mark.usefixtures("_in_tokyo")
@@ -546,8 +546,8 @@ def test_times_are_read_as_seconds_in_utc(tmp_path, value, seconds):
 def test_parquet_timestamps_are_utc_seconds(tmp_path, moment):
     path = raw(tmp_path / "raw.parquet")
     table = pq.read_table(path)
-    place = table.column_names.index("created_utc")
-    pq.write_table(table.set_column(place, "created_utc", pa.array([moment] * 3)), path)
+    index = table.column_names.index("created_utc")
+    pq.write_table(table.set_column(index, "created_utc", pa.array([moment] * 3)), path)
     assert (
         read_foreign(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
     )
@@ -566,15 +566,15 @@ def test_repeated_key_keeps_one_row(tmp_path, verdict_table):
             {"pair_id": "b", "p_chosen": 0.2, "order": "rejected"},
         ]
     ).to_pylist()
-    kept = set()
+    names = set()
     for turn in range(6):
         rejected_rows = RejectedRows()
         path = write_rows(tmp_path / "verdicts.jsonl", rows[turn:] + rows[:turn])
         table = read_foreign(path, VERDICTS, rejected_rows=rejected_rows)
         assert table.num_rows == 4
         assert sum(rejected_rows.counts().values()) == 2
-        kept.add(tuple(sorted(str(row) for row in table.to_pylist())))
-    assert len(kept) == 1
+        names.add(tuple(sorted(str(row) for row in table.to_pylist())))
+    assert len(names) == 1
 
 
 def test_numbered_rows_have_file_positions(tmp_path):
@@ -587,8 +587,8 @@ def test_numbered_rows_have_file_positions(tmp_path):
     path.write_text("".join([*lines[:2], "{\n", *lines[2:]]), encoding="utf-8")
     keys = {"columns": {}, "where": "story_id <> 'd'"}
     table = read_foreign(path, STORIES, rejected_rows=RejectedRows(), numbered=True, **keys)
-    found = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
-    assert found == {"a": 1, "c": 4, "e": 7}
+    result = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
+    assert result == {"a": 1, "c": 4, "e": 7}
     plain = read_foreign(path, STORIES, rejected_rows=RejectedRows(), **keys)
     assert plain.equals(table.drop_columns([ROW]))
 
@@ -619,12 +619,12 @@ def test_parquet_check_reads_no_texts(tmp_path, story_table):
     stories = story_table([{}, {}])
     write_table(stories, path)
     check_parquet(path, STORIES)
-    place = stories.column_names.index("prompt")
+    index = stories.column_names.index("prompt")
     nulls = pa.array(["x", None], pa.large_string())
     for table, message in [
         (stories.drop_columns("prompt"), "column 'prompt' is missing"),
-        (stories.set_column(place, "prompt", pa.array([1, 2])), "column 'prompt' is int64"),
-        (stories.set_column(place, "prompt", nulls), "column 'prompt' has 1 nulls"),
+        (stories.set_column(index, "prompt", pa.array([1, 2])), "column 'prompt' is int64"),
+        (stories.set_column(index, "prompt", nulls), "column 'prompt' has 1 nulls"),
         (stories.slice(0, 0), "holds no rows"),
     ]:
         write_table(table, path)

@@ -54,8 +54,8 @@ def test_the_writing_quality_benchmark_is_read(name, tmp_path):
     pairs = imported(name, tmp_path / "out", tmp_path)
     assert len(pairs) == 6
     for pair in pairs:
-        place = int(pair["chosen"][-1])
-        assert pair["chosen"].startswith("second" if place % 2 else "first")
+        digit = int(pair["chosen"][-1])
+        assert pair["chosen"].startswith("second" if digit % 2 else "first")
     assert len({pair["prompt"] for pair in pairs}) > 1, "else all are one cluster"
 
 
@@ -101,7 +101,7 @@ def test_several_rejected_texts_make_several_pairs(tmp_path):
         ("same", "wrong", "Math"),
     }
     lines = (tmp_path / "out/pairs/rejected.jsonl").read_text().splitlines()
-    noted = [(one["row"], one["column"]) for one in map(json.loads, lines)]
+    noted = [(item["row"], item["column"]) for item in map(json.loads, lines)]
     assert noted == [(4, "chosen"), (5, "rejected")]
     assert read_manifest(tmp_path / "out/pairs")["counts"]["not_selected"] == 1
 
@@ -123,7 +123,7 @@ mine:
 def test_a_set_of_ones_own_is_an_entry(tmp_path, program):
     row = {"prompt_id": "p", "prompt": "A door"}
     rows = [{"story_id": f"s{k}", "story": f"text {k}", "score": 10 ** (k + 1)} for k in range(2)]
-    write_rows(tmp_path / "posts.jsonl", [row | one for one in rows])
+    write_rows(tmp_path / "posts.jsonl", [row | item for item in rows])
     (tmp_path / "own.yaml").write_text(OWN)
     out = tmp_path / "out"
     done = program(
@@ -137,12 +137,12 @@ def test_a_set_of_ones_own_is_an_entry(tmp_path, program):
     with pytest.raises(DataError, match=r"no .*nowhere/posts\.jsonl: give the folder"):
         imported("mine", out, tmp_path / "nowhere", sets["mine"])
     digest = hashlib.sha256((tmp_path / "posts.jsonl").read_bytes()).hexdigest()
-    known = replace(sets["mine"], files={"posts.jsonl": PublishedFile(sha256=digest)})
-    assert imported("mine", out, tmp_path, known) == [pair]
+    pinned = replace(sets["mine"], files={"posts.jsonl": PublishedFile(sha256=digest)})
+    assert imported("mine", out, tmp_path, pinned) == [pair]
     with (tmp_path / "posts.jsonl").open("a") as file:
         file.write("\n")
     with pytest.raises(DataError, match="does not match the sha256 of its entry"):
-        imported("mine", out, tmp_path, known)
+        imported("mine", out, tmp_path, pinned)
     with pytest.raises(DataError, match=r"does not publish posts\.jsonl in this form"):
         import_dataset("mine", sets["mine"], out, "")
     with pytest.raises(ConfigError, match="they are ready"):

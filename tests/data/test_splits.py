@@ -91,15 +91,15 @@ def dated(rows, test_from="2023-01-01"):
     """Return the splits of stories given as (prompt_key, created_utc), in order."""
     table = pa.table(
         {
-            "story_id": [f"s{place:03d}" for place in range(len(rows))],
+            "story_id": [f"s{index:03d}" for index in range(len(rows))],
             "prompt_key": pa.array([key for key, _ in rows], pa.large_string()),
             "created_utc": pa.array([when for _, when in rows], pa.int64()),
         }
     )
     made = date_split(ibis.memtable(table), test_from=test_from)
-    found = made.order_by("story_id").to_pyarrow()
-    assert found["story_id"].to_pylist() == table["story_id"].to_pylist()
-    return found["split"].to_pylist()
+    result = made.order_by("story_id").to_pyarrow()
+    assert result["story_id"].to_pylist() == table["story_id"].to_pylist()
+    return result["split"].to_pylist()
 
 
 times = st.one_of(st.none(), st.integers(DAY - 3, DAY + 3))
@@ -142,7 +142,7 @@ def components(columns):
     """Connected components of rows that share a value in any group of columns, by SciPy."""
     links = np.zeros((len(columns[0]), len(columns[0])))
     for column in columns:
-        links += [[bool(one & other) for other in column] for one in column]
+        links += [[bool(item & other) for other in column] for item in column]
     return connected_components(csr_array(links))[1]
 
 

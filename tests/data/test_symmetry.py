@@ -18,7 +18,7 @@ def pairs_by_length(lengths, split="all"):
     splits = [split] * len(lengths) if isinstance(split, str) else split
     return pa.table(
         {
-            "pair_id": [pair_id(f"c{place}", f"r{place}") for place in range(len(lengths))],
+            "pair_id": [pair_id(f"c{index}", f"r{index}") for index in range(len(lengths))],
             "split": splits,
             "chosen_n_words": pa.array([chosen for chosen, _ in lengths], pa.int64()),
             "rejected_n_words": pa.array([rejected for _, rejected in lengths], pa.int64()),
@@ -66,8 +66,8 @@ def prune_in_plain_python(rows, buckets, seed):
         here = [row for row, other in zip(rows, places, strict=True) if other == place]
         signs = [[r for r in here if difference(r) * sign > 0] for sign in (1, -1)]
         fewer = min(map(len, signs))
-        for one in signs:
-            drawn = [row["pair_id"] for row in one]
+        for item in signs:
+            drawn = [row["pair_id"] for row in item]
             drawn.sort(key=lambda name: md5(f"{seed}|{name}"))
             stay.update(drawn[:fewer])
     return stay
@@ -86,15 +86,15 @@ length = st.integers(1, 60)
 )
 def test_what_stays_is_the_largest_balanced_subset(rows, buckets, seed):
     pairs = pairs_by_length([row[:2] for row in rows], [row[2] for row in rows])
-    kept = balanced(pairs, buckets, seed)
+    remaining = balanced(pairs, buckets, seed)
     every = pairs.to_pylist()
-    assert {row["pair_id"] for row in kept} == prune_in_plain_python(every, buckets, seed)
+    assert {row["pair_id"] for row in remaining} == prune_in_plain_python(every, buckets, seed)
 
     def count(rows):
         signs = [(d > 0) - (d < 0) for d in map(difference, rows)]
         return Counter(zip(cells(rows, every, buckets), signs, strict=True))
 
-    before, after = count(every), count(kept)
+    before, after = count(every), count(remaining)
     for cell, sign in before:
         if sign == 0:
             assert after[cell, 0] == before[cell, 0]

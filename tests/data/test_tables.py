@@ -20,9 +20,9 @@ def test_a_table_is_read_as_by_the_reader_of_foreign_files(tmp_path, pair_table)
     path = tmp_path / "a=1" / "pairs.parquet"
     path.parent.mkdir()
     write_table(pairs, path)
-    found = read_table(path, PAIRS)
-    assert found.equals(pairs)
-    assert found.equals(read_foreign(path, PAIRS))
+    result = read_table(path, PAIRS)
+    assert result.equals(pairs)
+    assert result.equals(read_foreign(path, PAIRS))
 
 
 def test_types_that_hold_the_same_values_are_cast(tmp_path, pair_table):

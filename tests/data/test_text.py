@@ -94,8 +94,8 @@ def test_counts_do_not_depend_on_the_batch(texts):
 @given(st.text("ab1'-_. \n", max_size=30))
 def test_ascii_texts_are_counted_by_the_same_rule(text):
     # A dash is no word and no ASCII.
-    one, other = count_words(pa.array([text, text + " \u2014"])).to_pylist()
-    assert one == other
+    first, other = count_words(pa.array([text, text + " \u2014"])).to_pylist()
+    assert first == other
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

@@ -19,8 +19,8 @@ def letters(tmp_path):
 
 def test_tokenizer_limits_are_ignored(letters):
     texts = ["", "a", "ab ba", "ab" * 700]
-    for place in (letters, letters / "tokenizer.json"):
-        counts = count_tokens(load_tokenizer(str(place)), texts, [1] * 4, 20_000)
+    for path in (letters, letters / "tokenizer.json"):
+        counts = count_tokens(load_tokenizer(str(path)), texts, [1] * 4, 20_000)
         assert counts.tolist() == [0, 1, 5, 1_400]
 
 

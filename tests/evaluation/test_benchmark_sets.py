@@ -19,10 +19,10 @@ def pairs_of(pair_table, longer, shorter, **keys):
     """Pairs of which so many have the longer story as chosen."""
     long, short = "it goes on and on and on", "it ends"
     rows = []
-    for place in range(longer + shorter):
-        chosen, rejected = (long, short) if place < longer else (short, long)
-        texts = {"chosen": f"{chosen} {place}", "rejected": f"{rejected} {place}"}
-        rows.append({**texts, "prompt_id": f"p{place % 5}", **keys})
+    for index in range(longer + shorter):
+        chosen, rejected = (long, short) if index < longer else (short, long)
+        texts = {"chosen": f"{chosen} {index}", "rejected": f"{rejected} {index}"}
+        rows.append({**texts, "prompt_id": f"p{index % 5}", **keys})
     return pair_table(rows)
 
 
@@ -36,8 +36,8 @@ def benchmark(load_program, pair_table, tmp_path):
     pairs["one"] = {"pairs": pairs["one"], "about": "votes | <b>of readers</b>"}
 
     def run(raters=None, **keys):
-        given = {"out": str(tmp_path / "out"), "pairs": pairs, **keys}
-        config = build(program.Config, {**given, "raters": {**BASELINES, **(raters or {})}})
+        arguments = {"out": str(tmp_path / "out"), "pairs": pairs, **keys}
+        config = build(program.Config, {**arguments, "raters": {**BASELINES, **(raters or {})}})
         program.main(config)
         return None if config.dry_run else read_sets(tmp_path)
 
@@ -68,17 +68,22 @@ def asked(monkeypatch):
 
 
 def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
-    found = benchmark({"notes": {"kind": "notes"}})
-    assert len(found["rows"]) == 6
-    one, two = (row_of(found, name, "longer") for name in ("one", "two"))
-    assert (one["agreement"], one["pairs"], one["prompts"], one["labels"]) == (0.75, 12, 5, "votes")
+    result = benchmark({"notes": {"kind": "notes"}})
+    assert len(result["rows"]) == 6
+    first, two = (row_of(result, name, "longer") for name in ("one", "two"))
+    assert (first["agreement"], first["pairs"], first["prompts"], first["labels"]) == (
+        0.75,
+        12,
+        5,
+        "votes",
+    )
     assert (two["agreement"], two["pairs"], two["labels"]) == (0.25, 16, "people")
     for name in ("one", "two"):
-        longer, shorter = (row_of(found, name, rater) for rater in ("longer", "shorter"))
+        longer, shorter = (row_of(result, name, rater) for rater in ("longer", "shorter"))
         assert longer["agreement"] + shorter["agreement"] == pytest.approx(1)
         assert longer["agreement_low"] < longer["agreement"] < longer["agreement_high"]
-        assert row_of(found, name, "notes")["agreement"] == 0.5
-    means = {row["rater"]: row for row in found["over_sets"]["raters"]}
+        assert row_of(result, name, "notes")["agreement"] == 0.5
+    means = {row["rater"]: row for row in result["over_sets"]["raters"]}
     assert means["longer"]["mean"] == 0.5, "a mean over sets, whatever their sizes"
     assert means["longer"]["low"] is None, "sets that share prompts are one cluster"
     assert (means["longer"]["lowest"], means["longer"]["highest"]) == (0.25, 0.75)
@@ -88,7 +93,7 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
     judged = Evaluation.find(tmp_path / "out/two")
     rows = judged.rows
     assert {row.rater: row.agreement.mean for row in rows} == {
-        row["rater"]: row["agreement"] for row in found["rows"] if row["set"] == "two"
+        row["rater"]: row["agreement"] for row in result["rows"] if row["set"] == "two"
     }
 
 
@@ -100,9 +105,9 @@ def test_only_added_sets_and_raters_run(benchmark, asked, pair_table, tmp_path, 
     assert not asked
     assert "Agreement with the labels" in capsys.readouterr().out
     write_table(pairs_of(pair_table, 2, 2), tmp_path / "gone.parquet")
-    found = benchmark()
+    result = benchmark()
     assert sorted(asked) == [("longer", 4), ("shorter", 4)]
-    assert [row for row in found["rows"] if row["set"] != "gone"] == first["rows"]
+    assert [row for row in result["rows"] if row["set"] != "gone"] == first["rows"]
     asked.clear()
     benchmark({"coin": {"kind": "random"}})
     assert sorted(asked) == [("coin", 4), ("coin", 12), ("coin", 16)]
@@ -136,13 +141,13 @@ def test_means_exclude_sets_with_training_prompts(benchmark, tmp_path, pair_tabl
     train.main(build(train.Config, keys))
     other = pairs_of(pair_table, 6, 6, prompt="Another prompt")
     write_table(other, tmp_path / "two.parquet")
-    found = benchmark({"features": {"kind": "features", "path": str(tmp_path / "features/model")}})
-    assert row_of(found, "one", "features")["trained_on"] == 5
-    assert row_of(found, "two", "features")["trained_on"] == 0
-    means = found["over_sets"]
+    result = benchmark({"features": {"kind": "features", "path": str(tmp_path / "features/model")}})
+    assert row_of(result, "one", "features")["trained_on"] == 5
+    assert row_of(result, "two", "features")["trained_on"] == 0
+    means = result["over_sets"]
     assert (means["sets"], means["left_out"]) == (["two"], {"one": ["features"]})
     assert {row["rater"]: row["mean"] for row in means["raters"]} == {
-        row["rater"]: row["agreement"] for row in found["rows"] if row["set"] == "two"
+        row["rater"]: row["agreement"] for row in result["rows"] if row["set"] == "two"
     }
     assert "TRAINED ON 5 OF ITS PROMPTS" in (tmp_path / "out/sets.md").read_text()
 
@@ -160,9 +165,9 @@ def test_means_are_over_the_sets_of_all_raters():
             ("c", "y", 0.3, 0),
         ]
     ]
-    found = over_sets(rows, ["x", "y"], "x")
-    assert found["sets"] == ["b", "c"]
-    assert {row["rater"]: row["mean"] for row in found["raters"]} == {"x": 0.5, "y": 0.5}
+    result = over_sets(rows, ["x", "y"], "x")
+    assert result["sets"] == ["b", "c"]
+    assert {row["rater"]: row["mean"] for row in result["raters"]} == {"x": 0.5, "y": 0.5}
 
 
 def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
@@ -171,8 +176,10 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
         for k in range(20)
     ]
     write_table(pair_table(rows), tmp_path / "one.parquet")
-    found = benchmark(most_pairs=10)
-    assert row_of(found, "one", "longer")["pairs"] == row_of(found, "two", "longer")["pairs"] == 10
+    result = benchmark(most_pairs=10)
+    assert (
+        row_of(result, "one", "longer")["pairs"] == row_of(result, "two", "longer")["pairs"] == 10
+    )
     said = capsys.readouterr().out
     assert "one: 7 pairs left out: no text" in said
     assert "one: 10 of 13 pairs drawn" in said

@@ -62,9 +62,9 @@ def row(place, **more):
 def test_read_pairs_selects_the_split(write_pairs):
     path = write_pairs("pairs.parquet", [row(i, split="ab"[i % 2]) for i in range(6)])
     assert read_pairs(path, None, None).headline.num_rows == 6
-    found = read_pairs(path, None, "a")
-    assert found.headline["chosen_story_id"].to_pylist() == ["c0", "c2", "c4"]
-    assert found.all is found.headline
+    result = read_pairs(path, None, "a")
+    assert result.headline["chosen_story_id"].to_pylist() == ["c0", "c2", "c4"]
+    assert result.all is result.headline
     with pytest.raises(DataError, match=r"split 'c'.*\['a', 'b'\]"):
         read_pairs(path, None, "c")
 
@@ -80,11 +80,11 @@ def test_before_symmetry_must_be_a_superset(write_pairs):
 
 
 def test_files_of_names_all_files(tmp_path):
-    own = str(tmp_path / "own.yaml")
+    template = str(tmp_path / "own.yaml")
     specs = [
         RaterSpec("surface", "features", {"path": "m"}),
         RaterSpec("fitted", "features", {"c": [1.0]}),
-        RaterSpec("trained", "generative", {"model_name_or_path": "b", "template": own}),
+        RaterSpec("trained", "generative", {"model_name_or_path": "b", "template": template}),
         RaterSpec("plain", "generative", {"path": "p", "template": "verdict_label"}),
         RaterSpec("none", "generative", {"path": "q", "template": None}),
         RaterSpec("judge", "judge", {"model": "openai/gpt", "template": "reddit_verbose"}),
@@ -93,7 +93,7 @@ def test_files_of_names_all_files(tmp_path):
     assert files_of(specs) == {
         "raters.surface.path": "m",
         "raters.trained.model_name_or_path": "b",
-        "raters.trained.template": own,
+        "raters.trained.template": template,
         "raters.plain.path": "p",
         "raters.none.path": "q",
     }
@@ -207,9 +207,9 @@ def plugin(monkeypatch, tmp_path):
 
 def run(jobs, folder, **options):
     """Verdict tables and records of an evaluation."""
-    found = list(evaluate(jobs, Cache(folder / "parts"), **options))
-    assert [job for job, *_ in found] == list(jobs)
-    return [table for _, table, _ in found], [record for *_, record in found]
+    result = list(evaluate(jobs, Cache(folder / "parts"), **options))
+    assert [job for job, *_ in result] == list(jobs)
+    return [table for _, table, _ in result], [record for *_, record in result]
 
 
 def test_stored_parts_depend_on_options_files_data_and_versions(

@@ -68,9 +68,9 @@ def test_colours_of_files_and_page(name, tmp_path):
 def test_the_style_file_has_the_colours_of_the_page():
     style = rc_params_from_file(figures.STYLE, use_default_template=False)
     cycle = style["axes.prop_cycle"].by_key()["color"]
-    found = [style["text.color"], style["grid.color"], *cycle]
+    results = [style["text.color"], style["grid.color"], *cycle]
     wanted = [figures.INK, figures.FAINT, *figures.SERIES]
-    assert [color.lstrip("#") for color in found] == [color.lstrip("#") for color in wanted]
+    assert [color.lstrip("#") for color in results] == [color.lstrip("#") for color in wanted]
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def pairs_file(pair_table, invented, tmp_path):
             {
                 "chosen": invented(source, source.randint(20, 60)),
                 "rejected": invented(source, source.randint(20, 60)),
-                "prompt_id": f"p{first}-{place % prompts}",
-                "chosen_story_id": f"c{first}-{place}",
-                "rejected_story_id": f"r{first}-{place}",
+                "prompt_id": f"p{first}-{index % prompts}",
+                "chosen_story_id": f"c{first}-{index}",
+                "rejected_story_id": f"r{first}-{index}",
             }
-            for place in range(n)
+            for index in range(n)
         ]
         path = tmp_path / name
         write_table(pair_table(rows), path)
@@ -80,9 +80,9 @@ class Calls(list):
 
     def take(self):
         """Names and folds since the last time."""
-        found = [(name, fold) for name, fold, _ in self]
+        results = [(name, fold) for name, fold, _ in self]
         self.clear()
-        return found
+        return results
 
 
 @pytest.fixture
@@ -109,14 +109,14 @@ def verdict_rows(folder):
 
 def test_fitting_is_idempotent(program, pairs_file, tmp_path):
     pairs = pairs_file(60)
-    given = ("train/features.py", "--pairs", pairs, "--out", tmp_path / "run")
-    done = program(*given)
+    arguments = ("train/features.py", "--pairs", pairs, "--out", tmp_path / "run")
+    done = program(*arguments)
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "run/model/features.json").read_text())
     assert len(content["training_prompts"]) == 6
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     assert manifest["counts"]["pairs"] == 60
-    assert "unchanged" in program(*given).stdout
+    assert "unchanged" in program(*arguments).stdout
 
 
 # Benchmark -----------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def test_unknown_reference_raises_before_judging(load_program, calls, pairs_file
 
 
 def test_the_program_reports_errors_in_one_line(program, pairs_file, tmp_path):
-    given = ("eval/benchmark.py", "--pairs", pairs_file(10), "--out", tmp_path / "out")
-    done = program(*given, "--raters.longer.kind", "longr")
+    arguments = ("eval/benchmark.py", "--pairs", pairs_file(10), "--out", tmp_path / "out")
+    done = program(*arguments, "--raters.longer.kind", "longr")
     assert done.returncode == 2
     assert done.stderr.startswith("error: raters.longer: unknown kind 'longr'")
     assert done.stderr.count("\n") == 1
@@ -248,9 +248,9 @@ def test_every_pair_is_judged_out_of_fold_once_per_repeat(crossvalidated, calls,
     assert times == dict.fromkeys(ids, 3)
     assert Counter(row["pair_id"] for row in rows if row["rater"] == "longer") == Counter(ids)
     assert {row["fold"] for row in rows if row["rater"] == "longer"} == {None}
-    found = {row["fold"] for row in rows if row["rater"] == "features"}
-    assert all(re.fullmatch(r"\d+/\d+", fold) for fold in found)
-    assert found == {f"{repeat}/{fold}" for repeat in range(3) for fold in range(3)}
+    results = {row["fold"] for row in rows if row["rater"] == "features"}
+    assert all(re.fullmatch(r"\d+/\d+", fold) for fold in results)
+    assert results == {f"{repeat}/{fold}" for repeat in range(3) for fold in range(3)}
     # Within a repeat a prompt lies in one fold; other repeats deal anew.
     prompt_of = dict(zip(*pair_prompts(config.pairs), strict=True))
     folds_of = Counter(
@@ -324,10 +324,10 @@ def test_training_pairs_are_balanced_in_length_in_every_fold(
 ):
     source = random.Random(5)
     rows = []
-    for place in range(120):
+    for index in range(120):
         chosen, rejected = ("word " * source.randint(3, 90) for _ in range(2))
-        sides = {"chosen": chosen, "rejected": rejected, "prompt_id": f"p{place % 9}"}
-        rows.append({**sides, "chosen_story_id": f"c{place}", "rejected_story_id": f"r{place}"})
+        sides = {"chosen": chosen, "rejected": rejected, "prompt_id": f"p{index % 9}"}
+        rows.append({**sides, "chosen_story_id": f"c{index}", "rejected_story_id": f"r{index}"})
     wide = pair_table(rows)
     tilts = np.sign(length_differences(wide))
     longer, shorter = (np.flatnonzero(tilts == sign) for sign in (1, -1))

@@ -66,14 +66,14 @@ def rendered(folder, prompts, stories):
 def pipeline(folder, prompts, stories, batch_size=3):
     _, texts = rendered(folder, prompts, stories)
     classify = transformers.pipeline("text-classification", folder)
-    found = classify(texts, function_to_apply="none", truncation=True, batch_size=batch_size)
-    return [one["score"] for one in found]
+    result = classify(texts, function_to_apply="none", truncation=True, batch_size=batch_size)
+    return [item["score"] for item in result]
 
 
 def pipeline_on_pairs(folder, prompts, stories):
     classify = transformers.pipeline("text-classification", folder)
     pairs = [{"text": p, "text_pair": s} for p, s in zip(prompts, stories, strict=True)]
-    return [one["score"] for one in classify(pairs, function_to_apply="none", truncation=True)]
+    return [item["score"] for item in classify(pairs, function_to_apply="none", truncation=True)]
 
 
 def conversation(folder, prompts, stories):
@@ -111,7 +111,7 @@ def rewardbench(folder, prompts, stories):
         "function_to_apply": "none",
         "return_token_type_ids": False,
     }
-    return [one["score"] for one in pipe(texts, **options)]
+    return [item["score"] for item in pipe(texts, **options)]
 
 
 def grpo(folder, prompts, stories, *, as_text=False):
@@ -154,7 +154,7 @@ def _halves(folder, prompts, stories):
         tokenize=False,
         add_generation_prompt=True,
     )
-    return asked, [text.removeprefix(one) for text, one in zip(texts, asked, strict=True)]
+    return asked, [text.removeprefix(start) for text, start in zip(texts, asked, strict=True)]
 
 
 def _turns(prompts, stories):
@@ -191,12 +191,12 @@ def reward_trainer_on_text(folder, prompts, stories):
 
 def pipeline_by_default(folder, prompts, stories):
     _, texts = rendered(folder, prompts, stories)
-    return [one["score"] for one in transformers.pipeline("text-classification", folder)(texts)]
+    return [item["score"] for item in transformers.pipeline("text-classification", folder)(texts)]
 
 
 def pipeline_on_plain_text(folder, prompts, stories):
     texts = [f"{prompt}\n\n{story}" for prompt, story in zip(prompts, stories, strict=True)]
-    return [one["score"] for one in transformers.pipeline("text-classification", folder)(texts)]
+    return [item["score"] for item in transformers.pipeline("text-classification", folder)(texts)]
 
 
 def cross_encoder(folder, prompts, stories):
@@ -231,10 +231,10 @@ def score_command(folder, prompts, stories):
         scorer_spec(model_entry(folder)), str(folder / "in.parquet"), folder / "out.parquet"
     )
     score_files(job)
-    found = pq.read_table(folder / "out.parquet")["reward"].to_pylist()
+    result = pq.read_table(folder / "out.parquet")["reward"].to_pylist()
     (folder / "out.parquet").unlink()
-    assert None not in found
-    return found
+    assert None not in result
+    return result
 
 
 def server(folder, path, body_of, reward_of, prompts, stories):
@@ -381,10 +381,10 @@ def cells(folders, by_column):
 
     def cell(read, expected, texts):
         try:
-            found = read(*texts)
+            result = read(*texts)
         except Exception:  # noqa: BLE001 - any error is loud
             return "refused"
-        return "equal" if np.allclose(found, expected, **WITHIN) else "differs"
+        return "equal" if np.allclose(result, expected, **WITHIN) else "differs"
 
     @functools.cache
     def compare(reader, family, form):
@@ -432,8 +432,10 @@ def row_of(found):
 def test_the_table_in_the_docs_is_current(cells):
     rows = [["program", *COLUMNS]]
     for reader, name in READERS.items():
-        results = {one: cells(reader, *one) for one in SAVED}
-        row = [row_of({one: of[column] for one, of in results.items()}) for column in COLUMNS]
+        results = {item: cells(reader, *item) for item in SAVED}
+        row = [
+            row_of({key: result[column] for key, result in results.items()}) for column in COLUMNS
+        ]
         rows.append([name, *row])
     assert rows == table("saved_reward_models")
 
@@ -478,7 +480,7 @@ def plain_transformers(folder, prompts, stories, others):
         return (a - b).sigmoid().item()
 
     triples = zip(prompts, stories, others, strict=True)
-    return [(p_a(p, one, two) + 1 - p_a(p, two, one)) / 2 for p, one, two in triples]
+    return [(p_a(p, first, two) + 1 - p_a(p, two, first)) / 2 for p, first, two in triples]
 
 
 def serve(folder, *_):
@@ -515,19 +517,19 @@ def generative_cells(tiny_model, by_column, tmp_path_factory):
 
     def cells(reader, *saved_as):
         folder, model = saved(*saved_as)
-        found = {}
+        results = {}
         for column, (prompts, stories) in by_column.items():
-            kept = None if column == "over length" else 40
-            others = [f"{story[:kept]} and so it went." for story in stories]
+            length = None if column == "over length" else 40
+            others = [f"{story[:length]} and so it went." for story in stories]
             expected = model.compare(prompts, stories, others)
             if saved_as[-1] == "story":
                 assert (expected == model.compare(["", *prompts[1:]], stories, others)).all()
             try:
                 close = np.allclose(reader(folder, prompts, stories, others), expected, **WITHIN)
-                found[column] = "equal" if close else "differs"
+                results[column] = "equal" if close else "differs"
             except ConfigError:
-                found[column] = "refused"
-        return found
+                results[column] = "refused"
+        return results
 
     return cells
 
@@ -557,8 +559,8 @@ def test_trl_model_with_eos_as_pad_is_read_before_eos(kind, tiny_model, texts, t
     trainer.save_model(str(tmp_path))
     model = RewardModel.load(tmp_path)
     assert model.form == "text"
-    found = model.score(*texts)
-    assert_same(found, rewards_in(trainer))
+    result = model.score(*texts)
+    assert_same(result, rewards_in(trainer))
 
 
 @pytest.mark.long
@@ -573,5 +575,5 @@ def test_a_pretrained_decoder_gives_every_reader_the_same_reward(reader, saved):
     prompts = ["[WP] The last lighthouse.", "[WP] It's 2024 & nobody remembers Monday."]
     stories = ["The keeper lit the lamp.\n\nNobody came.", "“Again?” she asked — twice.  Rain."]
     expected = RewardModel.load(folder).score(prompts, stories)
-    found = reader(folder, prompts, stories)
-    assert_same(found, expected)
+    result = reader(folder, prompts, stories)
+    assert_same(result, expected)

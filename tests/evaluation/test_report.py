@@ -47,16 +47,16 @@ def render(pair_table, tmp_path):
     ):
         rows = [
             {
-                "prompt_id": f"p{place % 9}",
-                "chosen": f"{story} {'well, ' * (place % 5)} number {place}",
-                "rejected": f"dull words of number {place} " * (1 + place % 4),
-                "chosen_score": 20 + place,
+                "prompt_id": f"p{index % 9}",
+                "chosen": f"{story} {'well, ' * (index % 5)} number {index}",
+                "rejected": f"dull words of number {index} " * (1 + index % 4),
+                "chosen_score": 20 + index,
                 "rejected_score": 10,
-                "chosen_created_utc": 1_600_000_000 + place,
-                "rejected_created_utc": 1_500_000_000 + place,
+                "chosen_created_utc": 1_600_000_000 + index,
+                "rejected_created_utc": 1_500_000_000 + index,
                 **changes,
             }
-            for place in range(60)
+            for index in range(60)
         ]
         pairs = pair_table(rows)
         verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters or RATERS])
@@ -180,14 +180,14 @@ def judge_verdicts(verdict_table):
     rows = [
         {
             **base,
-            "pair_id": str(place),
+            "pair_id": str(index),
             "order": order,
             "output_tokens": 25,
             "cost_usd": 0.002,
-            "outcome": "chosen" if place < 30 else order,
+            "outcome": "chosen" if index < 30 else order,
             "explanation": f"{ATTACK} more life",
         }
-        for place in range(60)
+        for index in range(60)
         for order in ("chosen", "rejected")
     ]
     rows[-1] |= {"outcome": "cut", "explanation": None}
@@ -227,12 +227,12 @@ def coefficients_of(values, seeds):
 
 def test_coefficients_have_intervals_over_folds(render):
     models = coefficients_of([0.2, 0.4, 0.6, 0.3, 0.5, 0.4], [0, 0, 0, 1, 1, 1])
-    found = coefficient_interval(models, "log_words")
+    result = coefficient_interval(models, "log_words")
     # Grouped jackknife: (K - 1) / K times the sum of squares in each repeat, then the mean.
     variance = (2 / 3 * 0.08 + 2 / 3 * 0.02) / 2
     reach = 2.7764451 * variance**0.5  # 97.5 % of Student's t with 4 degrees of freedom
-    assert found.mean == pytest.approx(0.4)
-    assert (found.low, found.high) == (pytest.approx(0.4 - reach), pytest.approx(0.4 + reach))
+    assert result.mean == pytest.approx(0.4)
+    assert (result.low, result.high) == (pytest.approx(0.4 - reach), pytest.approx(0.4 + reach))
     assert np.isnan(coefficient_interval(models[:1], "log_words").low)
     text = Page(render(records={"features": models})).text
     assert "What features looks at" in text
@@ -263,7 +263,7 @@ def test_notes_to_readers_that_carry_the_result_are_warned_of(render, monkeypatc
 def test_reader_notes_are_found_in_the_pairs(pair_table):
     thanks = " Edit: thank you for the gold, kind stranger!"
     rows = [{"chosen": f"The river rose.\n\n{thanks.strip()}", "rejected": "The river fell."}] * 9
-    pairs = pair_table([{**row, "prompt_id": f"p{place}"} for place, row in enumerate(rows)])
+    pairs = pair_table([{**row, "prompt_id": f"p{index}"} for index, row in enumerate(rows)])
     assert reader_notes(pairs).mean == 1
     assert reader_notes(pair_table([{"chosen": "", "rejected": "The river fell."}])) is None
 

@@ -107,9 +107,9 @@ def copied(folder, tmp_path, *others):
     away = tmp_path / "elsewhere"
     away.mkdir()
     shutil.move(folder, away / "evaluation")
-    for file, place in others:
-        (away / place).parent.mkdir(exist_ok=True)
-        shutil.move(tmp_path / file, away / place)
+    for file, index in others:
+        (away / index).parent.mkdir(exist_ok=True)
+        shutil.move(tmp_path / file, away / index)
     return away / "evaluation"
 
 
@@ -146,10 +146,10 @@ def test_pairs_that_were_not_copied_are_not_found(report, evaluated, tmp_path):
 
 
 def test_table_entries(report, evaluated):
-    one = evaluated("one", rows_of(THANKS))
+    first = evaluated("one", rows_of(THANKS))
     two = evaluated("two", rows_of(""), raters=("longer", "notes", "shorter"))
     out = report(
-        {"one": one, "two": two},
+        {"one": first, "two": two},
         tables=True,
         parameters={"shorter": 8.0e9},
         families={"shorter": "f"},
@@ -168,31 +168,31 @@ def test_table_entries(report, evaluated):
         ET.parse(out / f"{name}.svg")  # noqa: S314
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert r"\begin{tabular}" in (out / "table3.tex").read_text("utf-8")
-    out = report({"one": one}, tables=True, raters=["notes"])
+    out = report({"one": first}, tables=True, raters=["notes"])
     assert [row["rater"] for row in read_csv(out / "table3.csv")] == ["notes"]
 
 
 def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
-    one = evaluated("one", rows_of(THANKS))
+    first = evaluated("one", rows_of(THANKS))
     fewer = evaluated("fewer", rows_of(THANKS)[:30])
     with pytest.raises(DataError, match=r"fewer .*30 .*40, 30"):
-        report({"one": one, "fewer": fewer})
+        report({"one": first, "fewer": fewer})
     with pytest.raises(ConfigError, match="evaluations is empty"):
         report({})
     with pytest.raises(ConfigError, match=r"raters: 'longr' is not a rater.*'longer'"):
-        report({"one": one}, raters=["longr"])
+        report({"one": first}, raters=["longr"])
     for key, value in (
         ("parameters", {"longr": 1.0}),
         ("families", {"longr": "x"}),
         ("published", {"longr": "gpt-4.1"}),
     ):
         with pytest.raises(ConfigError, match=rf"{key}: 'longr' is not a rater.*'longer'"):
-            report({"one": one}, tables=True, **{key: value})
+            report({"one": first}, tables=True, **{key: value})
     with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11'"):
-        report({"one": one}, tables=True, published={"longer": "gpt-4.11"})
+        report({"one": first}, tables=True, published={"longer": "gpt-4.11"})
     write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
     with pytest.raises(DataError, match=r"one.parquet has changed"):
-        report({"one": one})
+        report({"one": first})
     write_sealed({"inputs": {}}, fewer / "manifest.json")
     with pytest.raises(DataError, match=r"fewer: its manifest"):
         report({"fewer": fewer})

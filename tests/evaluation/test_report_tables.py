@@ -53,8 +53,8 @@ def entries(pair_table, verdict_table):
                             "output_tokens": 9,
                         }
                     rows.append(row)
-        found = leaderboard(verdict_table(rows), pairs, "longer")
-        stated = match_published([row.rater for row in found], {})
+        result = leaderboard(verdict_table(rows), pairs, "longer")
+        stated = match_published([row.rater for row in result], {})
         return [
             Entry(
                 row.rater,
@@ -64,7 +64,7 @@ def entries(pair_table, verdict_table):
                 None,
                 stated.get(row.rater),
             )
-            for row in found
+            for row in result
         ]
 
     return build
@@ -83,41 +83,41 @@ def read_csv(table, path):
 
 
 def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
-    given, published = entries(), load_published()
-    table = table_3(given)
+    arguments, published = entries(), load_published()
+    table = table_3(arguments)
     latex = table_3_latex(table)
     assert "The column “published” has" in latex.replace("``", "“").replace("''", "”")
-    for entry, row in zip(given, read_csv(table, tmp_path / "t.csv"), strict=True):
-        known = entry.row.agreement
+    for entry, row in zip(arguments, read_csv(table, tmp_path / "t.csv"), strict=True):
+        agreement = entry.row.agreement
         for key, value in (
-            ("agreement", known.mean),
-            ("agreement_low", known.low),
-            ("agreement_high", known.high),
+            ("agreement", agreement.mean),
+            ("agreement_low", agreement.low),
+            ("agreement_high", agreement.high),
             ("coverage", entry.row.coverage),
-            ("pairs", known.n),
-            ("prompts", known.clusters),
+            ("pairs", agreement.n),
+            ("prompts", agreement.clusters),
         ):
             assert float(row[key]) == pytest.approx(value, abs=1e-6)
-        assert latex_escape(str(known)) in latex
+        assert latex_escape(str(agreement)) in latex
         assert latex_escape(entry.name) in latex
         wanted = published["rows"].get(entry.name, {})
         assert row["published_agreement"] == wanted.get("stated", "")
         assert row["published_where"] == wanted.get("where", "")
-    quiet = table_3_latex(table_3([entry for entry in given if entry.name == "longer"]))
+    quiet = table_3_latex(table_3([entry for entry in arguments if entry.name == "longer"]))
     assert "flip rate" not in quiet, "columns without a value are in CSV alone"
     assert "published" not in quiet
     assert "coverage" in quiet
 
 
 def test_a_hostile_name_is_text_in_every_format(entries, tmp_path):
-    given = entries(parameters={HOSTILE: 1e9, "mine": 22_700_000.0})
-    table = table_3(given)
+    named = entries(parameters={HOSTILE: 1e9, "mine": 22_700_000.0})
+    table = table_3(named)
     assert "\\input" not in table_3_latex(table)
     cells = [cell for row in read_csv(table, tmp_path / "t.csv") for cell in row.values()]
     assert not [cell for cell in cells if cell[:1] in ("=", "@")]
     assert f"'{HOSTILE}" in cells
     for draw in (draw_figure_4, draw_figure_5):
-        svg = draw(given).drawing.source
+        svg = draw(named).drawing.source
         tree = ET.fromstring(svg)  # noqa: S314
         assert not [node for node in tree.iter() if node.tag.endswith("script")]
         assert "=cmd" in "".join(tree.itertext())

@@ -42,11 +42,11 @@ def story_rows(n, prompts=5, seed=0, words=9):
     source = random.Random(seed)
     return [
         {
-            "id": place,
+            "id": index,
             "text": " ".join(source.choices(["a", "door", "river"], k=source.randint(1, words))),
             "prompt": f"[WP] Prompt {source.randrange(prompts)}",
         }
-        for place in range(n)
+        for index in range(n)
     ]
 
 
@@ -77,17 +77,17 @@ def test_rows_keep_order_and_get_reward_and_rank(job, suffix):
     rows = [{**row, "note": 'a "quote",\nand a line'} for row in story_rows(40)]
     whole, made = (job(rows, f"{n}.{suffix}", chunk_stories=n) for n in (1_000, 7))
     scored(whole)
-    found = scored(made)
+    result = scored(made)
     assert made.out.read_bytes() == whole.out.read_bytes()
     for name in ("text", "note"):
-        assert [row[name] for row in found] == [row[name] for row in rows]
-    assert [int(row["id"]) for row in found] == [row["id"] for row in rows]
-    rewards = [float(row["reward"]) for row in found]
+        assert [row[name] for row in result] == [row[name] for row in rows]
+    assert [int(row["id"]) for row in result] == [row["id"] for row in rows]
+    rewards = [float(row["reward"]) for row in result]
     assert rewards == [row["text"].count(" ") + 1 for row in rows]
-    for row, reward in zip(found, rewards, strict=True):
+    for row, reward in zip(result, rewards, strict=True):
         better = {
             other["id"]
-            for other, its in zip(found, rewards, strict=True)
+            for other, its in zip(result, rewards, strict=True)
             if other["prompt"] == row["prompt"] and its > reward
         }
         assert int(row["rank_within_prompt"]) == 1 + len(better)
@@ -136,8 +136,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 def test_other_column_names_and_old_rewards(job):
     rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9}]
     (row,) = scored(job(rows, prompt_column="title", text_column="body"))
-    kept = {"title": "p", "body": "a b c", "prompt": "not it"}
-    assert row == {**kept, "reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
+    columns = {"title": "p", "body": "a b c", "prompt": "not it"}
+    assert row == {**columns, "reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
 
 
 # Other columns, with their values in the one row of the input.
@@ -306,9 +306,9 @@ def test_broken_rows_are_rejected(job, tmp_path):
 )
 def test_invalid_jobs(tmp_path, changes, message):
     source = write_jsonl(story_rows(1), tmp_path / "in.jsonl")
-    given = {"rater": LONGER, "input": str(source), "out": Path("out.csv"), **changes}
+    arguments = {"rater": LONGER, "input": str(source), "out": Path("out.csv"), **changes}
     with pytest.raises(ConfigError, match=message):
-        score_files(ScoringJob(**given))
+        score_files(ScoringJob(**arguments))
 
 
 def test_non_finite_reward_stops_the_run(job, monkeypatch):
@@ -347,15 +347,15 @@ def test_percentile_is_the_share_of_lower_training_rewards(pair_table):
 def test_drawn_training_stories_depend_on_the_texts_only(pair_table, monkeypatch, rename_sides):
     monkeypatch.setattr(litbench.raters.interface, "_STORIES_FOR_QUANTILES", 20)
     pairs = pair_table([{"chosen": "a " * n, "rejected": "a " * (n + 50)} for n in range(1, 51)])
-    found = []
+    results = []
     for table in (pairs, rename_sides(pairs).take(list(range(49, -1, -1)))):
         rater, scored_texts = LengthRater("longer", "longer", 1), []
         score = rater.score
         monkeypatch.setattr(rater, "score", lambda p, s: scored_texts.extend(s) or score(p, s))  # noqa: B023
         rater.score_training_stories(table)
-        found.append((scored_texts, rater.reward_quantiles))
-    assert found[0] == found[1]
-    assert len(found[0][0]) == 20
+        results.append((scored_texts, rater.reward_quantiles))
+    assert results[0] == results[1]
+    assert len(results[0][0]) == 20
 
 
 def test_saved_models_keep_their_percentiles(pair_table, tiny_model, tmp_path):
@@ -390,20 +390,20 @@ class Killed(BaseException):
 @pytest.fixture
 def dying(monkeypatch):
     """Let the rater raise after some chunks; returns the stories that it scored."""
-    given = []
+    chunks_scored = []
     score = LengthRater.score
 
     def start(chunks):
-        given.clear()
+        chunks_scored.clear()
 
         def dies(self, prompts, stories):
-            if len(given) == chunks:
+            if len(chunks_scored) == chunks:
                 raise Killed
-            given.append(list(stories))
+            chunks_scored.append(list(stories))
             return score(self, prompts, stories)
 
         monkeypatch.setattr(LengthRater, "score", dies)
-        return given
+        return chunks_scored
 
     return start
 
@@ -411,9 +411,9 @@ def dying(monkeypatch):
 def test_killed_run_resumes(job, dying):
     rows = story_rows(50)
     whole = job(rows, "whole.parquet", chunk_stories=8)
-    given = dying(None)
+    scored_chunks = dying(None)
     scored(whole)
-    assert len(given) == 7
+    assert len(scored_chunks) == 7
     made = job(rows, chunk_stories=8)
     for chunks in (2, 3):
         dying(chunks)
@@ -424,7 +424,7 @@ def test_killed_run_resumes(job, dying):
     (folder / ".part-half").write_bytes(b"half")
     dying(None)
     scored(made)
-    assert len(given) == 2
+    assert len(scored_chunks) == 2
     assert made.out.read_bytes() == whole.out.read_bytes()
     dying(0)
     assert score_files(made)["unchanged"]
@@ -437,7 +437,7 @@ def test_chunks_of_another_job_are_not_used(job, dying, monkeypatch, change):
     dying(3)
     with pytest.raises(Killed):
         score_files(made)
-    given = dying(None)
+    scored_chunks = dying(None)
     if change == "input":
         made = job([{**rows[0], "text": "other"}, *rows[1:]], chunk_stories=5)
     elif change == "version":
@@ -450,7 +450,7 @@ def test_chunks_of_another_job_are_not_used(job, dying, monkeypatch, change):
         }
         made = replace(made, **changes[change])
     scored(made)
-    assert sum(map(len, given)) == 20
+    assert sum(map(len, scored_chunks)) == 20
 
 
 def test_changed_model_is_scored_again(job, tiny_model, tmp_path):
@@ -479,12 +479,12 @@ def test_truncated_stories_are_counted_over_all_runs(job, tiny_model, invented):
     rows = [{"prompt": "p", "text": invented(source, 700 if n % 3 else 5)} for n in range(9)]
     spec = scorer_spec(model_entry(str(tiny_model("bert")), device="cpu"))
     made = replace(job(rows, chunk_stories=2), rater=spec)
-    found = []
+    results = []
     finite_rewards = scoring.finite_rewards
 
     def dies(*arguments):
-        found.append(1)
-        if len(found) == 3:
+        results.append(1)
+        if len(results) == 3:
             raise Killed
         return finite_rewards(*arguments)
 
@@ -527,9 +527,9 @@ def kill(process):
     psutil = pytest.importorskip("psutil")
     tree = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    for one in tree:
+    for item in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            item.kill()
     psutil.wait_procs(tree)
     process.communicate()
 

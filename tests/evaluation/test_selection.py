@@ -83,14 +83,14 @@ def pairs_file(pair_table, tmp_path):
         table = pair_table(
             [
                 {
-                    "prompt_id": f"p{first + place % prompts}",
+                    "prompt_id": f"p{first + index % prompts}",
                     "split": split,
-                    "chosen": f"the chosen story number {first + place}",
-                    "rejected": f"another story, number {first + place}",
-                    "chosen_story_id": f"c{first + place}",
-                    "rejected_story_id": f"r{first + place}",
+                    "chosen": f"the chosen story number {first + index}",
+                    "rejected": f"another story, number {first + index}",
+                    "chosen_story_id": f"c{first + index}",
+                    "rejected_story_id": f"r{first + index}",
                 }
-                for place in range(n)
+                for index in range(n)
             ]
         )
         path = tmp_path / name
@@ -143,7 +143,7 @@ def test_subsamples_spread_over_prompts_and_nest(pair_table):
     prompts = [f"few {k // 2}" if k < 40 else "many" for k in range(90)]
     table = pair_table([{"prompt": prompt} for prompt in prompts])
     small, large = (subsample(table, n) for n in (21, 40))
-    names = [one["pair_id"].to_pylist() for one in (small, large)]
+    names = [item["pair_id"].to_pylist() for item in (small, large)]
     assert set(names[0]) < set(names[1])
     # 21 prompts, each of which gives one pair before any gives a second.
     assert set(Counter(small["prompt"].to_pylist()).values()) == {1}
@@ -209,10 +209,10 @@ def test_the_best_template_of_each_judge_judges(benchmark, capsys, tmp_path):
     assert {row["agreement"]["n"] for row in board} == {100}
     means = {row["rater"]: row["agreement"]["mean"] for row in board}
     for judge in ("large", "tiny"):
-        own = {name: mean for name, mean in means.items() if name.startswith(f"{judge}@")}
-        assert len(own) == 3
+        candidates = {name: mean for name, mean in means.items() if name.startswith(f"{judge}@")}
+        assert len(candidates) == 3
         best = {"large": "writerly", "tiny": "reddit_minimal"}[judge]
-        assert max(own, key=own.get) == f"{judge}@{best}"
+        assert max(candidates, key=candidates.get) == f"{judge}@{best}"
     verdicts = read_table(tmp_path / "out/selection/verdicts.parquet", VERDICTS).to_pylist()
     assert len(verdicts) == 100 * 2 * 6
     by_hand = np.mean(

@@ -92,7 +92,7 @@ def test_answers_keep_order_and_are_stored(server, tmp_path):
     asked = [*QUESTIONS, QUESTIONS[3]]
     answers = run(server, tmp_path, asked, Traffic(connections=1))
     assert list(server.asked) == sorted(QUESTIONS), "sorted by prefix"
-    assert [one.text for one in answers] == list(map(echo, asked))
+    assert [answer.text for answer in answers] == list(map(echo, asked))
     first = answers[0]
     assert (first.outcome, first.model, first.detail) == ("answered", "judge-1", None)
     words = len(QUESTIONS[0].split())
@@ -126,7 +126,7 @@ def test_conversation_as_question(server, tmp_path):
     (answer,) = run(server, tmp_path, [talk], sampling=sampling)
     assert answer.text == echo("Sure?")
     body = server.bodies["Sure?"]
-    assert [(one["role"], one["content"]) for one in body["messages"]] == talk
+    assert [(message["role"], message["content"]) for message in body["messages"]] == talk
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert run(server, tmp_path, [talk], sampling=sampling) == [answer]
     run(server, tmp_path, [talk[1:], "Sure?"], sampling=sampling)
@@ -170,12 +170,12 @@ def test_temporary_failures_are_retried(tmp_path):
 
     with serve(faults=every_third) as server:
         answers = run(server, tmp_path, questions)
-        while any(one.outcome == "error" for one in answers):
-            known = {q for q, a in zip(questions, answers, strict=True) if a.outcome != "error"}
+        while any(answer.outcome == "error" for answer in answers):
+            answered = {q for q, a in zip(questions, answers, strict=True) if a.outcome != "error"}
             before = server.asked.copy()
             answers = run(server, tmp_path, questions)
-            assert not known & (server.asked - before).keys(), "only errors are retried"
-    assert [one.text for one in answers] == list(map(echo, questions))
+            assert not answered & (server.asked - before).keys(), "only errors are retried"
+    assert [answer.text for answer in answers] == list(map(echo, questions))
     assert set(server.faults) == set(kinds)
 
 
@@ -186,7 +186,7 @@ def test_timeout_is_retried(tmp_path):
         faults=lambda number, _: "hang" if number <= 3 else None, hang_seconds=300
     ) as server:
         answers = run(server, tmp_path, QUESTIONS[:6], hasty)
-    assert [one.outcome for one in answers] == ["answered"] * 6
+    assert [answer.outcome for answer in answers] == ["answered"] * 6
     assert server.faults["hang"] == 3
     assert time.monotonic() - started < 200, "the timeout ended the request"
 
@@ -195,14 +195,14 @@ def test_refusals_and_truncated_answers_are_stored(tmp_path):
     manners = dict(zip(QUESTIONS, ("refusal", "filter", "length", "no choice", None), strict=False))
     with serve(manners=manners.get) as server:
         answers = run(server, tmp_path, QUESTIONS[:5])
-        outcomes = [one.outcome for one in answers]
+        outcomes = [answer.outcome for answer in answers]
         assert outcomes == ["refused", "refused", "cut", "error", "answered"]
         assert answers[0].text == "I would rather not judge this."
         assert answers[2].text, "truncated text is stored"
         assert "empty" in str(answers[3].detail)
         assert server.asked[QUESTIONS[3]] == 2, "empty answers are retried once"
         before = server.asked.copy()
-        assert [one.outcome for one in run(server, tmp_path, QUESTIONS[:5])] == outcomes
+        assert [item.outcome for item in run(server, tmp_path, QUESTIONS[:5])] == outcomes
         assert set(server.asked - before) == {QUESTIONS[3]}
 
 
@@ -381,7 +381,9 @@ def test_a_model_that_cannot_answer_is_asked_once(status, tmp_path):
     with serve(manners=lambda _: (status, error_of("No."))) as server:
         answers = run(server, tmp_path, QUESTIONS, PATIENT)
         assert server.requests == 1
-    assert {(one.outcome, REPEATING in str(one.detail)) for one in answers} == {("error", True)}
+    assert {(answer.outcome, REPEATING in str(answer.detail)) for answer in answers} == {
+        ("error", True)
+    }
 
 
 def test_content_in_parts_is_read(tmp_path):
@@ -389,7 +391,7 @@ def test_content_in_parts_is_read(tmp_path):
     parts = [thought, {"type": "text", "text": "Preferred: "}, {"type": "text", "text": "A"}]
     manners = {"parts": with_choice("stop", parts), "one": with_choice("STOP", {"text": "B"})}
     answers, _ = answers_to(manners, tmp_path)
-    assert [(one.outcome, one.text) for one in answers.values()] == [
+    assert [(answer.outcome, answer.text) for answer in answers.values()] == [
         ("answered", "Preferred: A"),
         ("answered", "B"),
     ]
@@ -553,8 +555,8 @@ def test_possible_cost_stays_reserved(fault, attempts, tmp_path):
 
 def test_call_limit_stops_and_next_run_resumes(server, tmp_path):
     limited = Traffic(max_calls=12)
-    for known in (12, 24):
-        with pytest.raises(ConfigError, match=f"{known} of 30 questions are answered"):
+    for count in (12, 24):
+        with pytest.raises(ConfigError, match=f"{count} of 30 questions are answered"):
             run(server, tmp_path, traffic=limited)
     assert len(run(server, tmp_path, traffic=limited)) == 30
     assert server.asked == Counter(QUESTIONS)
@@ -589,13 +591,13 @@ def test_local_model_answers(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tiny_model("llama", head="language", chat=True)
     traffic = Traffic(connections=2, max_retries=0, first_wait_seconds=0)
-    found = []
+    results = []
     for name in ("one", "two"):
         with AnswerStore(tmp_path / name) as store:
             models = models_of(f"hf/{folder}", traffic, Sampling(max_tokens=5))
-            found += ask(models, ["Which?"], store, "answers")
-    assert [(one.outcome, one.output_tokens) for one in found] == [("cut", 5)] * 2
-    assert found[0].text == found[1].text, "at temperature 0"
+            results += ask(models, ["Which?"], store, "answers")
+    assert [(item.outcome, item.output_tokens) for item in results] == [("cut", 5)] * 2
+    assert results[0].text == results[1].text, "at temperature 0"
 
 
 # The store ------------------------------------------------------------------------------------
@@ -622,12 +624,12 @@ def test_truncated_line_loses_one_answer(tmp_path):
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "part.jsonl"])
 def test_a_part_that_is_no_file(name, tmp_path):
-    for place, make in (("folder", Path.mkdir), ("pipe", os.mkfifo)):
-        (tmp_path / place).mkdir()
-        make(tmp_path / place / name)
+    for kind, make in (("folder", Path.mkdir), ("pipe", os.mkfifo)):
+        (tmp_path / kind).mkdir()
+        make(tmp_path / kind / name)
         for read_only in (False, True):
             with pytest.raises(DataError, match=rf"^\S+{name} is not a file: [^\n]+$"):
-                AnswerStore(tmp_path / place, read_only=read_only)
+                AnswerStore(tmp_path / kind, read_only=read_only)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"^cannot write answers to [^\n]+$"):
         AnswerStore(tmp_path / "file")
@@ -652,10 +654,10 @@ def test_files_that_grow_while_the_store_is_opened(tmp_path, monkeypatch):
         put(other, "a", Answer("answered", "one"))
 
         def grow(store, path):
-            found = read(store, path)
+            result = read(store, path)
             put(other, "b", Answer("answered", "two"))
             (tmp_path / "new.jsonl").write_bytes((tmp_path / "other.jsonl").read_bytes())
-            return found
+            return result
 
         with monkeypatch.context() as patch:
             patch.setattr(AnswerStore, "_read_file", grow)

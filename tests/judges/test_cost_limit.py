@@ -160,8 +160,8 @@ QUICK |= {"prompt -1", "completion '12'", "800 tokens without_details", "100 tok
 )
 def test_limit_of_one_dollar(name, tmp_path):
     case = CASES[name]
-    billed, one = attack(case, tmp_path)
-    assert billed <= LIMIT + case.surprise * CONNECTIONS * one
+    billed, first = attack(case, tmp_path)
+    assert billed <= LIMIT + case.surprise * CONNECTIONS * first
     if name in ("honest", "whole answers") or case.surprise:
         assert billed > 0.8, "the limit is used"
 

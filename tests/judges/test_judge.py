@@ -116,9 +116,9 @@ def saying(verdicts):
     """Answer each pair with its own verdict; the stories contain the number of the pair."""
 
     def answer(question):
-        found = re.search(r"Story (\d+) tells", question)
-        assert found is not None
-        return verdicts[int(found[1]) // 2]
+        result = re.search(r"Story (\d+) tells", question)
+        assert result is not None
+        return verdicts[int(result[1]) // 2]
 
     return answer
 
@@ -281,7 +281,7 @@ def test_one_log_per_shard_with_both_orders(whole):
             assert sample.scores["preference"].value in (0, 1), "the same story in both orders"
         assert log.results is not None
         (score,) = log.results.scores
-        values = [one.scores["preference"].value for one in log.samples if one.scores]
+        values = [sample.scores["preference"].value for sample in log.samples if sample.scores]
         assert score.metrics["accuracy"].value == pytest.approx(fmean(values))
         assert score.metrics["stderr"].value > 0
     assert len(read) == 2 * PAIRS
@@ -308,7 +308,7 @@ def test_outcome_of_every_kind_of_answer(bench):
     with FakeOpenAI(saying(answers), manners=lambda question: manner(question) or None):
         board = bench.run(pairs, {"judge": entry(traffic={"give_up_after": 100})})
     outcomes = {}
-    number = {pair_id: place for place, pair_id in enumerate(pairs["pair_id"].to_pylist())}
+    number = {pair_id: index for index, pair_id in enumerate(pairs["pair_id"].to_pylist())}
     for row in bench.verdicts("judge"):
         outcomes.setdefault(number[row["pair_id"]], []).append(row["outcome"])
         if row["outcome"] == "cut":
@@ -366,8 +366,8 @@ def test_unread_answer_is_asked_for_once_more(bench):
         code = re.search(r"\[(\w{5})\]", request)
         assert code is not None
         assert code[0] in first
-    kept = [row["explanation"] for row in rows if row["outcome"] == "unparsed"]
-    assert set(kept) == {"I like the calmer of the two."}
+    texts = [row["explanation"] for row in rows if row["outcome"] == "unparsed"]
+    assert set(texts) == {"I like the calmer of the two."}
 
 
 def test_answers_of_older_runs_are_read(bench):
@@ -490,8 +490,8 @@ def secrets_in(folder, *secrets):
     """Files of a folder that contain eight consecutive characters of a secret."""
     from inspect_ai.log import read_eval_log  # noqa: PLC0415
 
-    pieces = {one[start : start + 8] for one in secrets for start in range(len(one) - 7)}
-    found = []
+    pieces = {secret[start : start + 8] for secret in secrets for start in range(len(secret) - 7)}
+    results = []
     for path in folder.rglob("*"):
         texts = [("", path.read_bytes().decode("latin-1"))] if path.is_file() else []
         if path.suffix == ".eval":
@@ -499,8 +499,8 @@ def secrets_in(folder, *secrets):
             texts.append(("read", read_eval_log(str(path)).model_dump_json()))
         if path.suffix == ".parquet":
             texts.append(("read", str(pq.read_table(path).to_pylist())))
-        found += [f"{path} {name}" for name, text in texts if any(p in text for p in pieces)]
-    return found
+        results += [f"{path} {name}" for name, text in texts if any(p in text for p in pieces)]
+    return results
 
 
 def test_no_api_key_in_files_or_output(bench, monkeypatch, capfd):

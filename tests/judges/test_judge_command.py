@@ -81,8 +81,8 @@ def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path):
         assert server.requests == 2 * 2 * 12, "both orders, two models"
         assert said.index("estimate") < said.index("agreement"), "the cost is said first"
         rows = json.loads((tmp_path / "runs/judge/leaderboard.json").read_text())
-        found = {row["rater"]: row["agreement"]["mean"] for row in rows}
-        assert found == {server.model: 0.75, "longer": 0.75, lazy: 0.5}
+        results = {row["rater"]: row["agreement"]["mean"] for row in rows}
+        assert results == {server.model: 0.75, "longer": 0.75, lazy: 0.5}
         again = judge("--model", lazy)
         assert server.requests == 2 * 2 * 12
     board = (tmp_path / "runs/judge/leaderboard.txt").read_text()

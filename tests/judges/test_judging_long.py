@@ -139,8 +139,8 @@ def judged_through_kills(pair_table, load_program, folder, *, pairs, kills, faul
     assert stored_keys(folder / "calm/answers") == keys
     calm = read_table(folder / "calm" / "verdicts.parquet", VERDICTS)
     # Time and the tokens of billed failures differ between runs.
-    own = ["seconds", "input_tokens", "output_tokens", "cost_usd"]
-    assert verdicts.drop_columns(own).equals(calm.drop_columns(own))
+    columns = ["seconds", "input_tokens", "output_tokens", "cost_usd"]
+    assert verdicts.drop_columns(columns).equals(calm.drop_columns(columns))
 
 
 def test_killed_run_resumes(pair_table, load_program, tmp_path):

@@ -65,21 +65,21 @@ def test_agreeing_explanations_are_kept(distil, tmp_path):
         assert server.requests == 24
     rows = rows_of(tmp_path)
     assert len(rows) == 24
-    kept = [row for row in rows if row["rationale"] is not None]
-    assert len(kept) == sum(counts["rationales"].values()) == 18
-    for row in kept:
+    filled = [row for row in rows if row["rationale"] is not None]
+    assert len(filled) == sum(counts["rationales"].values()) == 18
+    for row in filled:
         assert row["chosen_n_words"] > row["rejected_n_words"]
         assert "Preferred" not in row["rationale"], "the verdict is no part of the explanation"
         side = row[row["rationale_first"]]
         assert row["rationale"].startswith(f"A is: {side}"), "Story A of the text is that side"
-    assert {row["rationale_first"] for row in kept} == {"chosen", "rejected"}
+    assert {row["rationale_first"] for row in filled} == {"chosen", "rejected"}
     assert all(row["rationale_first"] is None for row in rows if row["rationale"] is None)
     assert counts["answers"] == {"agrees": 18, "disagrees": 6}
     assert counts["rejected_rows"] == {"rationale: disagrees": 6}
     assert counts["models"] == ["judge-1"]
     noted = [json.loads(x) for x in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     short = [k for k, row in enumerate(rows, 1) if row["chosen_n_words"] < row["rejected_n_words"]]
-    assert [one["row"] for one in noted] == short
+    assert [item["row"] for item in noted] == short
 
 
 def test_label_is_hidden_and_positions_balanced(distil):

@@ -52,12 +52,12 @@ class Paid(Scripted):
 
 
 def panel_of(*said):
-    return Panel({str(place): Scripted(list(one)) for place, one in enumerate(said)})
+    return Panel({str(index): Scripted(list(one)) for index, one in enumerate(said)})
 
 
 def verdict_of(*said):
-    ((one,),) = panel_of(*said).judge([PAIR])
-    return one
+    ((first,),) = panel_of(*said).judge([PAIR])
+    return first
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def verdict_of(*said):
     ],
 )
 def test_mean_vote_decides(said, prefers):
-    one = verdict_of(*said)
-    assert (one.prefers, one.first_shown) == (prefers, None)
+    first = verdict_of(*said)
+    assert (first.prefers, first.first_shown) == (prefers, None)
     assert verdict_of(*said[::-1]).prefers == prefers
 
 
@@ -94,17 +94,17 @@ def test_tokens_cost_and_time_are_sums():
         replace(FIRST, cost_usd=0.5, input_tokens=10, output_tokens=1, seconds=2.0),
         replace(SECOND, cost_usd=0.25, input_tokens=11, seconds=3.0),
     ]
-    one = verdict_of(priced, [FIRST])
-    assert (one.cost_usd, one.input_tokens, one.output_tokens) == (0.75, 21, 1)
-    assert one.seconds == pytest.approx(5, abs=0.5)
+    first = verdict_of(priced, [FIRST])
+    assert (first.cost_usd, first.input_tokens, first.output_tokens) == (0.75, 21, 1)
+    assert first.seconds == pytest.approx(5, abs=0.5)
     assert verdict_of([FIRST], [FIRST]).cost_usd is None
 
 
 def test_members_share_a_folder_and_estimate(tmp_path):
-    one, other = (Paid([FIRST], name=name, shard=shard) for name, shard in (("a", 5), ("b", 3)))
-    panel = Panel({"free": Scripted([FIRST]), "a": one, "b": other})
+    first, other = (Paid([FIRST], name=name, shard=shard) for name, shard in (("a", 5), ("b", 3)))
+    panel = Panel({"free": Scripted([FIRST]), "a": first, "b": other})
     panel.work_in(tmp_path)
-    assert one.folder == other.folder == tmp_path
+    assert first.folder == other.folder == tmp_path
     assert panel.shard == 3
     assert [(of.rater, of.calls) for of in panel.estimate([PAIR])] == [("a", 2), ("b", 2)]
     free = panel_of([FIRST], [FIRST])
@@ -113,7 +113,7 @@ def test_members_share_a_folder_and_estimate(tmp_path):
 
 def test_members_training_prompts_and_missing_judgements():
     keys = [frozenset({prompt_key(name)}) for name in "ab"]
-    members = {str(n): Scripted([FIRST], prompts=known) for n, known in enumerate(keys)}
+    members = {str(n): Scripted([FIRST], prompts=prompts) for n, prompts in enumerate(keys)}
     panel = Panel(members)
     assert panel.training_prompts() == keys[0] | keys[1]
     assert panel.notes()["members"] == {"0": {"says": 1}, "1": {"says": 1}}

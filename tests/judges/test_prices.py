@@ -63,9 +63,9 @@ def test_user_prices_override_packaged_ones(tmp_path):
         if "embedding" not in model:
             assert price.cached is not None
             assert 0 < price.cached < price.input < price.output < 1_000
-    own = tmp_path / "prices.yaml"
-    own.write_text("openai/gpt-4.1: {input: 1, output: 2}\nmine/model: {input: 3, output: 4}\n")
-    prices = load_prices(own)
+    path = tmp_path / "prices.yaml"
+    path.write_text("openai/gpt-4.1: {input: 1, output: 2}\nmine/model: {input: 3, output: 4}\n")
+    prices = load_prices(path)
     assert prices["openai/gpt-4.1"] == Price(1, 2) != packaged["openai/gpt-4.1"]
     assert prices["mine/model"] == Price(3, 4)
     assert prices["openai/gpt-4o"] == packaged["openai/gpt-4o"]
@@ -83,10 +83,10 @@ def test_user_prices_override_packaged_ones(tmp_path):
     ],
 )
 def test_wrong_price(entry, said, tmp_path):
-    own = tmp_path / "prices.yaml"
-    own.write_text(entry)
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(entry)
     with pytest.raises(ConfigError) as error:
-        load_prices(own)
+        load_prices(prices)
     assert said in str(error.value)
     assert "prices.yaml: m/m" in str(error.value)
 

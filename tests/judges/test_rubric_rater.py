@@ -71,8 +71,8 @@ def benchmark(load_program, tmp_path):
 def invented_pairs(pair_table, number=24):
     """Pairs of 3 to 40 words that share stories; some are of equal length."""
     rows = []
-    for place in range(number):
-        sides = [(place * k) % 38 + 3 for k in (7, 11)]
+    for index in range(number):
+        sides = [(index * k) % 38 + 3 for k in (7, 11)]
         ids = [f"s{words}" for words in sides]
         texts = [
             f"Story {name}: " + "rain " * words for name, words in zip(ids, sides, strict=True)
@@ -84,7 +84,7 @@ def invented_pairs(pair_table, number=24):
                 "rejected": texts[1],
                 "chosen_story_id": ids[0],
                 "rejected_story_id": ids[1],
-                "pair_id": f"pair {place}",
+                "pair_id": f"pair {index}",
             }
         )
     return pair_table([row for row in rows if row["chosen"] != row["rejected"]])
@@ -92,10 +92,10 @@ def invented_pairs(pair_table, number=24):
 
 def outcomes(folder):
     table = read_table(folder / "out/verdicts.parquet", VERDICTS)
-    found = {"rubric": {}, "longer": {}}
+    results = {"rubric": {}, "longer": {}}
     for row in table.to_pylist():
-        found[row["rater"]][row["pair_id"]] = row["outcome"]
-    return found
+        results[row["rater"]][row["pair_id"]] = row["outcome"]
+    return results
 
 
 def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_table, tmp_path):
@@ -103,8 +103,8 @@ def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_tabl
     rows = benchmark(pairs)
     assert 0.2 < rows["longer"]["mean"] < 0.8
     assert rows["rubric"]["mean"] == rows["longer"]["mean"]
-    found = outcomes(tmp_path)
-    assert found["rubric"] == found["longer"]
+    result = outcomes(tmp_path)
+    assert result["rubric"] == result["longer"]
     stories = {text for side in ("chosen", "rejected") for text in pairs[side].to_pylist()}
     assert server.requests == len(stories), "each story is rated once"
     verdict = read_table(tmp_path / "out/verdicts.parquet", VERDICTS).to_pylist()[0]

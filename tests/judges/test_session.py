@@ -87,31 +87,31 @@ def models_of(writers=("w",), writer=QUICK, judge=QUICK, prices=None):
 
 def run_in(folder, planned, models=None):
     """Run sessions with the answers in a folder; returns them in the order in which they ended."""
-    found = []
+    results = []
     models = models or models_of()
     fresh = [
         replace(
-            one,
+            item,
             models={},
             transcript={},
             result=None,
             reason=None,
         )
-        for one in planned
+        for item in planned
     ]
     with AnswerStore(folder) as store:
-        run_sessions(fresh, len(fresh), models, store, found.append, "test")
-    return found
+        run_sessions(fresh, len(fresh), models, store, results.append, "test")
+    return results
 
 
 def test_turns_and_resume(tmp_path, monkeypatch):
     asked = sessions(9, samples=2)
     with serve() as server:
-        found = run_in(tmp_path, asked)
-        places = [(one.writer, one.prompt_id, one.sample) for one in asked]
-        assert [(one.writer, one.prompt_id, one.sample) for one in found] == places, "in order"
+        result = run_in(tmp_path, asked)
+        places = [(item.writer, item.prompt_id, item.sample) for item in asked]
+        assert [(item.writer, item.prompt_id, item.sample) for item in result] == places, "in order"
         assert server.requests == 18 * 3
-        first = found[0]
+        first = result[0]
         assert [(turn.role, turn.step) for turn in first.transcript.values()] == [
             ("writer", "first"),
             ("writer", "second"),
@@ -130,8 +130,8 @@ def test_turns_and_resume(tmp_path, monkeypatch):
     # Without server, key and inspect-ai.
     monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
     again = run_in(tmp_path, asked)
-    assert [(one.transcript, one.result) for one in again] == [
-        (one.transcript, one.result) for one in found
+    assert [(item.transcript, item.result) for item in again] == [
+        (item.transcript, item.result) for item in result
     ]
 
 
@@ -154,31 +154,31 @@ def test_equal_questions_at_a_time_are_sent_once_per_sample(tmp_path):
     """Two writers with one model, and a writer whose items have the same text."""
     asked = sessions(3, ("w", "v"), samples=2, script=same)
     with serve(seconds=0.2) as server:
-        found = run_in(tmp_path, asked, models_of(("w", "v")))
+        result = run_in(tmp_path, asked, models_of(("w", "v")))
         assert server.asked["Write."] == 2
-    assert {one.result for one in found} == {f"wrote {digest('Write.')}"}
+    assert {item.result for item in result} == {f"wrote {digest('Write.')}"}
 
 
 def test_a_limit_of_one_writer_leaves_equal_questions_to_another(tmp_path):
     with serve() as server:
         models = models_of(("w", "v"))
         models.budgets["writer", "w"].traffic = replace(QUICK, max_calls=0)
-        none, one = run_in(tmp_path, sessions(1, ("w", "v"), script=same), models)
+        none, first = run_in(tmp_path, sessions(1, ("w", "v"), script=same), models)
         assert server.requests == 1
     assert none.reason == "max_calls of 0 is reached: run the same command again to go on"
-    assert one.result == f"wrote {digest('Write.')}"
+    assert first.result == f"wrote {digest('Write.')}"
 
 
 def test_unfinished_dialogues_are_reported_and_others_go_on(tmp_path):
     once = replace(QUICK, max_retries=0)
     with serve(faults=lambda number, _: "400" if number in (1, 7) else None) as server:
-        found = run_in(tmp_path, sessions(6), models_of(writer=once, judge=once))
-        reasons = Counter(one.reason for one in found)
+        result = run_in(tmp_path, sessions(6), models_of(writer=once, judge=once))
+        reasons = Counter(item.reason for item in result)
         assert reasons[None] >= 4
         assert reasons["an answer is missing"] >= 1
         before = server.requests
         again = run_in(tmp_path, sessions(6))
-        assert [one.reason for one in again] == [None] * 6
+        assert [item.reason for item in again] == [None] * 6
         assert server.requests - before <= 3 * reasons["an answer is missing"]
 
 
@@ -213,16 +213,16 @@ def test_cost_limit_counts_stored_answers_and_billed_failures(tmp_path):
     with serve(faults=lambda number, _: "empty" if number % 2 else None) as server:
         for limit in (0.9, 0.9, 1.2, 100.0):
             models = models_of(writer=replace(QUICK, max_cost_usd=limit), prices=PRICES)
-            found = run_in(tmp_path, asked, models)
+            result = run_in(tmp_path, asked, models)
             dollars = server.dollars(PRICES[WRITER])
             assert models.budgets["writer", "w"].dollars == pytest.approx(dollars)
             assert dollars <= limit
-            stopped = [one.reason for one in found if "max_cost_usd" in str(one.reason)]
+            stopped = [item.reason for item in result if "max_cost_usd" in str(item.reason)]
             if limit < 100:
                 assert stopped
                 assert dollars > limit - 0.1, "calls under way do not end the others too early"
         assert not stopped
-        assert sum(one.result is True for one in found) > 20
+        assert sum(item.result is True for item in result) > 20
 
 
 def test_what_follows_a_failed_request_counts_towards_the_limit(tmp_path):

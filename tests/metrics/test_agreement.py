@@ -67,10 +67,10 @@ def test_verdicts_of_several_folds_have_a_training(pair_table, verdict_table):
         (k, {**row, "outcome": outcome, "flipped_by": prompts})
         for (k, row), outcome, prompts in zip(folds, outcomes, flipped, strict=True)
     ]
-    found = training(*rows)
-    assert found.prompts == ("p", "q")
+    result = training(*rows)
+    assert result.prompts == ("p", "q")
     # Of two repeats, a right verdict that is flipped takes half a credit.
-    assert found.changes.toarray().tolist() == [[0, -0.5], [-0.5, -0.5]]
+    assert result.changes.toarray().tolist() == [[0, -0.5], [-0.5, -0.5]]
 
 
 def test_orders_are_averaged_before_pairs(pair_table, verdict_table):
@@ -194,12 +194,12 @@ def test_outcomes_words_and_tokens_are_counted_on_these_pairs(pair_table, verdic
         {"pair_id": "elsewhere", "explanation": "one", "input_tokens": 100, "output_tokens": 100},
         {"pair_id": "p0", "rater": "silent"},
     ]
-    found = efforts(verdict_table(rows), _pairs(pair_table, 5))
+    result = efforts(verdict_table(rows), _pairs(pair_table, 5))
     counts = dict.fromkeys(("chosen", "rejected", "tie", "refused", "cut"), 1)
-    assert found["rater"]["outcomes"] == {name: counts.get(name, 0) for name in OUTCOMES}
-    assert found["rater"]["explanation_words"] == (2 + 4) / 2
-    assert (found["rater"]["input_tokens"], found["rater"]["output_tokens"]) == (11, 42)
-    silent = found["silent"]
+    assert result["rater"]["outcomes"] == {name: counts.get(name, 0) for name in OUTCOMES}
+    assert result["rater"]["explanation_words"] == (2 + 4) / 2
+    assert (result["rater"]["input_tokens"], result["rater"]["output_tokens"]) == (11, 42)
+    silent = result["silent"]
     assert sum(silent["outcomes"].values()) == 1
     assert silent["explanation_words"] is silent["input_tokens"] is silent["output_tokens"] is None
 

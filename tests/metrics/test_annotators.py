@@ -23,9 +23,9 @@ ANNOTATORS = ("ada", "bo", "cy", "di")
 def pairs_of(prompts, stories):
     """All pairs within each prompt: first, second, clusters."""
     pairs = [
-        (f"{prompt}-{one}", f"{prompt}-{other}", prompt)
+        (f"{prompt}-{first}", f"{prompt}-{other}", prompt)
         for prompt in range(prompts)
-        for one, other in itertools.combinations(range(stories), 2)
+        for first, other in itertools.combinations(range(stories), 2)
     ]
     return [list(column) for column in zip(*pairs, strict=True)]
 
@@ -44,7 +44,7 @@ def panel(seed, prompts=12, stories=4, noise=1.0, names=ANNOTATORS):
 
 def credit_of(ratings, first, second):
     """How far one set of ratings prefers the first story."""
-    gaps = [ratings[one] - ratings[other] for one, other in zip(first, second, strict=True)]
+    gaps = [ratings[first] - ratings[other] for first, other in zip(first, second, strict=True)]
     return (1 + np.sign(gaps)) / 2
 
 
@@ -55,18 +55,18 @@ def test_one_annotator_by_hand():
         "b": {"s": 1.0, "t": 2.0, "u": 4.0, "v": 4.0},
         "c": {"s": 4.0, "t": 3.0, "u": 1.0, "v": 3.0},
     }
-    found = annotator_agreement(ratings, ["s", "u"], ["t", "v"], ["p", "q"], {})
-    assert found is not None
+    result = annotator_agreement(ratings, ["s", "u"], ["t", "v"], ["p", "q"], {})
+    assert result is not None
     # s, t: a for s, others 2.5 and 2.5, so left out; b for t, others for s: 0; c for s, others
     # 3 and 1.5, for s: 1. u, v: a tied, others for v: 1/2; b tied, others for v: 1/2; c for v,
     # the others tied: left out.
-    assert (found.one_annotator.n, found.left_out, found.pairs) == (4, 2, 2)
-    assert found.one_annotator.mean == pytest.approx((0 + 1 + 0.5 + 0.5) / 4)
+    assert (result.one_annotator.n, result.left_out, result.pairs) == (4, 2, 2)
+    assert result.one_annotator.mean == pytest.approx((0 + 1 + 0.5 + 0.5) / 4)
     # s, t: a and b differ, a and c agree, b and c differ; u, v: a tie in each.
-    assert found.two_annotators.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert result.two_annotators.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
     # Only c decides between u and v.
-    assert (found.two_decided.mean, found.two_decided.n) == (pytest.approx(1 / 3), 1)
-    assert {name: of.mean for name, of in found.by_annotator.items()} == {
+    assert (result.two_decided.mean, result.two_decided.n) == (pytest.approx(1 / 3), 1)
+    assert {name: interval.mean for name, interval in result.by_annotator.items()} == {
         "a": 0.5,
         "b": 0.25,
         "c": 1.0,
@@ -78,19 +78,19 @@ def test_exchanging_the_stories_of_every_pair_changes_nothing(seed, min_gap):
     ratings = panel(seed, prompts=4)
     judge = panel(seed + 1, prompts=4, names=("judge",))["judge"]
     first, second, clusters = pairs_of(4, 4)
-    one = annotator_agreement(
+    item = annotator_agreement(
         ratings, first, second, clusters, {"j": credit_of(judge, first, second)}, min_gap=min_gap
     )
     other = annotator_agreement(
         ratings, second, first, clusters, {"j": credit_of(judge, second, first)}, min_gap=min_gap
     )
-    if one is None or other is None:
-        assert one is None
+    if item is None or other is None:
+        assert item is None
         assert other is None
         return
-    assert annotators_json(one) == annotators_json(other)
+    assert annotators_json(item) == annotators_json(other)
     possible = len(ANNOTATORS) * len(first)
-    assert one.one_annotator.n + one.left_out == possible
+    assert item.one_annotator.n + item.left_out == possible
 
 
 def test_random_annotators_score_one_half():
@@ -102,13 +102,13 @@ def test_random_annotators_score_one_half():
         stories = sorted({*first, *second})
         ratings = {p: {s: float(draw.integers(1, 6)) for s in stories} for p in ANNOTATORS[:3]}
         for gap, means in gaps.items():
-            found = annotator_agreement(ratings, first, second, clusters, {}, min_gap=gap)
-            means.append(found.one_annotator.mean)
+            result = annotator_agreement(ratings, first, second, clusters, {}, min_gap=gap)
+            means.append(result.one_annotator.mean)
         mean = {s: np.mean([ratings[p][s] for p in ratings]) for s in stories}
         far = [abs(mean[a] - mean[b]) >= 1 for a, b in zip(first, second, strict=True)]
         columns = ([x for x, keep in zip(c, far, strict=True) if keep] for c in (first, second))
-        kept = np.array(clusters)[far]
-        whole.append(annotator_agreement(ratings, *columns, kept, {}).one_annotator.mean)
+        far_clusters = np.array(clusters)[far]
+        whole.append(annotator_agreement(ratings, *columns, far_clusters, {}).one_annotator.mean)
     assert all(abs(np.mean(means) - 0.5) < 0.02 for means in gaps.values())
     assert np.mean(whole) > 0.7
 
@@ -120,21 +120,21 @@ def test_missing_ratings():
         "c": {"t": 2.0},
         "d": {"x": 1.0},
     }
-    found = annotator_agreement(ratings, ["s"], ["t"], ["p"], {})
-    assert found is not None
+    result = annotator_agreement(ratings, ["s"], ["t"], ["p"], {})
+    assert result is not None
     # Only a rated both; b and c say what the others think of them.
-    assert (found.one_annotator.n, found.one_annotator.mean) == (1, 1.0)
-    assert list(found.by_annotator) == ["a"]
+    assert (result.one_annotator.n, result.one_annotator.mean) == (1, 1.0)
+    assert list(result.by_annotator) == ["a"]
     assert annotator_agreement({"a": ratings["a"]}, ["s"], ["t"], ["p"], {}) is None
     assert annotator_agreement({"a": {"s": 1.0}, "b": {"t": 2.0}}, ["s"], ["t"], ["p"], {}) is None
 
 
 def test_names_move_no_cursor():
-    ratings = {f"{name}\x1b[2J": of for name, of in panel(3).items()}
+    ratings = {f"{name}\x1b[2J": ratings_of for name, ratings_of in panel(3).items()}
     first, second, clusters = pairs_of(12, 4)
     judge = credit_of(next(iter(ratings.values())), first, second)
-    found = annotator_agreement(ratings, first, second, clusters, {"a\x1b[2J": judge})
-    text = annotators_section(annotators_json(found)).as_text()
+    result = annotator_agreement(ratings, first, second, clusters, {"a\x1b[2J": judge})
+    text = annotators_section(annotators_json(result)).as_text()
     assert "a[2J  " in text
     assert "\x1b" not in text
 
@@ -157,10 +157,10 @@ def test_agreement_is_at_chance_unless_it_is_significantly_above(prompts):
     ratings = {
         name: {f"{p}-{k}": float(k) for p in range(prompts) for k in range(6)} for name in "ab"
     }
-    found = annotator_agreement(ratings, *pairs_of(prompts, 6), {})
-    assert found.two_annotators.mean == 1
+    result = annotator_agreement(ratings, *pairs_of(prompts, 6), {})
+    assert result.two_annotators.mean == 1
     # All agree, but of one prompt nothing is known.
-    assert found.at_chance == (prompts == 1)
+    assert result.at_chance == (prompts == 1)
 
 
 @pytest.mark.parametrize(("shift", "is_dependent"), [(0.0, False), (1.5, True)])
@@ -175,12 +175,12 @@ def test_annotators_that_are_made_to_differ_are_named(shift, is_dependent):
         for name, offset in zip(names, offsets, strict=True):
             ratings[name][story] = level + offset + draw.normal()
     first, second, clusters = pairs_of(40, 4)
-    found = annotator_agreement(
+    result = annotator_agreement(
         ratings, first, second, clusters, {"j": credit_of(quality, first, second)}
     )
-    assert found.is_dependent == is_dependent
-    assert not found.at_chance or is_dependent
-    text = annotators_section(annotators_json(found)).as_text()
+    assert result.is_dependent == is_dependent
+    assert not result.at_chance or is_dependent
+    text = annotators_section(annotators_json(result)).as_text()
     assert ("residuals correlate negatively" in text) == is_dependent
 
 
@@ -217,11 +217,11 @@ def test_annotators_of_published_sets(program, tmp_path, name, option, one, two,
     program("data_prep/import.py", name, "--from", os.environ[name.upper()], "--out", made)
     files = [f"--{key}={made / 'pairs' / key}.parquet" for key in ("pairs", "ratings")]
     program("eval/benchmark.py", *files, "--out", out, option)
-    found = json.loads((out / "annotators.json").read_text())
+    result = json.loads((out / "annotators.json").read_text())
 
     def rounded(key):
-        return tuple(round(found[key][end], 3) for end in ("mean", "low", "high"))
+        return tuple(round(result[key][end], 3) for end in ("mean", "low", "high"))
 
     assert rounded("one_annotator") == one
     if two is not None:
-        assert (rounded("two_annotators"), round(found["alpha"], 3)) == (two, alpha)
+        assert (rounded("two_annotators"), round(result["alpha"], 3)) == (two, alpha)

@@ -61,8 +61,8 @@ def test_a_rater_without_probabilities_has_no_calibration(p):
 
 def test_a_calibrated_rater_has_the_error_that_is_printed_beside():
     results = [calibration(*_simulated(100, sharpen=1.0, seed=seed)) for seed in range(200)]
-    found = np.mean([result.ece for result in results])
-    assert found == pytest.approx(0.078, abs=0.005)
+    result = np.mean([result.ece for result in results])
+    assert result == pytest.approx(0.078, abs=0.005)
     assert np.mean([result.ece_if_calibrated for result in results]) == pytest.approx(
-        found, abs=0.004
+        result, abs=0.004
     )

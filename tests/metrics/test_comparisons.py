@@ -49,10 +49,10 @@ def test_the_difference_and_its_p_value_by_hand():
 @given(st.integers(0, 10_000))
 def test_swapping_rater_and_reference_flips_the_sign(seed):
     random = np.random.default_rng(seed)
-    one, other = random.integers(0, 2, size=(2, 20)).astype(float)
+    first, other = random.integers(0, 2, size=(2, 20)).astype(float)
     clusters = random.integers(0, 6, size=20)
-    forth, p_forth = paired_difference(one, other, clusters)
-    back, p_back = paired_difference(other, one, clusters)
+    forth, p_forth = paired_difference(first, other, clusters)
+    back, p_back = paired_difference(other, first, clusters)
     assert (back.mean, back.low, back.high) == pytest.approx((-forth.mean, -forth.high, -forth.low))
     assert p_back == pytest.approx(p_forth)
 
@@ -61,9 +61,9 @@ def test_swapping_rater_and_reference_flips_the_sign(seed):
 def test_p_value_matches_interval(seed):
     random = np.random.default_rng(seed)
     clusters = np.repeat(np.arange(8), 3)
-    one = (random.random(24) < 0.9).astype(float)
+    first = (random.random(24) < 0.9).astype(float)
     other = (random.random(24) < 0.5).astype(float)
-    interval, p = paired_difference(one, other, clusters)
+    interval, p = paired_difference(first, other, clusters)
     assert (p < 0.05) == (interval.low > 0 or interval.high < 0)
 
 
@@ -97,11 +97,11 @@ def test_compare_with_a_reference_or_all(reference, compared):
     credits = {name: (draw.random(60) < p).astype(float) for name, p in (("a", 0.9), ("b", 0.5))}
     credits["c"] = credits["b"].copy()
     clusters = np.arange(60) % 12
-    found = compare_all(credits, reference, clusters)
-    assert [(one.rater, one.reference) for one in found] == compared
-    assert [one.p_holm for one in found] == holm([one.p_value for one in found])
-    assert [one.is_clear for one in found] == ["a" in pair for pair in compared]
-    assert found[0].difference == paired_difference(credits["a"], credits["b"], clusters)[0]
+    result = compare_all(credits, reference, clusters)
+    assert [(item.rater, item.reference) for item in result] == compared
+    assert [item.p_holm for item in result] == holm([item.p_value for item in result])
+    assert [item.is_clear for item in result] == ["a" in pair for pair in compared]
+    assert result[0].difference == paired_difference(credits["a"], credits["b"], clusters)[0]
 
 
 def test_a_p_value_of_an_interval_is_that_of_its_test():
@@ -123,10 +123,10 @@ def test_shrunken_figures_are_nearer_to_the_truth():
     for _ in range(300):
         truth = 0.55 + 0.04 * random.standard_normal(14)
         means = truth + errors * random.standard_normal(14)
-        found = shrunken([Interval(m, m - 0.098, m + 0.098, 100, 30, 30.0) for m in means])
+        result = shrunken([Interval(m, m - 0.098, m + 0.098, 100, 30, 30.0) for m in means])
         best = int(np.argmax(means))
-        overstated.append((means[best] - truth[best], found[best] - truth[best]))
-        gains.append(np.mean((means - truth) ** 2) - np.mean((np.array(found) - truth) ** 2))
+        overstated.append((means[best] - truth[best], result[best] - truth[best]))
+        gains.append(np.mean((means - truth) ** 2) - np.mean((np.array(result) - truth) ** 2))
     plain, shrunk = np.mean(overstated, axis=0)
     assert plain > 0.04
     assert abs(shrunk) < 0.015

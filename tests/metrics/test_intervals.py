@@ -110,7 +110,7 @@ def test_prompt_names_and_order_do_not_matter(sample, random):
     order = list(range(len(values)))
     random.shuffle(order)
     plain = jackknife_interval(values, clusters)
-    moved = jackknife_interval(values[order], [names[clusters[place]] for place in order])
+    moved = jackknife_interval(values[order], [names[clusters[index]] for index in order])
     for attribute in ("mean", "low", "high", "effective_clusters"):
         assert getattr(moved, attribute) == pytest.approx(getattr(plain, attribute), abs=1e-9)
 
@@ -165,19 +165,19 @@ def test_training_adds_a_third_of_what_retraining_without_each_prompt_adds():
     for index, prompt in enumerate(TRAINING.prompts):
         changes_of_others[index, [name == prompt for name in CLUSTERS]] = 0
     training = Training(TRAINING.prompts, sparse.csr_array(changes_of_others.T))
-    found = clustered_mean(VALUES, CLUSTERS, training).error ** 2
+    result = clustered_mean(VALUES, CLUSTERS, training).error ** 2
     assert jackknife > plain
-    assert found == pytest.approx(plain + (jackknife - plain) / 3)
+    assert result == pytest.approx(plain + (jackknife - plain) / 3)
 
 
 def test_the_training_of_a_difference_is_that_of_its_values():
     rows = np.array([0, 2, 3, 5])
     other = Training(("a", "c"), sparse.csr_array(np.arange(12.0).reshape(6, 2)))
-    found = training_of_difference(TRAINING, other).take(rows, -1)
+    result = training_of_difference(TRAINING, other).take(rows, -1)
     dense = {"a": -np.arange(0, 12, 2.0), "b": CHANGES[0], "z": CHANGES[2]}
     dense["c"] = CHANGES[1] - np.arange(1, 12, 2.0)
-    assert found.prompts == ("a", "b", "c", "z")
-    assert found.changes.toarray().T.tolist() == [(-dense[name][rows]).tolist() for name in "abcz"]
+    assert result.prompts == ("a", "b", "c", "z")
+    assert result.changes.toarray().T.tolist() == [(-dense[name][rows]).tolist() for name in "abcz"]
     (only,) = training_of_difference(None, other).changes.toarray()[1:2].tolist()
     assert only == [-2, -3]
     assert training_of_difference(None, None) is None
@@ -194,8 +194,8 @@ def test_the_benchmark_draws_what_it_says(benchmark):
     values = (random.random(400) < 0.7).astype(float)
     half = 1.96 * values.std() / math.sqrt(400)
     wanted = values.mean() - half, values.mean() + half
-    found = benchmark.percentile_bootstrap(values, np.arange(400), 0, resamples=4_000)
-    assert found == pytest.approx(wanted, abs=0.008)
+    result = benchmark.percentile_bootstrap(values, np.arange(400), 0, resamples=4_000)
+    assert result == pytest.approx(wanted, abs=0.008)
     sizes = benchmark.draw_sizes("83 prompts, 619 pairs", random)
     assert (len(sizes), sizes.sum()) == (83, 619)
     assert 1 <= sizes.min() <= sizes.max() <= 40
@@ -227,11 +227,11 @@ def test_coverage_near_full_agreement(benchmark, method):
 
 
 def test_coverage_with_few_writers(benchmark):
-    found = benchmark.measure_writers(14, 0.5, 0.6, 100, 0)
+    result = benchmark.measure_writers(14, 0.5, 0.6, 100, 0)
     # Three standard errors of 100 simulations at 0.95 are 0.065.
-    assert found["prompt and writer (reported)"] > 0.88
-    assert found["difference (reported)"] > 0.88
-    assert found["prompt"] < 0.65
+    assert result["prompt and writer (reported)"] > 0.88
+    assert result["difference (reported)"] > 0.88
+    assert result["prompt"] < 0.65
 
 
 @pytest.mark.long
@@ -244,18 +244,18 @@ def test_equally_good_raters_are_seldom_called_different(benchmark, name):
 def test_the_interval_of_a_mean_by_hand():
     # Clusters of one size: the jackknife is the standard error of the clusters' means, and the t
     # quantile of 2 degrees of freedom is 4.3027.
-    found = mean_interval(np.array([1.0, 3.0, 4.0, 6.0, 10.0, 12.0]), list("aabbcc"))
+    result = mean_interval(np.array([1.0, 3.0, 4.0, 6.0, 10.0, 12.0]), list("aabbcc"))
     means = np.array([2.0, 5.0, 11.0])
     reach = 4.3027 * means.std(ddof=1) / math.sqrt(3)
-    assert found.mean == pytest.approx(6)
-    assert (found.low, found.high) == pytest.approx((6 - reach, 6 + reach), abs=1e-3)
+    assert result.mean == pytest.approx(6)
+    assert (result.low, result.high) == pytest.approx((6 - reach, 6 + reach), abs=1e-3)
     assert math.isnan(mean_interval(np.ones(3), list("aaa")).low)
 
 
 def test_rounding_leaves_no_negative_zero():
-    found = mean_interval(np.array([-1e-17, -3e-17, 1e-17, -1e-17]), list("aabb"))
-    assert found.mean < 0
-    assert str(found) == "0.000 [0.000, 0.000]"
+    result = mean_interval(np.array([-1e-17, -3e-17, 1e-17, -1e-17]), list("aabb"))
+    assert result.mean < 0
+    assert str(result) == "0.000 [0.000, 0.000]"
 
 
 def test_simulated_cross_validation_has_wider_intervals_than_fixed_models(benchmark):

@@ -40,12 +40,12 @@ def _pairs(pair_table):
     return pair_table(
         [
             {
-                "pair_id": f"p{place}",
-                "prompt_id": f"q{place // 2}",
+                "pair_id": f"p{index}",
+                "prompt_id": f"q{index // 2}",
                 "chosen": "oak " * longer,
                 "rejected": "ash " * shorter,
             }
-            for place, (longer, shorter) in enumerate(LENGTHS)
+            for index, (longer, shorter) in enumerate(LENGTHS)
         ]
     )
 
@@ -53,27 +53,27 @@ def _pairs(pair_table):
 def _longer():
     return [
         {
-            "pair_id": f"p{place}",
+            "pair_id": f"p{index}",
             "rater": "longer",
             "kind": "longer",
             "outcome": "chosen" if a > b else "rejected" if a < b else "tie",
             "seconds": 0.5,
         }
-        for place, (a, b) in enumerate(LENGTHS)
+        for index, (a, b) in enumerate(LENGTHS)
     ]
 
 
 def _judge():
     """Right in both orders on 0 to 4, always first on 5 and 6, refuses one order of 7."""
     rows = []
-    for place in range(8):
+    for index in range(8):
         for order in ("chosen", "rejected"):
-            outcome = "chosen" if place < 5 else order
+            outcome = "chosen" if index < 5 else order
             p = {"chosen": 0.9, "rejected": 0.2}[outcome]
-            refused = place == 7 and order == "rejected"
+            refused = index == 7 and order == "rejected"
             rows.append(
                 {
-                    "pair_id": f"p{place}",
+                    "pair_id": f"p{index}",
                     "rater": "judge",
                     "kind": "llm",
                     "order": order,
@@ -81,7 +81,7 @@ def _judge():
                     "p_chosen": None if refused else p,
                     "seconds": 0.25,
                     "cost_usd": 0.01,
-                    "explanation": "I refuse" if refused else "it has more life " * (1 + place % 2),
+                    "explanation": "I refuse" if refused else "it has more life " * (1 + index % 2),
                     "input_tokens": 100,
                     "output_tokens": 7,
                 }
@@ -334,8 +334,8 @@ def symmetric(pair_table, verdict_table, kind="longer"):
             "kind": kind if rater == "coin" else "reward",
             "outcome": "chosen" if is_right else "rejected",
         }
-        for rater, of in right.items()
-        for name, is_right in zip(pairs["pair_id"].to_pylist(), of, strict=True)
+        for rater, flags in right.items()
+        for name, is_right in zip(pairs["pair_id"].to_pylist(), flags, strict=True)
     ]
     return verdict_table(rows), pairs
 
@@ -397,9 +397,9 @@ def test_a_corrected_p_beside_an_interval_is_explained():
 )
 def test_raters_without_information(counts, shares, reason):
     outcomes = dict(zip(("chosen", "rejected", "tie"), counts, strict=True))
-    found = lacks_information(outcomes, *shares)
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
+    result = lacks_information(outcomes, *shares)
+    assert result.startswith(reason)
+    assert bool(result) == bool(reason)
 
 
 def test_a_rater_that_names_the_first_story_is_called_so(pair_table, verdict_table):

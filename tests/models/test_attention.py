@@ -192,7 +192,7 @@ def sequences(invented):
 def rewards_by(model, tokenizer, texts, *, packed):
     prepare_tokenizer(tokenizer, model, 256)
     ids = encode_stories(tokenizer, ["The gate"] * len(texts), texts).ids
-    batch = collate([np.array(one) for one in ids], packed=packed, pooling="last")
+    batch = collate([np.array(item) for item in ids], packed=packed, pooling="last")
     with torch.inference_mode():
         return rewards_of(model.eval(), batch, "last")[:, 0].numpy()
 
@@ -207,15 +207,15 @@ def test_packed_padded_and_eager_attention_agree(kind, tiny_model, sequences, re
     for implementation in ("sdpa", "eager"):
         padded, _ = load_backbone(folder, attention=implementation)
         assert not is_packed(padded)
-        found = rewards_by(padded, tokenizer, sequences, packed=False)
-        assert_same(found, expected)
+        result = rewards_by(padded, tokenizer, sequences, packed=False)
+        assert_same(result, expected)
     # Weights in fp32 under autocast, as training has it by default.
     with torch.autocast("cpu", torch.bfloat16):
         low = rewards_by(packed, tokenizer, sequences, packed=True)
         calls = request.getfixturevalue("kernel")
-        found = rewards_by(packed, tokenizer, sequences, packed=True)
+        result = rewards_by(packed, tokenizer, sequences, packed=True)
     assert 0 < np.abs(low - expected).max() < 0.1 * expected.std()
-    assert np.abs(found - low).max() < 0.1 * expected.std()
+    assert np.abs(result - low).max() < 0.1 * expected.std()
     # Of the two layers of the tiny Gemma the first sees 16 tokens, itself among them.
     windows = [call["window_size"] for call in calls]
     assert windows == ([(15, 0), (-1, 0)] if kind == "gemma3" else [(-1, 0)] * 2)
@@ -283,11 +283,11 @@ def test_decoder_without_packing_is_scored_on_padded_rows(tiny_model, tmp_path):
     transformers.AutoTokenizer.from_pretrained(tiny_model("llama")).save_pretrained(tmp_path)
     loaded, _ = load_backbone(str(tmp_path))
     assert not is_packed(loaded)
-    rows = [np.random.default_rng(place).integers(6, 300, n) for place, n in enumerate((40, 7, 25))]
+    rows = [np.random.default_rng(index).integers(6, 300, n) for index, n in enumerate((40, 7, 25))]
     with torch.inference_mode():
-        found = rewards_of(loaded.eval(), collate(rows, packed=False, pooling="last"), "last")
+        result = rewards_of(loaded.eval(), collate(rows, packed=False, pooling="last"), "last")
         plain = [model.eval()(input_ids=torch.from_numpy(ids)[None]).logits[0] for ids in rows]
-    assert_same(found, torch.stack(plain))
+    assert_same(result, torch.stack(plain))
     # Had its attention been exchanged, the sinks would be missed.
     loaded.config._attn_implementation = attention.ATTENTION
     with pytest.raises(ModelError, match=r"uses attention sinks \(s_aux\).*set attention to eager"):

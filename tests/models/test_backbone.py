@@ -55,9 +55,9 @@ def test_autocast_does_not_reach_the_head(tiny_model, texts):
 
 
 def test_loading_does_not_change_the_model_class(tiny_model):
-    kept = transformers.LlamaForSequenceClassification._keep_in_fp32_modules_strict
+    modules = transformers.LlamaForSequenceClassification._keep_in_fp32_modules_strict
     load_backbone(str(tiny_model("llama")), dtype="bfloat16")
-    assert transformers.LlamaForSequenceClassification._keep_in_fp32_modules_strict == kept
+    assert transformers.LlamaForSequenceClassification._keep_in_fp32_modules_strict == modules
 
 
 def test_model_without_a_known_head_is_refused(tiny_model):
@@ -136,15 +136,15 @@ def test_logits_are_computed_and_scaled_in_fp32(
 def test_a_revision_reaches_every_loader(tiny_model, monkeypatch):
     asked = []
     for auto in ("AutoConfig", "AutoTokenizer", "AutoModelForSequenceClassification"):
-        one = getattr(transformers, auto)
+        auto_class = getattr(transformers, auto)
 
-        def load(place, *, one=one.from_pretrained, revision=None, **options):
+        def load(place, *, one=auto_class.from_pretrained, revision=None, **options):
             # They call each other as well, by the folder.
             if place == "owner/name":
                 asked.append((place, revision))
             return one(tiny_model("llama"), **options)
 
-        monkeypatch.setattr(one, "from_pretrained", load)
+        monkeypatch.setattr(auto_class, "from_pretrained", load)
     for revision in ("v1.2", "refs/pr/3", None):
         asked.clear()
         load_backbone("owner/name" + ("" if revision is None else f"@{revision}"))
@@ -202,8 +202,8 @@ def test_merging_an_adapter_keeps_head_and_rewards(adapter, headless):
     merged, _ = load_with_adapter(folder, str(headless), "reward")
     assert not any("lora" in name for name, _ in merged.named_parameters())
     with torch.inference_mode():
-        found = rewards_of(merged.eval(), batch, "last")
-    assert_same(found, rewards)
+        result = rewards_of(merged.eval(), batch, "last")
+    assert_same(result, rewards)
     assert head_layers(merged)[-1].weight.dtype == torch.float32
 
 
@@ -228,8 +228,8 @@ def test_adapter_without_tokenizer_uses_its_base_model(adapter, headless):
     for path in folder.glob("tokenizer*"):
         path.unlink()
     model, tokenizer = load_with_adapter(folder, str(headless), "reward")
-    own = transformers.AutoTokenizer.from_pretrained(headless)
-    assert tokenizer.get_vocab() == own.get_vocab()
+    tokenizer_of_base = transformers.AutoTokenizer.from_pretrained(headless)
+    assert tokenizer.get_vocab() == tokenizer_of_base.get_vocab()
     with torch.inference_mode():
         assert_same(rewards_of(model.eval(), batch, "last"), rewards)
 
@@ -305,10 +305,10 @@ def test_gguf_model_can_be_saved(tmp_path, capsys):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    place = str(tmp_path / "tiny.gguf")
+    path = str(tmp_path / "tiny.gguf")
     with pytest.raises(ModelError, match="lacks trained weights for score"):
-        load_backbone(place)
-    model, tokenizer = load_backbone(place, trained_head=False)
+        load_backbone(path)
+    model, tokenizer = load_backbone(path, trained_head=False)
     body = model.model.layers[0]
     np.testing.assert_array_equal(body.mlp.up_proj.weight.detach().numpy(), weights["blk.0.ffn_up"])
     assert tokenizer("the")["input_ids"] == [len(tokens) - 1]

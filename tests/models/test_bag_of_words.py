@@ -19,16 +19,16 @@ WORDS = ["rain", "door", "lamp", "mill", "river", "stone", "field", "house", "ni
 def rows(count, seed=0, words=WORDS, good="silver", joined=" "):
     """Pairs whose chosen story has one more of a word; both sides have random lengths."""
     random = np.random.default_rng(seed)
-    found = []
+    results = []
     for number in range(count):
         chosen, rejected = (
-            [str(one) for one in random.choice(words, random.integers(8, 20))] for _ in range(2)
+            [str(item) for item in random.choice(words, random.integers(8, 20))] for _ in range(2)
         )
         chosen[0] = good
         texts = {"chosen": joined.join(chosen), "rejected": joined.join(rejected)}
         prompt = f"{number % 12}"
-        found.append({"prompt": f"A prompt {prompt}.", "prompt_id": prompt, **texts})
-    return found
+        results.append({"prompt": f"A prompt {prompt}.", "prompt_id": prompt, **texts})
+    return results
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_it_is_cross_validated_on_shares_of_the_prompts(pair_table, load_program
     program.main(program.Config(raters=raters, **keys))
     records = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["raters"]
     used = {
-        name: [fold["prompts_used"] for fold in of]
-        for name, of in records.items()
+        name: [fold["prompts_used"] for fold in folds]
+        for name, folds in records.items()
         if name != "longer"
     }
     # 12 prompts in 3 folds: 8 to train on.
     assert used == {"of 0.5": [4, 4, 4], "of 1": [8, 8, 8]}
-    found = {
+    results = {
         row["rater"]: row for row in json.loads((tmp_path / "out/leaderboard.json").read_text())
     }
-    assert found["of 1"]["agreement"]["mean"] > 0.9
-    assert found["of 1"]["trained_on"] == 0
+    assert results["of 1"]["agreement"]["mean"] > 0.9
+    assert results["of 1"]["trained_on"] == 0
     for wrong in (0, 1.5, "half"):
         raters["of 1"]["share"] = wrong
         with pytest.raises(ConfigError, match=r"raters.of 1: share is .*: give a number above 0"):

@@ -187,7 +187,7 @@ def test_the_cards_examples_run_and_give_the_same_reward(
     folder.mkdir()
     model, tokenizer = load_backbone(str(base))
     prepare_tokenizer(tokenizer, model, 64)
-    kept = None
+    part = None
     if adapter:
         torch.manual_seed(1)
         heads = ["classifier" if kind == "bert" else "score"]
@@ -200,8 +200,8 @@ def test_the_cards_examples_run_and_give_the_same_reward(
         )
         adapted = peft.get_peft_model(model, lora)
         adapted.save_pretrained(apart)
-        model, kept = adapted.merge_and_unload(), Adapter(str(base), False, apart)
-    model = RewardModel(model, tokenizer, adapter=kept)
+        model, part = adapted.merge_and_unload(), Adapter(str(base), False, apart)
+    model = RewardModel(model, tokenizer, adapter=part)
     model.save(folder)
     source = random.Random(1)
     codes = examples(model_card({**run, "adapter": adapter}))
@@ -220,7 +220,7 @@ def test_a_generative_models_examples_run_and_give_the_same_probability(
 ):
     peft = pytest.importorskip("peft")
     base = tiny_model("qwen3" if chat else "llama", head="language", chat=chat)
-    apart, folder, kept = tmp_path / "apart", tmp_path / "folder", None
+    apart, folder, part = tmp_path / "apart", tmp_path / "folder", None
     folder.mkdir()
     model, tokenizer = load_backbone(str(base), "language")
     question = short_question(tokenizer, model, tmp_path, "label")
@@ -231,8 +231,8 @@ def test_a_generative_models_examples_run_and_give_the_same_probability(
         )
         adapted = peft.get_peft_model(model, lora)
         adapted.save_pretrained(apart)
-        model, kept = adapted.merge_and_unload(), Adapter(str(base), False, apart)
-    model = GenerativeModel(model, tokenizer, question, least_label_mass=0, adapter=kept)
+        model, part = adapted.merge_and_unload(), Adapter(str(base), False, apart)
+    model = GenerativeModel(model, tokenizer, question, least_label_mass=0, adapter=part)
     model.save(folder)
     source = random.Random(1)
     prompt, story, other = (invented(source, words) for words in (5, 20, 30))
@@ -243,8 +243,8 @@ def test_a_generative_models_examples_run_and_give_the_same_probability(
         ((first, second),) = model.judge([BlindPair(prompt, text, other)])
         assert_same(execute(without, folder, prompt, text, other)["p_a"], first.p_first)
     # The packaged threshold of the label mass gives no verdict of an untrained model.
-    found = execute(with_litbench, folder, prompt, story, other)["p_first"]
-    assert np.isnan(found[0]) or found[0] == (first.p_first + second.p_first) / 2
+    result = execute(with_litbench, folder, prompt, story, other)["p_first"]
+    assert np.isnan(result[0]) or result[0] == (first.p_first + second.p_first) / 2
 
 
 def test_an_explaining_models_example_generates(run, tiny_model, tmp_path):

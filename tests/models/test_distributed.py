@@ -52,12 +52,12 @@ def run(invented, pair_table, tiny_model, tmp_path):
         {
             "chosen": invented(source, source.randint(5, 60)),
             "rejected": invented(source, source.randint(5, 60)),
-            "prompt_id": f"p{place % 14}",
-            "split": "test" if place % 14 < 3 else "train",
-            "chosen_story_id": f"c{place}",
-            "rejected_story_id": f"r{place}",
+            "prompt_id": f"p{index % 14}",
+            "split": "test" if index % 14 < 3 else "train",
+            "chosen_story_id": f"c{index}",
+            "rejected_story_id": f"r{index}",
         }
-        for place in range(64)
+        for index in range(64)
     ]
     write_table(pair_table(rows), tmp_path / "pairs.parquet")
 
@@ -108,9 +108,9 @@ def record_of(folder):
 def assert_same_model(first, second):
     from safetensors.torch import load_file  # noqa: PLC0415
 
-    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (first, second))
-    assert one.keys() == two.keys()
-    for name, weight in one.items():
+    left, two = (load_file(folder / "model" / "model.safetensors") for folder in (first, second))
+    assert left.keys() == two.keys()
+    for name, weight in left.items():
         # No difference of rewards depends on some biases: their gradients are rounding, which Adam
         # makes large.
         if not name.endswith(("key.bias", "classifier.bias")):
@@ -136,8 +136,10 @@ def test_two_processes_train_the_model_of_one(options, run, tmp_path):
 
 def newest(folder):
     """Step of the newest complete checkpoint of a run; 0 when there is none."""
-    found = [last_complete_checkpoint(checkpoints) for checkpoints in folder.glob("checkpoints-*")]
-    return max((int(path.rpartition("-")[2]) for path in found if path), default=0)
+    results = [
+        last_complete_checkpoint(checkpoints) for checkpoints in folder.glob("checkpoints-*")
+    ]
+    return max((int(path.rpartition("-")[2]) for path in results if path), default=0)
 
 
 def kill_after_checkpoint(process, folder, seconds):
@@ -153,9 +155,9 @@ def kill_after_checkpoint(process, folder, seconds):
     # A launcher's own death does not end the processes it started.
     tree = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    for one in tree:
+    for item in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            item.kill()
     psutil.wait_procs(tree)
     process.communicate()
     assert not (folder / "manifest.json").exists()

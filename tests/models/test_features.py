@@ -37,7 +37,7 @@ def comma_rows(invented):
     def build(n, planted=True, seed=0, prompts=20):
         source = random.Random(seed)
         rows = []
-        for place in range(n):
+        for index in range(n):
             many = with_commas(invented(source, source.randint(30, 80)), source, 0.3)
             few = with_commas(invented(source, source.randint(30, 80)), source, 0.1)
             sides = (many, few) if planted or source.random() < 0.5 else (few, many)
@@ -45,9 +45,9 @@ def comma_rows(invented):
                 {
                     "chosen": sides[0],
                     "rejected": sides[1],
-                    "prompt_id": f"p{place % prompts}",
-                    "chosen_story_id": f"c{seed}-{place}",
-                    "rejected_story_id": f"r{seed}-{place}",
+                    "prompt_id": f"p{index % prompts}",
+                    "chosen_story_id": f"c{seed}-{index}",
+                    "rejected_story_id": f"r{seed}-{index}",
                 }
             )
         return rows
@@ -62,14 +62,14 @@ def test_flipped_by_names_the_prompts_whose_removal_flips_a_verdict(kind, comma_
     # One strength, as the model without a prompt has that of the whole model.
     spec = RaterSpec("r", kind, {"c": [0.1]})
     model = spec.train(pairs, Path(), 0)
-    found = model.flipped_by(blind(others)[0])
+    result = model.flipped_by(blind(others)[0])
     outcomes = np.array(judge_pairs(model, others)["outcome"].to_pylist())
     prompts = np.array(connected_prompts(pairs))
     differs = []
     for prompt in sorted(set(prompts)):
         without = spec.train(pairs.filter(pa.array(prompts != prompt)), Path(), 0)
         flips = outcomes != np.array(judge_pairs(without, others)["outcome"].to_pylist())
-        named = np.array([prompt in names for names in found])
+        named = np.array([prompt in names for names in result])
         assert np.corrcoef(flips, named)[0, 1] > 0.5
         differs.append((flips != named).mean())
     # Means, scales and the vocabulary stay those of all training pairs.
@@ -111,25 +111,25 @@ def test_a_hundred_thousand_characters_of_one_kind_are_finite(unit):
 
 def test_features_count_what_they_name():
     story = 'I saw it, briefly. "Run!" he said; i ran... Did SHE? *No* -- 3 doors'
-    found = dict(zip(FEATURES, surface_features("The seven doors", story), strict=True))
+    result = dict(zip(FEATURES, surface_features("The seven doors", story), strict=True))
     words = 13  # I saw it briefly Run he said i ran Did SHE No doors, and the digit makes 14
     words += 1
-    assert found["log_words"] == math.log1p(words)
-    assert found["commas"] == 1 / words
-    assert found["exclamations"] == 1 / words
-    assert found["questions"] == 1 / words
-    assert found["semicolons"] == 1 / words
-    assert found["ellipses"] == 1 / words
-    assert found["dashes"] == 1 / words
-    assert found["digits"] == 1 / words
-    assert found["asterisks"] == math.log1p(2)
-    assert found["lower_case_i"] == 1
-    assert found["rate_i"] == 2 / words
-    assert found["rate_third_person"] == 3 / words  # it, he, SHE
-    assert found["all_caps_words"] == 1 / words
-    assert found["quoted_share"] == len('"Run!"') / len(story)
-    assert found["prompt_overlap"] == 1 / 2  # doors, of seven and doors
-    assert found["ends_in_quote"] == 0
+    assert result["log_words"] == math.log1p(words)
+    assert result["commas"] == 1 / words
+    assert result["exclamations"] == 1 / words
+    assert result["questions"] == 1 / words
+    assert result["semicolons"] == 1 / words
+    assert result["ellipses"] == 1 / words
+    assert result["dashes"] == 1 / words
+    assert result["digits"] == 1 / words
+    assert result["asterisks"] == math.log1p(2)
+    assert result["lower_case_i"] == 1
+    assert result["rate_i"] == 2 / words
+    assert result["rate_third_person"] == 3 / words  # it, he, SHE
+    assert result["all_caps_words"] == 1 / words
+    assert result["quoted_share"] == len('"Run!"') / len(story)
+    assert result["prompt_overlap"] == 1 / 2  # doors, of seven and doors
+    assert result["ends_in_quote"] == 0
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_features_count_what_they_name():
     ],
 )
 def test_sentence_ends(story, lengths):
-    found = dict(zip(FEATURES, surface_features("", story), strict=True))
-    assert found["sentence_length"] == math.log1p(np.mean(lengths))
-    assert found["sentence_length_sd"] == math.log1p(np.std(lengths))
-    assert found["last_sentence_length"] == math.log1p(lengths[-1])
+    result = dict(zip(FEATURES, surface_features("", story), strict=True))
+    assert result["sentence_length"] == math.log1p(np.mean(lengths))
+    assert result["sentence_length_sd"] == math.log1p(np.std(lengths))
+    assert result["last_sentence_length"] == math.log1p(lengths[-1])
 
 
 def test_reward_does_not_depend_on_batch(pair_table, comma_rows):
@@ -197,8 +197,11 @@ def test_swapping_every_label_flips_every_coefficient(pair_table, comma_rows):
     rows = comma_rows(60)
     swapped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
     options = FeatureOptions(c=[0.1])
-    one, other = fit_features(pair_table(rows), options), fit_features(pair_table(swapped), options)
-    np.testing.assert_allclose(one.coefficients, -other.coefficients, atol=1e-6)
+    first, other = (
+        fit_features(pair_table(rows), options),
+        fit_features(pair_table(swapped), options),
+    )
+    np.testing.assert_allclose(first.coefficients, -other.coefficients, atol=1e-6)
 
 
 def test_strength_is_tuned_by_prompt(pair_table, invented):
@@ -221,7 +224,7 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
     noise = fit_features(pair_table(rows), FeatureOptions(c=strengths))
     assert noise.c == min(strengths)
     # The same rows under prompts that cut across the stories: now memory pays.
-    leaky = [{**row, "prompt_id": f"p{place % 8}"} for place, row in enumerate(rows)]
+    leaky = [{**row, "prompt_id": f"p{index % 8}"} for index, row in enumerate(rows)]
     assert fit_features(pair_table(leaky), FeatureOptions(c=strengths)).c == max(strengths)
 
 
@@ -252,7 +255,7 @@ def test_many_stories_are_computed_in_several_processes(monkeypatch):
     for name, value in (("_STORIES_PER_PROCESS", 5), ("_STORIES_AT_ONCE", 3), ("_shared", {})):
         monkeypatch.setattr(features, name, value)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    stories = [f"A story, {'really ' * place} number {place}." for place in range(11)]
-    prompts = [f"prompt {place}" for place in range(11)]
+    stories = [f"A story, {'really ' * index} number {index}." for index in range(11)]
+    prompts = [f"prompt {index}" for index in range(11)]
     expected = feature_matrix(prompts, stories)
     assert shared_matrix(prompts, stories).tolist() == expected.tolist()

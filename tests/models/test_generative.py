@@ -165,17 +165,17 @@ def greedy_by_hand(model, ids, most, ends):
 def test_explanations_are_the_likeliest_words_in_any_batch(explainer, some_pairs, tiny_model, kind):
     """Also for a model whose own options ask for a penalty on words said before."""
     pairs = some_pairs(4)
-    found = []
+    results = []
     for size in (1, 100_000):
         model = explainer(kind, batch_tokens=size)
         model.model.generation_config.repetition_penalty = 5.0
-        found.append(judge_pairs(model, pairs).to_pylist())
+        results.append(judge_pairs(model, pairs).to_pylist())
         assert model.model.generation_config.repetition_penalty == 5.0
-    texts = [[row["explanation"] for row in rows] for rows in found]
+    texts = [[row["explanation"] for row in rows] for rows in results]
     assert texts[0] == texts[1]
     plain = transformers.AutoModelForCausalLM.from_pretrained(tiny_model(kind, head="language"))
-    for row in found[0][:3]:
-        pair = next(one for one in pairs.to_pylist() if one["pair_id"] == row["pair_id"])
+    for row in results[0][:3]:
+        pair = next(pair for pair in pairs.to_pylist() if pair["pair_id"] == row["pair_id"])
         stories = [pair["chosen"], pair["rejected"]]
         first, second = stories if row["order"] == "chosen" else stories[::-1]
         (ids,) = model.question.ask(model.tokenizer, [pair["prompt"]], [first], [second]).ids

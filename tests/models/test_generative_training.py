@@ -196,9 +196,9 @@ def test_a_trained_model_answers_alike_once_saved(
     if text is LABEL:
         untrained = GenerativeModel.load(folder, template=template(), max_length=400)
         readings = []
-        for one in (model, again, untrained):
-            one.least_label_mass = 0.0
-            readings.append(judge_pairs(one, pairs)["p_chosen"].to_numpy())
+        for item in (model, again, untrained):
+            item.least_label_mass = 0.0
+            readings.append(judge_pairs(item, pairs)["p_chosen"].to_numpy())
         assert np.abs(readings[0] - readings[1]).max() < 1e-6
         assert np.abs(readings[0] - readings[2]).max() > 1e-3
 
@@ -275,7 +275,7 @@ def test_both_objectives_train_a_model_with_a_vision_tower(
         model.save(folder)
         again = type(model).load(folder)
         again.least_label_mass = 0.0
-        readings = [judge_pairs(one, pairs)["p_chosen"].to_numpy() for one in (model, again)]
+        readings = [judge_pairs(item, pairs)["p_chosen"].to_numpy() for item in (model, again)]
         assert np.abs(readings[0] - readings[1]).max() < 1e-6
 
 

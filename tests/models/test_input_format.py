@@ -52,7 +52,7 @@ def test_the_template_spells_out_every_special_token(prepared, kind, chat, expec
     assert text == expected
     ids = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
     (ours,) = encode_stories(tokenizer, ["the moth"], ["a gate"]).ids
-    with_special, without = (tokenizer(text, add_special_tokens=one) for one in (True, False))
+    with_special, without = (tokenizer(text, add_special_tokens=item) for item in (True, False))
     assert ours == ids == with_special["input_ids"] == without["input_ids"]
     if kind == "bert":
         pair = tokenizer("the moth", "a gate")
@@ -78,8 +78,8 @@ def test_long_sequences_are_truncated_on_the_right_and_counted(prepared, kind, c
     cut = encode_stories(tokenizer, prompts, stories)
     ids = encode_stories(whole, prompts, stories).ids
     assert tokenizer.model_max_length == 60
-    assert cut.ids == [one[:60] for one in ids]
-    assert cut.cut == [len(one) > 60 for one in ids]
+    assert cut.ids == [item[:60] for item in ids]
+    assert cut.cut == [len(item) > 60 for item in ids]
     assert 0 < sum(cut.cut) < 4
 
 

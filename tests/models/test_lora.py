@@ -120,7 +120,7 @@ def test_merging_keeps_the_answers_of_the_four_bit_model(backbone, pairs, tmp_pa
     wrong, _ = load_with_adapter(folder, str(backbone), "reward", quantized=False)
     prepare_tokenizer(tokenizer, merged, 64)
     expected, right, other = (
-        rewards_of(RewardModel(one, tokenizer), pairs) for one in (four_bits, merged, wrong)
+        rewards_of(RewardModel(item, tokenizer), pairs) for item in (four_bits, merged, wrong)
     )
     # Four-bit layers multiply in bfloat16.
     apart = np.abs(right - expected).max()

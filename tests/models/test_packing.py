@@ -41,17 +41,17 @@ def test_epoch_has_every_pair_once_in_equal_steps(
     groups = processes * micro_batches
     lengths = np.random.default_rng(more).integers(5, 500, groups + more).tolist()
     made = samplers(lengths, processes, micro_batches, size, epoch, packed=packed)
-    each = [list(one) for one in made]
-    assert {len(one) for one in each} == {len(one) for one in made}
-    taken = [row for one in each for batch in one for row in batch]
+    each = [list(item) for item in made]
+    assert {len(item) for item in each} == {len(item) for item in made}
+    taken = [row for item in each for batch in item for row in batch]
     assert sorted(taken) == list(range(len(lengths)))
-    assert all(batch for one in each for batch in one)
+    assert all(batch for item in each for batch in item)
     steps = [
-        sum(len(one[k]) for one in each for k in range(start, start + micro_batches))
+        sum(len(item[k]) for item in each for k in range(start, start + micro_batches))
         for start in range(0, len(each[0]), micro_batches)
     ]
     assert max(steps) - min(steps) <= 1
-    again = [list(one) for one in samplers(lengths, processes, micro_batches, size, epoch)]
+    again = [list(sampler) for sampler in samplers(lengths, processes, micro_batches, size, epoch)]
     assert packed is False or again == each
 
 
@@ -70,8 +70,8 @@ def test_micro_batches_cost_about_the_same(packed):
     made = samplers(lengths.tolist(), 2, 4, 16, packed=packed)
     costs = [
         sum(lengths[batch]) if packed else len(batch) * max(lengths[batch])
-        for one in made
-        for batch in one
+        for item in made
+        for batch in item
     ]
     assert max(costs) < 2 * min(costs)
 

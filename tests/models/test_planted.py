@@ -58,13 +58,13 @@ def planted(pair_table):
         return pair_table(
             [
                 {
-                    "prompt_id": f"{seed}-{place}",
-                    "chosen_story_id": f"c{seed}-{place}",
-                    "rejected_story_id": f"r{seed}-{place}",
+                    "prompt_id": f"{seed}-{index}",
+                    "chosen_story_id": f"c{seed}-{index}",
+                    "rejected_story_id": f"r{seed}-{index}",
                     "label_source": "planted",
                     **row,
                 }
-                for place, row in enumerate(rows)
+                for index, row in enumerate(rows)
             ]
         )
 
@@ -81,7 +81,7 @@ def learn(tmp_path):
     def run(objective, pairs, seed=0, **options):
         words = ["[unknown]", "[pad]", "[begin]", "[end]", "A", "B", "?", ":", *KEYS, *OTHERS]
         made = Tokenizer(
-            models.WordLevel({word: place for place, word in enumerate(words)}, "[unknown]")
+            models.WordLevel({word: index for index, word in enumerate(words)}, "[unknown]")
         )
         made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         tokenizer = transformers.PreTrainedTokenizerFast(
@@ -170,8 +170,8 @@ def test_no_word_tells_the_better_story(planted):
         return np.subtract(*map(np.array, counts)).astype(float)
 
     seen = difference(train)
-    for place in range(len(KEYS)):
-        assert (seen[:, place] > 0).sum() == (seen[:, place] < 0).sum() > 0
+    for index in range(len(KEYS)):
+        assert (seen[:, index] > 0).sum() == (seen[:, index] < 0).sum() > 0
     weights = np.linalg.lstsq(seen, np.ones(len(seen)), rcond=None)[0]
     right = difference(test) @ weights > 0
     assert abs(right.mean() - 0.5) < 1.96 * 0.5 / np.sqrt(len(right))
@@ -211,7 +211,7 @@ def test_shuffled_labels_teach_nothing_about_the_preference(planted, learn, obje
     verdicts = judge_pairs(model, test)
     key_of = {row["pair_id"]: row["prompt"].split()[-1] for row in test.to_pylist()}
     keys = [key_of[pair_id] for pair_id in verdicts["pair_id"].to_pylist()]
-    found = jackknife_interval(worth_of(verdicts), keys)
-    assert found.low < 0.5 < found.high
+    result = jackknife_interval(worth_of(verdicts), keys)
+    assert result.low < 0.5 < result.high
     # Wide enough for noise and too narrow for the preference.
-    assert found.high < 0.8
+    assert result.high < 0.8

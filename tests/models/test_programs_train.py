@@ -43,16 +43,16 @@ def pairs_file(pair_table, invented, tmp_path):
     source = random.Random(0)
     rows = [
         {
-            "prompt_id": f"p{place % 8}",
-            "prompt": f"[WP] Marked prompt {place % 8}",
-            "split": "test" if place % 8 in (0, 1, 2) else "train",
-            "chosen": f"{MARK} {place} {invented(source, 10)}",
+            "prompt_id": f"p{index % 8}",
+            "prompt": f"[WP] Marked prompt {index % 8}",
+            "split": "test" if index % 8 in (0, 1, 2) else "train",
+            "chosen": f"{MARK} {index} {invented(source, 10)}",
             "rejected": invented(source, 12),
-            "chosen_story_id": f"c{place}",
-            "rejected_story_id": f"r{place}",
+            "chosen_story_id": f"c{index}",
+            "rejected_story_id": f"r{index}",
             "label_source": "planted",
         }
-        for place in range(40)
+        for index in range(40)
     ]
     # Cut to max_length both sides are the same tokens: it is set aside.
     start = "river " * 200
@@ -177,8 +177,8 @@ def test_pairs_to_evaluate_on_may_be_another_file(train, pairs_file, tmp_path):
 
 def test_evaluation_changes_no_weight(train):
     plain, judged = train(out="plain"), train(out="judged", evaluation_split="test")
-    one, other = ((f / "model" / "model.safetensors").read_bytes() for f in (plain, judged))
-    assert one == other
+    first, other = ((f / "model" / "model.safetensors").read_bytes() for f in (plain, judged))
+    assert first == other
     assert run_of(plain)["evaluation"] is None
     assert "Not measured" in (plain / "model" / "README.md").read_text()
 
@@ -274,8 +274,8 @@ def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, program_p
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_training_configs_are_valid_and_match_the_paper(path, load_program):
     text = path.read_text(encoding="utf-8")
-    place = path.relative_to(ROOT)
-    (name,) = set(re.findall(rf"(train/\w+\.py) --config {place}", text))
+    name_of_file = path.relative_to(ROOT)
+    (name,) = set(re.findall(rf"(train/\w+\.py) --config {name_of_file}", text))
     module = load_program(name)
     assert "Not run" in text or re.search(r"\d+(\.\d)? s|seconds", text), "measured, or not run"
     if not issubclass(module.Config, TrainingOptions):
@@ -288,9 +288,9 @@ def test_training_configs_are_valid_and_match_the_paper(path, load_program):
         if path.parent.name == "paper":
             processes = 4 if path.stem == "genrm" or preset == "llama_8b" else 1
             pairs = config.per_device_train_batch_size * config.gradient_accumulation_steps
-            given = (pairs * processes, config.learning_rate, config.warmup_steps)
+            settings = (pairs * processes, config.learning_rate, config.warmup_steps)
             is_authors_genrm = path.stem == "genrm" and "authors" in (preset or "")
-            assert given == (128, 2e-5 if is_authors_genrm else 1e-5, 0.1)
+            assert settings == (128, 2e-5 if is_authors_genrm else 1e-5, 0.1)
             assert config.num_train_epochs == (3 if is_authors_genrm else 1)
 
 
@@ -307,7 +307,7 @@ def test_the_authors_recipes_train_without_prompts(
 ):
     source = random.Random(0)
     texts = [(invented(source, 10), invented(source, 12)) for _ in range(8)]
-    pairs = pair_table([{"prompt": "", "chosen": one, "rejected": two} for one, two in texts])
+    pairs = pair_table([{"prompt": "", "chosen": first, "rejected": two} for first, two in texts])
     for name, value in (("rationale", "It has the moth."), ("rationale_first", "chosen")):
         pairs = pairs.append_column(name, [[value] * len(texts)])
     write_table(pairs, tmp_path / "pairs.parquet")

@@ -123,7 +123,7 @@ print(json.dumps([model.score(prompts, stories).tolist(), sorted(model.prompts)]
 
 
 def test_pushed_model_loads_by_name(tiny_model, pair_table, tmp_path):
-    pairs = pair_table([{"prompt_id": f"p{place}"} for place in range(8)])
+    pairs = pair_table([{"prompt_id": f"p{index}"} for index in range(8)])
     write_table(pairs, tmp_path / "pairs.parquet")
     keys = {
         "pairs": tmp_path / "pairs.parquet",

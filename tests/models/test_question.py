@@ -32,7 +32,7 @@ def tokenizer_of(kind):
         made.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         if kind == "byte level, no merges":
-            vocabulary = {token: place for place, token in enumerate([END, *sorted(alphabet)])}
+            vocabulary = {token: index for index, token in enumerate([END, *sorted(alphabet)])}
             made.model = models.BPE(vocab=vocabulary, merges=[])
     else:
         scheme = kind.removeprefix("metaspace ")
@@ -84,7 +84,7 @@ def test_taught_label_is_the_one_in_the_whole_text(kind, answer):
     for label, ids in zip(LABELS, question.label_ids, strict=True):
         whole = tokenizer(f"{PARTS[-1]} {label}", add_special_tokens=False)["input_ids"]
         assert ids[0] == whole[-1]
-        assert [tokenizer.decode([one]).strip() for one in ids] == [label] * len(ids)
+        assert [tokenizer.decode([item]).strip() for item in ids] == [label] * len(ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,12 +182,12 @@ def test_share_takes_from_the_longer_story_first(first, second, room):
     assert kept_first <= first
     assert kept_second <= second
     assert kept_first + kept_second == min(first + second, room)
-    for kept, length, other in (
+    for rest, length, other in (
         (kept_first, first, kept_second),
         (kept_second, second, kept_first),
     ):
         # A story that lost something is not shorter than the other, up to an odd token.
-        assert kept == length or kept >= other - 1
+        assert rest == length or rest >= other - 1
 
 
 lengths = st.integers(0, 200)
@@ -249,7 +249,7 @@ def test_what_looks_like_control_stays_text(chat_or_plain, text):
         question = Question.make(tokenizer, shell(), as_template())
         asked = question.ask(tokenizer, [text, "x"], [text, "x"], [text, "x"])
         control = {token for token, kind in tokenizer.added_tokens_decoder.items() if kind.special}
-        hostile, tame = ([one for one in ids if one in control] for ids in asked.ids)
+        hostile, tame = ([item for item in ids if item in control] for ids in asked.ids)
         assert hostile == tame
         fixed = [tokenizer.decode(piece) for piece in question.fixed]
         assert tokenizer.decode(asked.ids[0]) == "".join(

@@ -40,7 +40,7 @@ def texts(invented):
     source = random.Random(7)
     lengths = [1, 2, 5, *(source.randint(3, 150) for _ in range(16)), 900]
     stories = [invented(source, length) for length in lengths]
-    return [f"The {place % 5}. lantern" for place in range(len(stories))], stories
+    return [f"The {index % 5}. lantern" for index in range(len(stories))], stories
 
 
 def test_rewards_do_not_depend_on_order_batch_size_or_saving(folder, texts, tmp_path):

@@ -40,7 +40,7 @@ def marked_rows(invented):
     def build(n, seed=0, words=(10, 40)):
         source = random.Random(seed)
         rows = []
-        for place in range(n):
+        for index in range(n):
             stories = [invented(source, source.randint(*words)) for _ in range(2)]
             stories = [story.replace("lantern", "ladder") for story in stories]
             marked = stories[0].split(" ")
@@ -50,9 +50,9 @@ def marked_rows(invented):
                 {
                     "chosen": " ".join(marked),
                     "rejected": stories[1],
-                    "prompt_id": f"p{seed}-{place % 10}",
-                    "chosen_story_id": f"c{seed}-{place}",
-                    "rejected_story_id": f"r{seed}-{place}",
+                    "prompt_id": f"p{seed}-{index % 10}",
+                    "chosen_story_id": f"c{seed}-{index}",
+                    "rejected_story_id": f"r{seed}-{index}",
                 }
             )
         return rows
@@ -116,7 +116,7 @@ def test_a_run_with_fewer_pairs_than_a_step_trains(
     model = train_reward_model(pair_table(marked_rows(pairs)), options, tmp_path)
     before = RewardModel.load(tiny_model("llama"))
     first, after = (
-        next(one.model.model.layers[0].mlp.up_proj.parameters()) for one in (before, model)
+        next(item.model.model.layers[0].mlp.up_proj.parameters()) for item in (before, model)
     )
     assert model.training_record["steps"] == 1
     assert not torch.equal(first, after)
@@ -146,9 +146,9 @@ def gradients():
 
 def assert_alike(first, others, way):
     """Each weight's gradient to 1e-5; of those that are rounding only, to that of the whole."""
-    whole = torch.cat([one.flatten() for one in first]).norm()
-    for one, other in zip(first, others, strict=True):
-        assert float((one - other).norm()) <= 1e-5 * float(max(one.norm(), 0.01 * whole)), way
+    whole = torch.cat([item.flatten() for item in first]).norm()
+    for left, other in zip(first, others, strict=True):
+        assert float((left - other).norm()) <= 1e-5 * float(max(left.norm(), 0.01 * whole)), way
 
 
 def of_trl(folder, data, center, out):
@@ -174,14 +174,14 @@ def of_trl(folder, data, center, out):
         processing_class=transformers.AutoTokenizer.from_pretrained(folder),
     )
     trainer._send_telemetry = lambda: None
-    with gradients() as found:
+    with gradients() as gradients_seen:
         trainer.train()
-    return found
+    return gradients_seen
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3", "gpt2", "bert"])
 def test_gradients_equal_those_of_trl(kind, tiny_model, marked_rows, pair_table, tmp_path):
-    folder, found = tiny_model(kind), {}
+    folder, results = tiny_model(kind), {}
     rows = [{**row, "margin": 0.1 * k} for k, row in enumerate(marked_rows(12, words=(2, 90)))]
     pairs = pair_table(rows)
     for way, size, attention in [("one", 12, None), ("six", 2, None), ("sdpa", 4, "sdpa")]:
@@ -194,15 +194,15 @@ def test_gradients_equal_those_of_trl(kind, tiny_model, marked_rows, pair_table,
             gradient_accumulation_steps=12 // size,
             attn_implementation=attention,
         )
-        with gradients() as found[way]:
+        with gradients() as results[way]:
             model = train_reward_model(pairs, options, tmp_path / way)
         assert model.training_record["packed"] == (kind != "bert" and attention is None)
     if kind != "bert":  # trl masks an encoder by its pad token, which ours has in none of its rows
         data = tokenise(pairs, model.tokenizer)
-        found["trl"] = of_trl(folder, data, 0.05, tmp_path / "trl")
-    assert max(float(one.abs().max()) for one in found["one"]) > 0.1
-    for way, others in found.items():
-        assert_alike(found["one"], others, way)
+        results["trl"] = of_trl(folder, data, 0.05, tmp_path / "trl")
+    assert max(float(item.abs().max()) for item in results["one"]) > 0.1
+    for way, others in results.items():
+        assert_alike(results["one"], others, way)
 
 
 COLUMN = np.linspace(0.1, 1.0, 12)
@@ -226,9 +226,9 @@ def test_loss_is_the_documented_formula(
         np.log1p(np.exp(-(chosen - rejected - COLUMN))) + (center or 0) * (chosen + rejected) ** 2
     )
     assert_same(losses(model), [(loss * weight).sum() / weight.sum()])
-    found = model.training_record["curve"][0]
-    assert found["accuracy"] == pytest.approx((chosen > rejected).mean())
-    assert_same(found["margin"], (chosen - rejected).mean())
+    result = model.training_record["curve"][0]
+    assert result["accuracy"] == pytest.approx((chosen > rejected).mean())
+    assert_same(result["margin"], (chosen - rejected).mean())
 
 
 @pytest.mark.parametrize("column", ["margin", "weight"])
@@ -303,14 +303,14 @@ def test_trained_returned_and_loaded_models_agree(
     monkeypatch.setattr(PackedRewardTrainer, "save_model", note)
     pairs = pair_table(marked_rows(32, words=(5, 60)))
     model = train_reward_model(pairs, quick(folder, **changes), tmp_path / "checkpoints")
-    found = np.concatenate(scores_of(model, pairs))
-    assert found.std() > 0.05
-    assert_same(found, live[-1])
+    result = np.concatenate(scores_of(model, pairs))
+    assert result.std() > 0.05
+    assert_same(result, live[-1])
     model.save(tmp_path)
     files = {path.name for path in tmp_path.iterdir()}
     assert ("adapter_model.safetensors" in files) == (changes.get("merge_adapter") is False)
     again = RewardModel.load(tmp_path)
-    assert_same(np.concatenate(scores_of(again, pairs)), found)
+    assert_same(np.concatenate(scores_of(again, pairs)), result)
     assert again.training_prompts() == set(prompt_keys(pairs))
 
 
@@ -341,16 +341,18 @@ def test_validation_keeps_the_best_epoch(tiny_model, marked_rows, pair_table, tm
     assert record["validation_counts"]["pairs"] == held.num_rows
     # Both were looked at, so both are training prompts to whoever evaluates the model.
     assert model.training_prompts() == set(prompt_keys(pairs))
-    found = {entry["step"]: entry for entry in record["validation"]}
-    assert len(found) == 4
+    results = {entry["step"]: entry for entry in record["validation"]}
+    assert len(results) == 4
     # The last is not the best, or the test would mean nothing.
     assert (
-        record["kept_step"] == min(found, key=lambda step: found[step]["loss"]) != record["steps"]
+        record["kept_step"]
+        == min(results, key=lambda step: results[step]["loss"])
+        != record["steps"]
     )
     chosen, rejected = scores_of(model, held)
-    kept = found[record["kept_step"]]
+    best = results[record["kept_step"]]
     assert ((np.sign(chosen - rejected) + 1) / 2).mean() == pytest.approx(
-        kept["accuracy"], abs=1e-5
+        best["accuracy"], abs=1e-5
     )
 
 
@@ -467,13 +469,13 @@ def test_keys_of_trl_and_transformers_work(tmp_path):
 
 @pytest.mark.parametrize("words", [["--model_revision=null"], ["--model_revision", "null"]])
 def test_null_on_the_command_line_is_none(words):
-    given = ["--model_name_or_path=x", "--center_rewards_coefficient=0.1", "--run_name=a"]
-    arguments = [*given, "--center_rewards_coefficient", "null", "--run_name=null", *words]
+    inputs = ["--model_name_or_path=x", "--center_rewards_coefficient=0.1", "--run_name=a"]
+    arguments = [*inputs, "--center_rewards_coefficient", "null", "--run_name=null", *words]
     made = load_config(RewardTraining, arguments)
     assert (made.center_rewards_coefficient, made.run_name) == (None, None)
     assert made.model_revision == "null", "a key that cannot be None takes the text"
     with pytest.raises(ConfigError, match=r"'learning_rate' is None: .* valid number"):
-        load_config(RewardTraining, [*given, "--learning_rate", "null"])
+        load_config(RewardTraining, [*inputs, "--learning_rate", "null"])
 
 
 def test_missing_gpu_is_an_error(monkeypatch):

@@ -123,9 +123,9 @@ def test_code_in_a_models_folder_is_not_run(tiny_model, pairs, tmp_path):
     about = {"base_model_name_or_path": str(folder), "peft_type": "LORA", "trust_remote_code": True}
     (adapter / "adapter_config.json").write_text(json.dumps(about))
     (adapter / "adapter_model.safetensors").write_bytes(safetensors.numpy.save({}))
-    for place in (folder, adapter):
+    for saved in (folder, adapter):
         with pytest.raises(ModelError, match="cannot load the model"):
-            outcomes(place, pairs)
+            outcomes(saved, pairs)
     assert not (tmp_path / "ran").exists()
 
 

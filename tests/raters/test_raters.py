@@ -33,7 +33,7 @@ def invented_pairs(some_pairs):
         sides = {"chosen": (90, 2_000), "rejected": (10, 1_000)}
         columns = {f"{side}_score": [score] * n for side, (score, _) in sides.items()}
         columns |= {f"{side}_created_utc": [time] * n for side, (_, time) in sides.items()}
-        prompts = [f"p{seed}-{place % 11}" for place in range(n)]
+        prompts = [f"p{seed}-{index % 11}" for index in range(n)]
         return some_pairs(n, seed, (2, 40), prompt_id=prompts, **columns)
 
     return build
@@ -178,8 +178,8 @@ def test_each_story_of_a_prompt_is_scored_once(pair_table):
     rows = [("a", "b", "p"), ("a", "c", "p"), ("b", "c", "p"), ("a", "b", "q")]
     pairs = pair_table(
         [
-            {"chosen": one, "rejected": two, "prompt_id": p, "pair_id": f"{one}{two}{p}"}
-            for one, two, p in rows
+            {"chosen": first, "rejected": two, "prompt_id": p, "pair_id": f"{first}{two}{p}"}
+            for first, two, p in rows
         ]
     )
     verdicts = judge_pairs(Counting(lambda story: float(ord(story))), pairs)
@@ -192,7 +192,7 @@ def test_judgements_become_verdicts(pair_table):
     @dataclass
     class Wordy(StubJudge):
         def judge(self, pairs):
-            given = Judgement(
+            judgement = Judgement(
                 "first",
                 0.75,
                 2.0,
@@ -203,9 +203,11 @@ def test_judgements_become_verdicts(pair_table):
                 output_tokens=6,
                 cost_usd=0.5,
             )
-            return [[given, replace(given, prefers="unparsed", p_first=None)] for _ in pairs]
+            return [
+                [judgement, replace(judgement, prefers="unparsed", p_first=None)] for _ in pairs
+            ]
 
-    pairs = pair_table([{"pair_id": f"p{place}"} for place in range(12)])
+    pairs = pair_table([{"pair_id": f"p{index}"} for index in range(12)])
     _, chosen_first = blind(pairs)
     assert 0 < chosen_first.sum() < 12
     rows = judge_pairs(Wordy(), pairs, fold="0/3").to_pylist()

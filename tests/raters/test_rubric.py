@@ -178,9 +178,9 @@ TABLES = {
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_tables(table):
-    one = rubric("lines", TWO[:1], 5.0)
-    assert values(one.read(table)) == [4]
-    assert values(one.read(f"[Scores] [k7f3q]\n{table}", "k7f3q")) == [4]
+    first = rubric("lines", TWO[:1], 5.0)
+    assert values(first.read(table)) == [4]
+    assert values(first.read(f"[Scores] [k7f3q]\n{table}", "k7f3q")) == [4]
 
 
 def test_blocks_that_disagree_are_unparsed():
@@ -235,8 +235,8 @@ def test_blocks_that_disagree_are_unparsed():
     ],
 )
 def test_no_rating(text):
-    one = rubric(criteria=CRITERIA[:1])
-    assert values(one.read(f"[Scores]\nCompelling Plot: {text}")) == [None]
+    first = rubric(criteria=CRITERIA[:1])
+    assert values(first.read(f"[Scores]\nCompelling Plot: {text}")) == [None]
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,10 @@ def test_no_rating(text):
     ],
 )
 def test_common_shapes_of_a_rating(line):
-    one = rubric(criteria=CRITERIA[:1])
-    assert values(one.read(f"It moves.\n{line}")) == [12]
+    first = rubric(criteria=CRITERIA[:1])
+    assert values(first.read(f"It moves.\n{line}")) == [12]
     coded = f"[Scores] [k7f3q]\n{line}\n\nThe story ends:\nCompelling Plot: 20"
-    assert values(one.read(coded, "k7f3q")) == [12]
+    assert values(first.read(coded, "k7f3q")) == [12]
 
 
 HOSTILE = [
@@ -342,11 +342,13 @@ PUBLISHED_LINES = {
 @pytest.mark.parametrize(("reply", "expected"), PUBLISHED_LINES.values(), ids=PUBLISHED_LINES)
 def test_reads_lines_as_published(reply, expected):
     if isinstance(expected, list):
-        expected = {one.name: number for one, number in zip(CRITERIA, expected, strict=True)}
+        expected = {
+            criterion.name: number for criterion, number in zip(CRITERIA, expected, strict=True)
+        }
     ratings = rubric().read(reply, as_published=True)
-    found = {name: one.rating for name, one in ratings.items() if one.rating is not None}
-    assert found == expected
-    assert set(ratings) >= {one.name for one in CRITERIA}, "what is missing is named"
+    results = {name: rating.rating for name, rating in ratings.items() if rating.rating is not None}
+    assert results == expected
+    assert set(ratings) >= {item.name for item in CRITERIA}, "what is missing is named"
 
 
 OTHER_FORMS = {
@@ -408,8 +410,8 @@ def test_json_is_found_behind_braces_in_prose():
 
 
 def test_outcomes():
-    found = rubric().read(SCORES.replace("12", "21"))
-    assert [one.outcome for one in found.values()] == ["off_scale", "unparsed", "unparsed"]
+    result = rubric().read(SCORES.replace("12", "21"))
+    assert [item.outcome for item in result.values()] == ["off_scale", "unparsed", "unparsed"]
     assert set(rubric().unread("refused").values()) == {Rating(None, "refused")}
 
 

@@ -122,9 +122,9 @@ def test_requests_show_both_answers(form):
     request = question.partition("STORY B ENDS =====")[2]
     letters = re.findall(r"\b[AB]\b", request)
     assert letters == ["A", "B"]
-    *_, one, other = request.splitlines()
+    *_, first, other = request.splitlines()
     if form.startswith("json"):
-        answers = [json.loads(one), json.loads(other)]
+        answers = [json.loads(first), json.loads(other)]
         key = "preferred [k7f3q]"
         assert [answer[key] for answer in answers] == ["A", "B"]
         keys = ["explanation", key] if form == "json_explanation" else [key]
@@ -132,7 +132,7 @@ def test_requests_show_both_answers(form):
     elif form == "label":
         assert other == "Preferred:"
     else:
-        assert (one, other) == ("Preferred [k7f3q]: A", "Preferred [k7f3q]: B")
+        assert (first, other) == ("Preferred [k7f3q]: A", "Preferred [k7f3q]: B")
 
 
 def test_braces_without_a_name_are_kept(tmp_path):
@@ -153,11 +153,11 @@ HASHES = {
 
 def test_fixed_templates_are_unchanged():
     """Models store their template, but rationales and comparisons depend on these texts."""
-    found = {}
+    results = {}
     for name in ("rationale", "verdict_explanation", "verdict_label"):
         template = load_template(name)
-        found[name] = hashlib.sha256(template.render("P", "S", "T").encode()).hexdigest()[:16]
-    assert found == HASHES
+        results[name] = hashlib.sha256(template.render("P", "S", "T").encode()).hexdigest()[:16]
+    assert results == HASHES
 
 
 # Delimiters -----------------------------------------------------------------------------------

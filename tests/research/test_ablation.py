@@ -44,8 +44,8 @@ def world(prompts=24, stories=8, length=0.0, hidden=0.5, seed=0):
     commas = 0.25 / (1 + np.exp(-1.5 * quality - hidden * style))
     texts = [
         " ".join(
-            f"word{place}{comma}"
-            for place, comma in zip(
+            f"word{number}{comma}"
+            for number, comma in zip(
                 random.integers(50, size=size),
                 np.where(random.random(size) < share, ",", ""),
                 strict=True,
@@ -102,7 +102,7 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
         path = tmp_path / "stories.parquet"
         if stories is not None or not path.exists():
             write_table(world() if stories is None else stories, path)
-        given = {
+        arguments = {
             "variants": VARIANTS,
             "reference": "full",
             "raters": {"features": dict(FAST), "longer": {"kind": "longer"}},
@@ -114,7 +114,7 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
             **LOOSE,
             **changes,
         }
-        return module, build(module.Config, {"stories": path, "out": tmp_path / out, **given})
+        return module, build(module.Config, {"stories": path, "out": tmp_path / out, **arguments})
 
     return make
 
@@ -397,7 +397,7 @@ def test_one_variant_is_a_scaling_study(ablation, trainings, ready):
     for seed in (0, 1):
         sets = [trainings["ready", amount, seed] for amount in amounts]
         ids = [set(table["pair_id"].to_pylist()) for table in sets]
-        assert [len(one) for one in ids] == amounts
+        assert [len(item) for item in ids] == amounts
         assert all(small < large for small, large in itertools.pairwise(ids))
         keys = [prompt_keys(table) for table in sets]
         cut = [key for key in set(keys[0]) if keys[0].count(key) < keys[-1].count(key)]
@@ -467,7 +467,7 @@ def test_subsampled_test_pairs_cover_prompts_and_variants(pair_table):
     both = set(drawn["pair_id"].to_pylist()) & set(fewer["pair_id"].to_pylist())
     assert both <= of_fewer
     ids = every["pair_id"].to_pylist()
-    rows = [ids.index(one) for one in drawn["pair_id"].to_pylist()]
+    rows = [ids.index(item) for item in drawn["pair_id"].to_pylist()]
     assert rows == sorted(rows)
     assert first_by_hash(every, 60, 2, by_prompt=False) != drawn
     assert first_by_hash(every, None, 1, by_prompt=False) == every
@@ -481,14 +481,14 @@ def keys_of(pair_table, chosen):
     words = {"a": 10, "b": 20, "c": 30, "d": 40}
     rows = [
         {
-            "pair_id": pair_id(one, other),
-            "chosen_story_id": one,
+            "pair_id": pair_id(first, other),
+            "chosen_story_id": first,
             "rejected_story_id": other,
-            "chosen_n_words": words[one],
+            "chosen_n_words": words[first],
             "rejected_n_words": words[other],
-            "prompt_id": f"p{place}",
+            "prompt_id": f"p{index}",
         }
-        for place, (one, other) in enumerate(chosen)
+        for index, (first, other) in enumerate(chosen)
     ]
     return pair_table(rows)
 
@@ -512,19 +512,19 @@ def test_seeds_are_averaged_before_the_interval(pair_table, verdict_table):
     rows = [
         {"pair_id": name, "outcome": outcome, "fold": f"{seed}/0"}
         for seed, wrong in ((0, 1), (1, 2))
-        for place, name in enumerate(pairs["pair_id"].to_pylist())
-        for outcome in ["rejected" if place < wrong else "chosen"]
+        for index, name in enumerate(pairs["pair_id"].to_pylist())
+        for outcome in ["rejected" if index < wrong else "chosen"]
     ]
     (scores,) = pair_scores(verdict_table(rows), pairs)
     assert scores.credit.tolist() == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_reused_pair_ids_raise(pair_table):
-    one, other = keys_of(pair_table, [("a", "b")]), keys_of(pair_table, [("a", "c")])
-    place = other.column_names.index("pair_id")
-    renamed = other.set_column(place, "pair_id", one["pair_id"])
+    first, other = keys_of(pair_table, [("a", "b")]), keys_of(pair_table, [("a", "c")])
+    index = other.column_names.index("pair_id")
+    renamed = other.set_column(index, "pair_id", first["pair_id"])
     with pytest.raises(DataError, match="different stories in the test pairs of x, y"):
-        join_test_sets({"x": one, "y": renamed})
+        join_test_sets({"x": first, "y": renamed})
 
 
 def test_names_of_others_are_text_on_the_page(ablation):

@@ -32,7 +32,7 @@ def by_brute_force(rewards, n):
     subsets = list(itertools.combinations(range(len(rewards)), n))
     for subset in subsets:
         best = max(rewards[list(subset)])
-        equal = [place for place in subset if rewards[place] == best]
+        equal = [index for index in subset if rewards[index] == best]
         weights[equal] += 1 / len(equal) / len(subsets)
     return weights
 
@@ -56,28 +56,28 @@ def test_the_weights_of_many_stories_do_not_overflow():
 def stories(seed=0, prompts=12, count=9):
     """A second rater that agrees up to a point: it dislikes what the first one likes too much."""
     source = np.random.default_rng(seed)
-    found = []
-    for place in range(prompts):
+    results = []
+    for index in range(prompts):
         rewards = source.normal(size=count)
         second = np.where(rewards > 1, -rewards, rewards)
-        found.append(PromptStories(f"p{place}", rewards, np.full(count, 10), second))
-    return found
+        results.append(PromptStories(f"p{index}", rewards, np.full(count, 10), second))
+    return results
 
 
 def test_gain_is_expected_maximum_minus_mean():
     prompts, ns = stories(), sizes(9)
     assert ns == [1, 2, 4, 8, 9]
-    for one in best_of_n(prompts, ns):
+    for item in best_of_n(prompts, ns):
         expected = np.mean(
             [
-                np.mean([max(subset) for subset in itertools.combinations(of.rewards, one.n)])
-                - of.rewards.mean()
-                for of in prompts
+                np.mean([max(subset) for subset in itertools.combinations(prompt.rewards, item.n)])
+                - prompt.rewards.mean()
+                for prompt in prompts
             ]
         )
-        assert one.gain.mean == pytest.approx(expected)
-        assert one.gain.clusters == len(prompts)
-        assert one.words.mean == pytest.approx(1)
+        assert item.gain.mean == pytest.approx(expected)
+        assert item.gain.clusters == len(prompts)
+        assert item.words.mean == pytest.approx(1)
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def choose(load_program, story_table, tmp_path):
     program = load_program("eval/best_of_n.py")
     rows = []
     for prompt in range(6):
-        for place in range(5):
-            length = 4 + (prompt * 7 + place * 3) % 11
-            text = " ".join(WORDS[(prompt + place + k) % len(WORDS)] for k in range(length))
-            rows.append({"story_id": f"s{prompt}-{place}", "prompt_id": f"p{prompt}", "text": text})
+        for index in range(5):
+            length = 4 + (prompt * 7 + index * 3) % 11
+            text = " ".join(WORDS[(prompt + index + k) % len(WORDS)] for k in range(length))
+            rows.append({"story_id": f"s{prompt}-{index}", "prompt_id": f"p{prompt}", "text": text})
     rows.append({"story_id": "alone", "prompt_id": "p9", "text": "nobody beside it"})
     table = story_table(rows)
 
@@ -141,13 +141,13 @@ def test_the_program_keeps_best_and_worst(choose, tmp_path):
     pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
     ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
     for pair in pairs:
-        own = [row for row in ranked if row["prompt_id"] == pair["prompt_id"]]
-        lengths = [row["n_words"] for row in own]
+        stories = [row for row in ranked if row["prompt_id"] == pair["prompt_id"]]
+        lengths = [row["n_words"] for row in stories]
         assert (pair["chosen_n_words"], pair["rejected_n_words"]) == (max(lengths), min(lengths))
         assert pair["label_source"] == "model"
         assert pair["margin"] is None
-        assert min(row["rank"] for row in own) == 1
-        best = next(row for row in own if row["story_id"] == pair["chosen_story_id"])
+        assert min(row["rank"] for row in stories) == 1
+        best = next(row for row in stories if row["story_id"] == pair["chosen_story_id"])
         assert best["rank"] == 1
         assert best["second_reward"] == -best["reward"]
     table = choices_in(tmp_path)
@@ -176,24 +176,24 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
         pass
 
     monkeypatch.setattr(scoring, "_STORIES_PER_PART", 7)
-    given = []
+    arguments = []
     room = [10**9]
     score = LengthRater.score
 
     def mortal(self, prompts, texts):
-        if len(given) >= room[0]:
+        if len(arguments) >= room[0]:
             raise Killed
-        given.append(len(texts))
+        arguments.append(len(texts))
         return score(self, prompts, texts)
 
     monkeypatch.setattr(LengthRater, "score", mortal)
     keys = {"raters": BOTH}
     choose(**keys)
-    undisturbed, all_given = outputs(tmp_path / "out"), list(given)
+    undisturbed, all_given = outputs(tmp_path / "out"), list(arguments)
     assert max(all_given) == 7
     parts = {path.name for path in (tmp_path / "out/parts").iterdir()}
     (tmp_path / "out").rename(tmp_path / "undisturbed")
-    given.clear()
+    arguments.clear()
     for room[0] in (2, 7):
         with pytest.raises(Killed):
             choose(**keys)
@@ -201,7 +201,7 @@ def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
     # What another config has left.
     (tmp_path / "out/parts/rewards-0123.json").touch()
     choose(**keys)
-    assert given == all_given, "nothing is scored twice"
+    assert arguments == all_given, "nothing is scored twice"
     assert outputs(tmp_path / "out") == undisturbed
     assert {path.name for path in (tmp_path / "out/parts").iterdir()} == parts
 

@@ -98,18 +98,18 @@ def judged(pair_table, verdict_table):
     """Verdicts of raters on 60 pairs of 20 prompts, both orders; talk of plot by a function."""
 
     def build(talks, outcome, raters=("one",), pairs=60, prompts=20):
-        table = pair_table([{"prompt_id": f"p{place % prompts}"} for place in range(pairs)])
+        table = pair_table([{"prompt_id": f"p{index % prompts}"} for index in range(pairs)])
         rows = []
         for rater in raters:
-            for place, pair_id in enumerate(table["pair_id"].to_pylist()):
+            for index, pair_id in enumerate(table["pair_id"].to_pylist()):
                 for order in ("chosen", "rejected"):
-                    said = "The plot moves." if talks(rater, place, order) else "It moves."
+                    said = "The plot moves." if talks(rater, index, order) else "It moves."
                     rows.append(
                         {
                             "pair_id": pair_id,
                             "rater": rater,
                             "order": order,
-                            "outcome": outcome(rater, place, order),
+                            "outcome": outcome(rater, index, order),
                             "explanation": said,
                         }
                     )
@@ -124,15 +124,15 @@ def plot_of(verdicts, pairs):
 
 def test_a_planted_difference_is_found_and_stands_alone(judged):
     source = random.Random(1)
-    talk = {place: source.random() < 0.5 for place in range(400)}
+    talk = {index: source.random() < 0.5 for index in range(400)}
     right = {
-        (place, order): source.random() < (0.85 if talk[place] else 0.55)
-        for place in range(400)
+        (index, order): source.random() < (0.85 if talk[index] else 0.55)
+        for index in range(400)
         for order in ("chosen", "rejected")
     }
     verdicts, pairs = judged(
-        lambda _, place, __: talk[place],
-        lambda _, place, order: "chosen" if right[place, order] else "rejected",
+        lambda _, index, __: talk[index],
+        lambda _, index, order: "chosen" if right[index, order] else "rejected",
         pairs=400,
         prompts=100,
     )
@@ -146,15 +146,15 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
     )
     # One rater is all raters.
     assert study.by_rater["one"][PLOT].difference == plot.difference
-    assert [one.feature for one in study.overall if one.is_clear] == ["plot"]
+    assert [item.feature for item in study.overall if item.is_clear] == ["plot"]
 
 
 def test_renaming_sides_inverts_agreement(judged, rename_sides):
     other = {"chosen": "rejected", "rejected": "chosen", "tie": "tie"}
     verdicts, pairs = judged(
-        lambda _, place, order: (place + (order == "chosen")) % 3 == 0,
-        lambda _, place, order: ("chosen", "tie", "rejected", "chosen")[
-            (place + 2 * (order == "chosen")) % 4
+        lambda _, index, order: (index + (order == "chosen")) % 3 == 0,
+        lambda _, index, order: ("chosen", "tie", "rejected", "chosen")[
+            (index + 2 * (order == "chosen")) % 4
         ],
     )
     rows = verdicts.to_pylist()
@@ -162,16 +162,16 @@ def test_renaming_sides_inverts_agreement(judged, rename_sides):
         [{**row, "order": other[row["order"]], "outcome": other[row["outcome"]]} for row in rows],
         schema=verdicts.schema,
     )
-    found = read_explanations({"e": (verdicts, pairs)})
+    result = read_explanations({"e": (verdicts, pairs)})
     renamed = read_explanations({"e": (turned, rename_sides(pairs))})
-    assert (found.present == renamed.present).all()
-    assert np.allclose(found.credit, 1 - renamed.credit)
-    before, after = explanation_study(found), explanation_study(renamed)
-    for one, two in zip(before.overall, after.overall, strict=True):
-        assert one.rate == two.rate
-        if one.difference is not None:
-            assert one.difference.mean == pytest.approx(-two.difference.mean)
-            assert one.difference.low == pytest.approx(-two.difference.high)
+    assert (result.present == renamed.present).all()
+    assert np.allclose(result.credit, 1 - renamed.credit)
+    before, after = explanation_study(result), explanation_study(renamed)
+    for first, two in zip(before.overall, after.overall, strict=True):
+        assert first.rate == two.rate
+        if first.difference is not None:
+            assert first.difference.mean == pytest.approx(-two.difference.mean)
+            assert first.difference.low == pytest.approx(-two.difference.high)
 
 
 def test_better_rater_does_not_confound(judged):
@@ -179,10 +179,10 @@ def test_better_rater_does_not_confound(judged):
     talk = Counter()
     right = Counter()
     for rater, talks, agrees in (("good", 0.8, 0.9), ("poor", 0.2, 0.5)):
-        for place in range(200):
+        for index in range(200):
             for order in ("chosen", "rejected"):
-                talk[rater, place, order] = source.random() < talks
-                right[rater, place, order] = source.random() < agrees
+                talk[rater, index, order] = source.random() < talks
+                right[rater, index, order] = source.random() < agrees
     verdicts, pairs = judged(
         lambda *key: talk[key],
         lambda *key: "chosen" if right[key] else "rejected",
@@ -232,9 +232,9 @@ def test_shuffled_labels_leave_zero_inside_the_interval(rate):
 @pytest.mark.parametrize(
     "with_it",
     [
-        lambda _, place, __: place < 2,
-        lambda _, place, __: place >= 2,
-        lambda _, place, __: place % 20 == 0,
+        lambda _, index, __: index < 2,
+        lambda _, index, __: index >= 2,
+        lambda _, index, __: index % 20 == 0,
         lambda rater, *_: rater == "a",
     ],
     ids=["present in four", "absent in four", "one prompt alone", "always or never"],
@@ -253,9 +253,9 @@ def test_only_judgements_with_an_explanation_are_counted(judged):
         row["outcome"] = outcome
     rows[4]["explanation"], rows[5]["explanation"] = None, " \n"
     rows.append({**rows[6], "pair_id": "of another file"})
-    found = read_explanations({"e": (pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)})
-    assert len(found.rows) == 120 - 6
-    assert (found.not_judged["one"], found.unexplained["one"]) == (4, 2)
+    result = read_explanations({"e": (pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)})
+    assert len(result.rows) == 120 - 6
+    assert (result.not_judged["one"], result.unexplained["one"]) == (4, 2)
     silent = [{**row, "explanation": None} for row in rows]
     with pytest.raises(DataError, match="no judgement on these pairs"):
         read_explanations({"e": (pa.Table.from_pylist(silent, schema=verdicts.schema), pairs)})
@@ -309,16 +309,16 @@ def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative, page_of):
 def test_the_plot_shows_raters_by_any_name(judged, page_of):
     names = ("_plain", "$x$", "font: 3px x", "red\x1b[31m \u202ebidi")
     verdicts, pairs = judged(
-        lambda _, place, order: (place + (order == "chosen")) % 2 == 0,
+        lambda _, index, order: (index + (order == "chosen")) % 2 == 0,
         lambda *_: "chosen",
         raters=names,
     )
-    found = read_explanations({"e": (verdicts, pairs)})
-    panel = draw_effects(explanation_study(found))
+    result = read_explanations({"e": (verdicts, pairs)})
+    panel = draw_effects(explanation_study(result))
     shown = [text.text for text in ElementTree.fromstring(panel.drawing.source).iter()]  # noqa: S314
     wanted = {"plot", "all raters", "published for other judges", *names[:3], "red[31m bidi"}
     assert wanted <= set(shown)
-    page = page_of(found)
+    page = page_of(result)
     assert "red[31m bidi" in page
     assert not {"\x1b", "\u202e"} & set(page)
 

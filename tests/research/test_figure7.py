@@ -44,11 +44,11 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
     url = f"http://127.0.0.1:{port}"
 
     def start(line, more):
-        name, *given = shlex.split(line)
-        program = ["-m", "litbench"] if name == "litbench" else [str(ROOT / given.pop(0))]
+        name, *inputs = shlex.split(line)
+        program = ["-m", "litbench"] if name == "litbench" else [str(ROOT / inputs.pop(0))]
         # In a process of its own, because paths in the configs begin here.
         return subprocess.Popen(
-            [sys.executable, *program, *given, *map(str, more)],
+            [sys.executable, *program, *inputs, *map(str, more)],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -75,8 +75,10 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
         }
         text = CONFIG.read_text(encoding="utf-8")
         commands = re.findall(r"^#   (.+?)(?: +# .*)?$", text, re.M)
-        names = [re.match(r"litbench (?:study )?(\w+)|python \w+/(\S+)", one) for one in commands]
-        names = [found[1] or found[2] for found in names]
+        names = [
+            re.match(r"litbench (?:study )?(\w+)|python \w+/(\S+)", command) for command in commands
+        ]
+        names = [name[1] or name[2] for name in names]
         assert set(stand_ins) < set(names)
         study_server = None
         for line, name in zip(commands, names, strict=True):
@@ -91,5 +93,5 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
         assert study_server is not None
         study_server.terminate()
         study_server.communicate(timeout=60)
-    found = json.loads((tmp_path / "runs/litbench_figure7/result/human_study.json").read_text())
-    assert found["all"]["shares"]["agreement"]["n"] == 4 * PROMPTS
+    result = json.loads((tmp_path / "runs/litbench_figure7/result/human_study.json").read_text())
+    assert result["all"]["shares"]["agreement"]["n"] == 4 * PROMPTS

@@ -77,8 +77,8 @@ def test_power_of_paired_t_test():
 def test_one_rater_needs_pairs_of_log_odds():
     z = stats.norm.isf(0.025) + stats.norm.isf(0.2)
     expected = z**2 / (0.612 * 0.388 * math.log(0.612 / 0.388) ** 2)
-    one = Case(agreement=0.612, pairs=10, prompts=10)
-    assert needed("prompts", one) == pytest.approx(expected, rel=0.02)
+    first = Case(agreement=0.612, pairs=10, prompts=10)
+    assert needed("prompts", first) == pytest.approx(expected, rel=0.02)
 
 
 @settings(max_examples=30)
@@ -156,17 +156,17 @@ def draw(case, random, simulations):
         shares = [half + lead, half - lead, 1 - case.square]
     values = np.array([1.0, -1.0, 0.0] if case.reference is not None else [1.0, 0.0])
     spread = (1 - case.intra_prompt) / case.intra_prompt
-    found = 0
+    result = 0
     for _ in range(simulations):
-        own = random.dirichlet(np.array(shares) * spread, case.prompts)
-        kinds = (random.random((len(clusters), 1)) > own.cumsum(1)[clusters, :-1]).sum(1)
+        drawn = random.dirichlet(np.array(shares) * spread, case.prompts)
+        kinds = (random.random((len(clusters), 1)) > drawn.cumsum(1)[clusters, :-1]).sum(1)
         credit = values[kinds]
         if case.reference is None:
             interval = jackknife_interval(credit, clusters)
-            found += not interval.low <= 0.5 <= interval.high
+            result += not interval.low <= 0.5 <= interval.high
         else:
-            found += paired_difference(credit, np.zeros(len(credit)), clusters)[1] < 0.05
-    return found / simulations
+            result += paired_difference(credit, np.zeros(len(credit)), clusters)[1] < 0.05
+    return result / simulations
 
 
 @pytest.mark.parametrize(
@@ -179,26 +179,26 @@ def draw(case, random, simulations):
 )
 def test_simulated_experiments_reach_the_stated_power(case, tolerance):
     # 1,000 experiments: three standard errors are 0.047 at a power of 0.5, 0.021 at 0.05.
-    found = draw(case, np.random.default_rng(3), 1_000)
-    assert found == pytest.approx(power(case), abs=tolerance)
+    result = draw(case, np.random.default_rng(3), 1_000)
+    assert result == pytest.approx(power(case), abs=tolerance)
 
 
 def test_a_plan_has_the_interval_that_is_reported():
     credit = np.repeat([1.0, 0.0], [78, 22])
-    found = jackknife_interval(credit, np.arange(100))
+    result = jackknife_interval(credit, np.arange(100))
     made = plan(Case(agreement=0.78, pairs=100, prompts=100))
     # The jackknife divides by n - 1.
-    assert 2 * made["half_width"] == pytest.approx(found.high - found.low, abs=1e-3)
+    assert 2 * made["half_width"] == pytest.approx(result.high - result.low, abs=1e-3)
     random = np.random.default_rng(0)
-    one, other = (random.random((2, 600)) < [[0.7], [0.6]]).astype(float)
+    first, other = (random.random((2, 600)) < [[0.7], [0.6]]).astype(float)
     clusters = np.repeat(np.arange(100), 6)
-    case = measure({"one": one, "other": other}, "other", clusters)["one - other"]
-    found, _ = paired_difference(one, other, clusters)
+    case = measure({"one": first, "other": other}, "other", clusters)["one - other"]
+    result, _ = paired_difference(first, other, clusters)
     half = plan(case)["half_width"]
     if case.intra_prompt:
-        assert 2 * half == pytest.approx(found.high - found.low)
+        assert 2 * half == pytest.approx(result.high - result.low)
     else:
-        assert 2 * half > found.high - found.low
+        assert 2 * half > result.high - result.low
 
 
 def test_a_rater_that_never_differs_is_left_out():
@@ -261,11 +261,11 @@ def test_the_program_plans_cases(program, tmp_path, capsys):
     config = program.Config(out=tmp_path, cases={"two": swept, "one": lead}, comparisons=3)
     program.main(config)
     text = capsys.readouterr().out
-    found = pa_csv.read_csv(tmp_path / "power.csv").to_pylist()
-    assert [row["name"] for row in found] == ["two"] * 4 + ["one"]
+    result = pa_csv.read_csv(tmp_path / "power.csv").to_pylist()
+    assert [row["name"] for row in result] == ["two"] * 4 + ["one"]
     last = Case(**{**swept, "prompts": 1000, "disagreement": 0.37})
-    assert found[3]["power"] == pytest.approx(power(last, 0.05 / 3))
-    assert found[4]["power"] == pytest.approx(power(Case(**lead)))
+    assert result[3]["power"] == pytest.approx(power(last, 0.05 / 3))
+    assert result[4]["power"] == pytest.approx(power(Case(**lead)))
     assert (tmp_path / "power.txt").read_text() == text
     assert {"2,480", "300"} <= set(text.split()), "numbers of pairs and prompts are whole"
     program.main(config)
@@ -280,11 +280,11 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
     random = np.random.default_rng(0)
     words = [" ".join(["word"] * count) for count in range(1, 90)]
     rows = []
-    for place in range(120):
+    for index in range(120):
         longer, shorter = sorted(random.choice(len(words), 2, replace=False))[::-1]
         sides = (longer, shorter) if random.random() < 0.7 else (shorter, longer)
         rows.append(
-            {"chosen": words[sides[0]], "rejected": words[sides[1]], "prompt_id": f"p{place % 30}"}
+            {"chosen": words[sides[0]], "rejected": words[sides[1]], "prompt_id": f"p{index % 30}"}
         )
     write_table(pair_table(rows), tmp_path / "pairs.parquet")
     benchmark = load_program("eval/benchmark.py")
@@ -301,8 +301,8 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
     text = capsys.readouterr().out
     for name in ("longer - random", "shorter - random"):
         assert name in text
-    found = pa_csv.read_csv(tmp_path / "out" / "power.csv").to_pylist()
-    assert {(row["pairs"], row["prompts"]) for row in found} == {(120, 30)}
+    result = pa_csv.read_csv(tmp_path / "out" / "power.csv").to_pylist()
+    assert {(row["pairs"], row["prompts"]) for row in result} == {(120, 30)}
     with pytest.raises(ConfigError, match=r"reference 'longr' has no verdicts.*longer"):
         program.main(
             program.Config(out=tmp_path / "no", evaluation=tmp_path / "judged", reference="longr")
@@ -311,13 +311,13 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
 
 def test_grades_of_two_writers_on_the_same_prompts():
     case = GradeCase(difference=0.5, deviation=0.468, prompts=8)
-    found = grade_plan(case)
+    result = grade_plan(case)
     rng = np.random.default_rng(3)
     gaps = rng.normal(case.difference, case.deviation, (20_000, case.prompts))
     significant = stats.ttest_1samp(gaps, 0, axis=1).pvalue < 0.05
-    assert found["power"] == pytest.approx(significant.mean(), abs=0.01)
-    assert grade_plan(replace(case, difference=found["detectable"]))["power"] == pytest.approx(0.8)
-    assert found["prompts_needed"] == 9
+    assert result["power"] == pytest.approx(significant.mean(), abs=0.01)
+    assert grade_plan(replace(case, difference=result["detectable"]))["power"] == pytest.approx(0.8)
+    assert result["prompts_needed"] == 9
     for prompts, is_enough in ((8, False), (9, True)):
         assert (grade_plan(replace(case, prompts=prompts))["power"] >= 0.8) == is_enough
 

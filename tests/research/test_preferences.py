@@ -67,9 +67,9 @@ def fitted():
 
 def test_planted_directions_are_found_and_not_by_principal_components(fitted):
     model, differences, directions, _ = fitted
-    found = matched(model.decoder, directions)
-    assert found.mean() > 0.95
-    assert found.min() > 0.9
+    result = matched(model.decoder, directions)
+    assert result.mean() > 0.95
+    assert result.min() > 0.9
     assert matched(np.linalg.svd(differences)[2][:12], directions).mean() < 0.8
 
 
@@ -146,8 +146,8 @@ def test_true_labels_are_foretold_and_permuted_ones_are_not(fitted):
     held = np.array([int(p) < 20 for p in prompts])
 
     def agreement(told):
-        known = [p for p, h in zip(prompts, held, strict=True) if not h]
-        linear = fit_linear_preference(units[~held], told[~held], known, [0.01, 0.1, 1.0])
+        train = [p for p, h in zip(prompts, held, strict=True) if not h]
+        linear = fit_linear_preference(units[~held], told[~held], train, [0.01, 0.1, 1.0])
         return float(credits_of(linear.margins(units[held]), told[held]).mean())
 
     assert agreement(labels) > 0.64
@@ -204,8 +204,8 @@ def test_intervals_of_coefficients_cover():
         inside.append(intervals[0].low <= 0 <= intervals[0].high)
         assert (p_values[0] < 0.05) == (not inside[-1])
     assert 0.9 <= np.mean(inside) <= 0.99
-    one, p = coefficient_intervals(lambda _rows: np.array([1.0]), ["a", "a"])
-    assert math.isnan(one[0].low)
+    first, p = coefficient_intervals(lambda _rows: np.array([1.0]), ["a", "a"])
+    assert math.isnan(first[0].low)
     assert math.isnan(p[0])
 
 

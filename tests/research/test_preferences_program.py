@@ -79,26 +79,26 @@ def texts_of(table):
 def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys):
     preferences.main(make())
     out = tmp_path / "out"
-    found = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
-    assert [row["name"] for row in found["agreements"]] == [
+    result = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in result["agreements"]] == [
         "units",
         "6 principal components",
         "embedding",
         "surface features",
         "the longer story",
     ]
-    assert all(row["agreement"]["n"] == 70 for row in found["agreements"])
-    assert all(0 < row["prevalence"] <= 1 and row["fidelity"] is None for row in found["units"])
+    assert all(row["agreement"]["n"] == 70 for row in result["agreements"])
+    assert all(0 < row["prevalence"] <= 1 and row["fidelity"] is None for row in result["units"])
     page = (out / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "No model described the units" in page
     with (out / "units.csv").open(encoding="utf-8", newline="") as file:
-        assert len(list(csv.reader(file))) == len(found["units"]) + 1
+        assert len(list(csv.reader(file))) == len(result["units"]) + 1
     assert "https://" not in page
     assert (out / "coefficients.png").read_bytes().startswith(b"\x89PNG")
-    kept = (".json", ".csv", ".svg", ".png", ".parquet", ".txt")
-    first = {p.name: p.read_bytes() for p in out.glob("*") if p.suffix in kept}
+    suffixes = (".json", ".csv", ".svg", ".png", ".parquet", ".txt")
+    first = {p.name: p.read_bytes() for p in out.glob("*") if p.suffix in suffixes}
     capsys.readouterr()
     preferences.main(make())
     assert "unchanged" in capsys.readouterr().out
@@ -177,10 +177,10 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
         (tmp_path / "out" / "manifest.json").unlink()
         preferences.main(make(**asking))
         assert server.requests == asked
-    found = json.loads((tmp_path / "out" / "preferences.json").read_text(encoding="utf-8"))
-    told = [unit["fidelity"] for unit in found["units"] if unit["fidelity"] is not None]
+    result = json.loads((tmp_path / "out" / "preferences.json").read_text(encoding="utf-8"))
+    told = [unit["fidelity"] for unit in result["units"] if unit["fidelity"] is not None]
     assert told
-    assert all(one["agreement"]["mean"] == 0.5 and one["agreement"]["n"] <= 3 for one in told)
+    assert all(item["agreement"]["mean"] == 0.5 and item["agreement"]["n"] <= 3 for item in told)
     page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "more moons &lt;script&gt;" in page
@@ -199,10 +199,10 @@ def test_windows_are_averaged_or_cut_and_counted(tiny_model, tmp_path):
     )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder)
-    own = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert notes["tokens"] == len(own)
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert notes["tokens"] == len(tokens)
     assert notes["tokens_cut"] == 0
-    assert notes_cut["tokens"] + notes_cut["tokens_cut"] == len(own)
+    assert notes_cut["tokens"] + notes_cut["tokens_cut"] == len(tokens)
     assert (notes_cut["windows"], notes_cut["longer_than_a_window"]) == (1, 1)
     assert notes["windows"] > 2
     ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt")["input_ids"]
@@ -216,14 +216,14 @@ def test_windows_are_averaged_or_cut_and_counted(tiny_model, tmp_path):
 def test_embeddings_of_other_options_and_models_are_told_apart(tiny_model, tmp_path):
     bert, llama = str(tiny_model("bert")), str(tiny_model("llama"))
     texts = ["one story", "", "one story"]
-    one, notes = embed(texts, EmbeddingOptions(bert), tmp_path)
-    assert (one[0] == one[2]).all()
+    first, notes = embed(texts, EmbeddingOptions(bert), tmp_path)
+    assert (first[0] == first[2]).all()
     assert notes["texts"] == 2
-    assert np.allclose(np.linalg.norm(one, axis=1), 1, atol=1e-5)
+    assert np.allclose(np.linalg.norm(first, axis=1), 1, atol=1e-5)
     other, _ = embed(texts, EmbeddingOptions(llama), tmp_path)
     half, _ = embed(texts, EmbeddingOptions(bert, dtype="bfloat16"), tmp_path)
-    assert not np.allclose(one, half, atol=1e-6)
-    assert not np.allclose(one, other)
+    assert not np.allclose(first, half, atol=1e-6)
+    assert not np.allclose(first, other)
     with pytest.raises(ConfigError, match="max_tokens"):
         embed(["new"], EmbeddingOptions(bert, max_tokens=4_096), tmp_path)
     with pytest.raises(ModelError, match="cannot load"):

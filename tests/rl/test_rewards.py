@@ -46,8 +46,8 @@ def human_stories(stars, prompt="p", count=10):
 def with_metrics(reward, prompts, stories):
     """The rewards, and the logged metrics without the reward's name."""
     metrics = {}
-    found = reward(prompts, stories, log_metric=metrics.__setitem__, trainer_state=None)
-    return found, {name.removeprefix(f"{reward.__name__}/"): metrics[name] for name in metrics}
+    result = reward(prompts, stories, log_metric=metrics.__setitem__, trainer_state=None)
+    return result, {name.removeprefix(f"{reward.__name__}/"): metrics[name] for name in metrics}
 
 
 def test_messages_and_texts_get_the_same_reward():
@@ -85,8 +85,8 @@ def test_the_prompt_is_read_from_its_column():
 def test_clipping_at_human_quantile():
     references = human_stories([0, 1, 2, 3])
     reward = PolicyReward(Stars(), RewardShaping(penalty=0, clip=1.0), references=references)
-    found, metrics = with_metrics(reward, ["p", "p", "q"], [words(5, n) for n in (2, 3, 20)])
-    assert found == [2.0, 3.0, 3.0]
+    result, metrics = with_metrics(reward, ["p", "p", "q"], [words(5, n) for n in (2, 3, 20)])
+    assert result == [2.0, 3.0, 3.0]
     assert metrics["clipped_share"] == pytest.approx(1 / 3)
     assert metrics["raw"] == pytest.approx(np.mean([2, 3, 20]))
     half = RewardShaping(penalty=0, clip=0.5)
@@ -100,8 +100,8 @@ def test_too_long_story_gets_less_than_its_prefix(per_word):
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
     beginning, whole = words(20), words(21, 500)
     longer = words(200)
-    found, metrics = with_metrics(reward, ["p"] * 3, [beginning, whole, longer])
-    assert found[0] > found[1] > found[2]
+    result, metrics = with_metrics(reward, ["p"] * 3, [beginning, whole, longer])
+    assert result[0] > result[1] > result[2]
     assert metrics["guarded_share"] == pytest.approx(2 / 3)
     assert metrics["words"] == pytest.approx(np.mean([20, 21, 200]))
 
@@ -118,8 +118,8 @@ def test_default_penalty_has_the_scale_of_the_references():
     prompts, stories = ["p", "p", "q", "q"], [words(10, stars) for stars in (0, 2, 10, 12)]
     shaping = RewardShaping(shortest=10, longest=20)
     reward = PolicyReward(Stars(), shaping, references=(prompts, stories))
-    found, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), "* * * * " + words(40)])
-    assert found == pytest.approx([4.0, 4.0 - math.sqrt(2)])
+    result, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), "* * * * " + words(40)])
+    assert result == pytest.approx([4.0, 4.0 - math.sqrt(2)])
     assert metrics["penalty_share"] == 1.0
     _, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), words(15, 2)])
     assert metrics["penalty_share"] == 0.0
@@ -131,16 +131,16 @@ def test_empty_completion_gets_the_lowest_reward():
     texts = ["", " *** ", words(3, 2), words(3, 4)]
     shaping = RewardShaping(shortest=1, longest=9, penalty=0.5)
     reward = PolicyReward(Stars(), shaping)
-    found, metrics = with_metrics(reward, ["p"] * 4, texts)
-    assert found[:2] == [2.0 - 0.5] * 2
+    result, metrics = with_metrics(reward, ["p"] * 4, texts)
+    assert result[:2] == [2.0 - 0.5] * 2
     assert metrics["empty_share"] == 0.5
     assert reward(["p"], [""]) == [-0.5]
 
 
 def test_non_finite_rewards():
     reward = PolicyReward(Stars(), RewardShaping(penalty=0))
-    found, metrics = with_metrics(reward, ["p"] * 3, ["a *", "nan", "b * *"])
-    assert found == [1.0, None, 2.0]
+    result, metrics = with_metrics(reward, ["p"] * 3, ["a *", "nan", "b * *"])
+    assert result == [1.0, None, 2.0]
     assert metrics["unscored_share"] == pytest.approx(1 / 3)
     with pytest.raises(ModelError, match="none of the 2 completions"):
         reward(["p"] * 2, ["nan", "nan"])
@@ -191,8 +191,8 @@ def test_held_out_prompts_are_unknown_to_raters(tmp_path, load_program, story_ta
         model_name_or_path="none",
         held_out=3,
     )
-    known = frozenset(prompt_key(f"Prompt {k}") for k in range(3))
-    rater = SimpleNamespace(training_prompts=lambda: known)
+    hashes = frozenset(prompt_key(f"Prompt {k}") for k in range(3))
+    rater = SimpleNamespace(training_prompts=lambda: hashes)
     rest, held_out = program.divide(config, {"reward": rater}, 0)
     assert set(held_out) == {f"Prompt {k}" for k in range(3, 6)}
     assert set(rest) == {f"Prompt {k}" for k in range(3)}
@@ -226,10 +226,10 @@ def test_tie_with_human_story_counts_half(load_program):
     compare = load_program("train/grpo.py").compare
     before, after = np.array([[0.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 2.0], [7.0, 5.0]])
     human = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
-    found = compare(before, after, human)
-    assert found["win_rate_people_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
-    assert found["win_rate_people_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
-    assert found["gain"]["mean"] == pytest.approx(1.0)
+    result = compare(before, after, human)
+    assert result["win_rate_people_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
+    assert result["win_rate_people_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
+    assert result["gain"]["mean"] == pytest.approx(1.0)
 
 
 def test_grpo_program_resumes_and_writes_results(

@@ -116,8 +116,8 @@ def answers(server, tmp_path_factory):
     server.publish("owner/name", {"data/train-0.parquet": parquet_bytes(table(3))})
     server.repositories["owner/name"].refs["v1"] = old
     server.publish("owner/lines", {"pairs.jsonl": b'{"prompt": "p", "n": 1}\n'})
-    one = {"data/train-00000-of-00001.parquet": parquet_bytes(table(5))}
-    server.publish("owner/private", one, private=True)
+    first = {"data/train-00000-of-00001.parquet": parquet_bytes(table(5))}
+    server.publish("owner/private", first, private=True)
     server.publish("owner/script", {"script.py": b"print()", "README.md": b"no data here"})
     server.publish("owner/broken", {"data/train-0.parquet": b"PAR1 and so on, but no Parquet PAR1"})
     sources = [

@@ -378,15 +378,15 @@ class Harness:
 
     def results(self, out):
         """The results by file name; of tables without durations and times of reading."""
-        found = {}
+        results = {}
         for name in self.long.results:
-            found[name] = (out / name).read_bytes()
+            results[name] = (out / name).read_bytes()
             if name.endswith(".parquet"):
                 table = pq.read_table(out / name)
                 names = table.column_names
                 timed = [key for key in names if key.endswith(("seconds", "score_utc"))]
-                found[name] = table.drop_columns(timed).to_pylist() if timed else found[name]
-        return found
+                results[name] = table.drop_columns(timed).to_pylist() if timed else results[name]
+        return results
 
 
 @pytest.mark.long

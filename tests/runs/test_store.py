@@ -411,9 +411,11 @@ def fill(folder):
         made.append(key)
         (path / "of").write_text(str(key))
 
-    found = [cache.get(key, partial(make, key)) for key in KEYS]
-    found += [(cache.get_folder(key, partial(write, key), "f") / "of").read_text() for key in KEYS]
-    return found, len(made)
+    results = [cache.get(key, partial(make, key)) for key in KEYS]
+    results += [
+        (cache.get_folder(key, partial(write, key), "f") / "of").read_text() for key in KEYS
+    ]
+    return results, len(made)
 
 
 def in_its_place(kind):

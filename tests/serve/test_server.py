@@ -147,9 +147,9 @@ def texts(invented):
 
 @pytest.fixture(scope="module")
 def local(model, texts):
-    found = model.score(*texts)
-    assert found.std() > 1e-2  # otherwise the comparison would be trivial
-    return found
+    result = model.score(*texts)
+    assert result.std() > 1e-2  # otherwise the comparison would be trivial
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +160,8 @@ def served(model):
 
 @pytest.fixture(scope="module")
 def plain():
-    with serving(longer(), ServerLimits(body_bytes=20_000, waiting_stories=5)) as one:
-        yield one
+    with serving(longer(), ServerLimits(body_bytes=20_000, waiting_stories=5)) as address:
+        yield address
 
 
 # Rewards ------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ def test_connections_send_without_delay(plain):
     connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)
     connection.request("GET", "/health")
     assert connection.getresponse().read()
-    for one in plain.uvicorn.server_state.connections:
-        own = one.transport.get_extra_info("socket")
-        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    for item in plain.uvicorn.server_state.connections:
+        socket_of_client = item.transport.get_extra_info("socket")
+        assert socket_of_client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert plain.uvicorn.server_state.connections
     connection.close()
 
@@ -254,12 +254,12 @@ WRONG = {
 @pytest.mark.parametrize(("path", "body", "status", "words"), WRONG.values(), ids=WRONG)
 def test_errors_never_repeat_a_text(plain, caplog, path, body, status, words):
     caplog.set_level(logging.DEBUG)
-    found, _, response = plain.call(path, body)
-    assert (found, response["error"]["code"]) == (status, status)
+    result, _, response = plain.call(path, body)
+    assert (result, response["error"]["code"]) == (status, status)
     assert words in response["error"]["message"]
     assert SECRET not in response["error"]["message"]
     # The access log is off; its handler is pytest's.
-    logged = [one.getMessage() for one in caplog.records if one.name != "uvicorn.access"]
+    logged = [record.getMessage() for record in caplog.records if record.name != "uvicorn.access"]
     assert SECRET not in str(logged)
     assert SECRET not in plain.call("/metrics")[2]
     assert plain.rewards(["p"], ["a b"]) == [2.0]
@@ -312,8 +312,8 @@ def test_head_has_the_status_of_get(plain, path):
 def test_the_body_has_to_be_called_json(plain, form, status):
     headers = {} if form is None else {"Content-Type": form}
     body = json.dumps({"prompt": "p", "stories": ["a b"]})
-    found, _, response = plain.call("/score", body, headers)
-    assert found == status
+    result, _, response = plain.call("/score", body, headers)
+    assert result == status
     assert status == 200 or "Content-Type: application/json" in response["error"]["message"]
 
 
@@ -325,7 +325,7 @@ def test_requests_take_turns():
         small = [pool.submit(running.rewards, ["p"] * 2, [word] * 2) for word in ("x", "y")]
         running.wait_until(lambda: running.metric("queue_stories") == 400 - 4 + 4)
         rater.may.set()
-        assert [one.result() for one in small] == [[1.0] * 2] * 2
+        assert [item.result() for item in small] == [[1.0] * 2] * 2
         assert large.result() == [3.0] * 400
     before = rater.seen[: 1 + max(at for at, batch in enumerate(rater.seen) if "y" in batch)]
     assert sum(batch.count("abc") for batch in before) < 20
@@ -358,12 +358,12 @@ def test_timeout_frees_the_queue():
 
 
 def test_percentiles_stand_beside_the_rewards():
-    rater, found = longer(), []
+    rater, results = longer(), []
     with serving(rater) as running:
         for rater.reward_quantiles in ([0.0, 4.0], None):
             _, _, response = running.call("/score", {"prompt": "p", "stories": ["a b c", "a"]})
-            found.append(response["reward_percentiles"])
-    assert found == [[75.0, 25.0], None]
+            results.append(response["reward_percentiles"])
+    assert results == [[75.0, 25.0], None]
 
 
 def test_every_request_but_health_needs_the_token(caplog):
@@ -418,7 +418,7 @@ def test_failing_story_fails_only_its_request(caplog):
         responses = pool.map(
             lambda word: running.call("/score", {"prompt": "p", "stories": [word, "x"]}), wanted
         )
-        assert dict(zip(wanted, [one[0] for one in responses], strict=True)) == wanted
+        assert dict(zip(wanted, [response[0] for response in responses], strict=True)) == wanted
         assert first.result() == [1.0]
         assert running.metric("model_failures_total") >= 1
         assert running.rewards(["p"], ["x"]) == [1.0]
@@ -435,7 +435,7 @@ def test_shutdown_answers_accepted_requests():
         running.uvicorn.handle_exit(signal.SIGTERM, None)
         running.wait_until(lambda: not running.uvicorn.servers[0].is_serving())
         rater.may.set()
-        assert [one.result() for one in queued] == [[3.0] * 3] * 5
+        assert [item.result() for item in queued] == [[3.0] * 3] * 5
         running.thread.join(PATIENCE)
         with pytest.raises(OSError):
             running.call("/health")
@@ -476,10 +476,10 @@ def process(*arguments):
     )
     try:
         lines = []
-        while not (found := re.search(r"running on http://127.0.0.1:(\d+)", "".join(lines))):
+        while not (result := re.search(r"running on http://127.0.0.1:(\d+)", "".join(lines))):
             lines.append(started.stderr.readline())
             assert lines[-1], "".join(lines)
-        yield Running(int(found[1])), started
+        yield Running(int(result[1])), started
     finally:
         started.kill()
         started.wait()
@@ -504,7 +504,7 @@ def test_large_requests_at_once_are_served():
     with serving(longer()) as running, ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(lambda _: running.call("/score", body), range(40)))
     assert Counter(status for status, _, _ in answers) == {200: 40}
-    assert all(found["rewards"] == [8_300.0] * 100 for _, _, found in answers)
+    assert all(content["rewards"] == [8_300.0] * 100 for _, _, content in answers)
 
 
 @pytest.mark.parametrize(
@@ -513,25 +513,25 @@ def test_large_requests_at_once_are_served():
 )
 def test_hostile_clients_change_no_reward(good, hostile, seconds, model, texts, local):
     prompts, stories = texts
-    garbage = [one for one in WRONG.values() if one[2] in (400, 404) or one[3] == "JSON"]
+    garbage = [item for item in WRONG.values() if item[2] in (400, 404) or item[3] == "JSON"]
     seen, wrong = Counter(), []
 
     def ask(source):
         rows = [source.randrange(len(stories)) for _ in range(source.randint(1, 4))]
         body = {"prompt": [prompts[k] for k in rows], "stories": [stories[k] for k in rows]}
-        status, _, found = running.call("/score", body)
+        status, _, result = running.call("/score", body)
         seen[f"good {status}"] += 1
-        if status == 200 and not np.allclose(found["rewards"], local[rows], **WITHIN):
+        if status == 200 and not np.allclose(result["rewards"], local[rows], **WITHIN):
             wrong.append(rows)
 
     def send_garbage(source):
         path, body, status, _ = source.choice(garbage)
-        found = running.call(path, body)[0]
-        seen["garbage refused" if found in (status, 503) else f"garbage {found}"] += 1
+        result = running.call(path, body)[0]
+        seen["garbage refused" if result in (status, 503) else f"garbage {result}"] += 1
 
     def name_wrong_host(_):
-        found = running.call("/score", "{}", {**JSON, "Host": "evil.example"})[0]
-        seen["host refused" if found in (400, 503) else f"host {found}"] += 1
+        result = running.call("/score", "{}", {**JSON, "Host": "evil.example"})[0]
+        seen["host refused" if result in (400, 503) else f"host {result}"] += 1
 
     def hear(raw):
         with contextlib.suppress(ConnectionError):
@@ -542,8 +542,8 @@ def test_hostile_clients_change_no_reward(good, hostile, seconds, model, texts, 
         with socket.create_connection(("127.0.0.1", running.port), PATIENCE) as raw:
             with contextlib.suppress(ConnectionError):
                 raw.sendall(sent)
-            found = hear(raw)
-        seen[f"{name} refused" if found in statuses else f"{name} {found}"] += 1
+            result = hear(raw)
+        seen[f"{name} refused" if result in statuses else f"{name} {result}"] += 1
 
     def send_too_much(_):
         send_raw("huge", request_bytes(b"x" * 2**20, length=10**9), (b"413", b"503", b""))

@@ -31,7 +31,7 @@ def test_stories_are_ordered_by_reward(open_page, size):
         shown = page.locator("output").all_inner_texts()
         ranks = [text.partition(":")[0] for text in shown]
         words = [2, 3, len(HOSTILE.split())]
-        assert ranks == [f"{1 + sum(n > own for n in words)} of 3" for own in words]
+        assert ranks == [f"{1 + sum(n > word for n in words)} of 3" for word in words]
         assert page.title() == "Compare stories"
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert {url.partition("//")[2].partition("/")[0] for url in page.requests} == {

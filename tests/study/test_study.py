@@ -103,13 +103,13 @@ def test_estimate_of_forty_pairs(make, sd, half):
     # Two readers agree more often if pairs differ: 1 - 2 (m (1 - m) - sd^2).
     alike = 1 - 2 * (0.564 * 0.436 - sd**2)
     study = make(40, readers_per_pair=11, reader_agreement=alike, pay_per_hour=12.0)
-    found = study.estimate()
-    assert (found["readers"], found["choices"], found["pages"]) == (44, 440, 12)
-    assert found["half_width"] == pytest.approx(half, abs=0.005)
+    result = study.estimate()
+    assert (result["readers"], result["choices"], result["pages"]) == (44, 440, 12)
+    assert result["half_width"] == pytest.approx(half, abs=0.005)
     # Stories of 12 and 9 words, and a prompt such as "[WP] Prompt of p1".
-    assert found["words_per_page"] == pytest.approx(21 + 4, abs=1)
-    assert found["hours"] == pytest.approx(44 * found["minutes_per_reader"] / 60)
-    assert found["cost"] == pytest.approx(12 * found["hours"])
+    assert result["words_per_page"] == pytest.approx(21 + 4, abs=1)
+    assert result["hours"] == pytest.approx(44 * result["minutes_per_reader"] / 60)
+    assert result["cost"] == pytest.approx(12 * result["hours"])
 
 
 def test_the_papers_study_has_its_readers(make):
@@ -214,11 +214,11 @@ def test_attention_check_says_nothing_about_the_label(make):
 
 def checks_and_pairs(store):
     """By reader, the story ids of checks and of pairs."""
-    found = {}
+    results = {}
     for row in store._all("select number, kind, pair_id from choices where kind <> 'repeat'"):
-        own = found.setdefault(row["number"], {"attention": set(), "pair": set()})
-        own[row["kind"]] |= store.study.stories_of([row["pair_id"]])
-    return found.values()
+        kinds = results.setdefault(row["number"], {"attention": set(), "pair": set()})
+        kinds[row["kind"]] |= store.study.stories_of([row["pair_id"]])
+    return results.values()
 
 
 @pytest.mark.parametrize(("pairs", "each"), [(4, 3), (4, 2), (6, 3), (12, 4)])
@@ -235,9 +235,9 @@ def test_nobody_reads_the_pair_of_their_check(make, clock, pairs, each):
         for at in range(10):
             read_on(store, f"{leaves_after}-{at}")
     assert store.states() == {"finished": 10 * (each + 2)}
-    for own in checks_and_pairs(store):
-        assert len(own["attention"]) == 2
-        assert own["attention"].isdisjoint(own["pair"])
+    for reader in checks_and_pairs(store):
+        assert len(reader["attention"]) == 2
+        assert reader["attention"].isdisjoint(reader["pair"])
 
 
 def test_a_story_of_a_check_is_in_no_other_pair_of_the_reader(tmp_path, pair_table):
@@ -255,8 +255,8 @@ def test_a_story_of_a_check_is_in_no_other_pair_of_the_reader(tmp_path, pair_tab
     store = PairStore(study)
     for at in range(30):
         begin(store, f"r{at}")
-    for own in checks_and_pairs(store):
-        assert own["attention"].isdisjoint(own["pair"])
+    for reader in checks_and_pairs(store):
+        assert reader["attention"].isdisjoint(reader["pair"])
 
 
 def test_without_an_unread_pair_there_is_no_check(make):
@@ -266,9 +266,9 @@ def test_without_an_unread_pair_there_is_no_check(make):
     read_on(store, "r")
     kinds = Counter(row["kind"] for row in store.choices().to_pylist())
     assert kinds == {"pair": 3, "repeat": 1}
-    found = study.estimate()
-    assert found["pages"] == 4
-    assert "no attention check" in study.estimate_text(found)
+    result = study.estimate()
+    assert result["pages"] == 4
+    assert "no attention check" in study.estimate_text(result)
 
 
 def test_who_is_silent_gives_back_what_is_not_answered(make, clock):
@@ -300,9 +300,9 @@ def test_who_comes_back_goes_on(make, clock):
     with pytest.raises(ValueError, match="no such page"):
         store.answer("r", old.place, "first")
     read_on(store, "r")
-    own = store._all("select kind, pair_id from choices where number = 1")
-    assert Counter(row["kind"] for row in own) == {"pair": 4, "attention": 1, "repeat": 1}
-    assert len(set(map(tuple, own))) == 6
+    rows = store._all("select kind, pair_id from choices where number = 1")
+    assert Counter(row["kind"] for row in rows) == {"pair": 4, "attention": 1, "repeat": 1}
+    assert len(set(map(tuple, rows))) == 6
 
 
 def test_made_up_ids_do_not_keep_others_away(make, clock):
@@ -496,8 +496,8 @@ def client(make):
         return again()
 
     yield build
-    for one in opened:
-        one.close()
+    for item in opened:
+        item.close()
 
 
 def test_from_consent_to_code(client):
@@ -565,7 +565,7 @@ def test_security_headers_and_cookie(client):
     started = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
     foreign = browser.get("/", headers={"host": "evil.example"})
     assert foreign.status_code == 400
-    for one in (
+    for item in (
         page,
         browser.get("/style.css"),
         browser.get("/none"),
@@ -573,10 +573,10 @@ def test_security_headers_and_cookie(client):
         started,
         foreign,
     ):
-        policy = one.headers["content-security-policy"]
+        policy = item.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; style-src 'self'; form-action 'self'")
-        assert one.headers["x-content-type-options"] == "nosniff"
-        assert one.headers["cache-control"] == "no-store"
+        assert item.headers["x-content-type-options"] == "nosniff"
+        assert item.headers["cache-control"] == "no-store"
     cookie = started.history[0].headers["set-cookie"]
     assert re.fullmatch(r"reader=reader1\.\w{32}; HttpOnly; Path=/; SameSite=lax", cookie)
     # Nothing comes from elsewhere.
@@ -693,12 +693,12 @@ def test_forged_and_foreign_requests(client):
 
 def test_a_tab_of_another_reader_answers_for_nobody(client):
     browser = client(4)
-    one = join(browser, "one")
+    first = join(browser, "one")
     consented = browser.post("/start", data={"reader": "third", "agree": "yes"})
     two = join(browser, "two")
     # The cookie is that of the last link.
     for page, path, more in (
-        (one, "/answer", {"choice": "first"}),
+        (first, "/answer", {"choice": "first"}),
         (consented, "/statements", right(browser.study)),
     ):
         refused = browser.post(path, data=more | hidden(page))
@@ -707,7 +707,7 @@ def test_a_tab_of_another_reader_answers_for_nobody(client):
     assert browser.store.attempts("third") == 0
     assert browser.post("/answer", data=hidden(two) | {"choice": "first"}).status_code == 200
     browser.get("/?PROLIFIC_PID=one")
-    assert browser.post("/answer", data=hidden(one) | {"choice": "first"}).status_code == 200
+    assert browser.post("/answer", data=hidden(first) | {"choice": "first"}).status_code == 200
     done = browser.store._all(
         "select reader, place from choices join readers using (number) "
         "where answered is not null order by answered"
@@ -838,7 +838,7 @@ def test_simulated_readers_over_http(make):
         choices = store.choices()
     assert set(ends) <= {"finished", "left", "turned away"}
     assert ends["finished"] >= 3
-    assert choices.num_rows == sum(len(one.acknowledged) for one in visitors)
+    assert choices.num_rows == sum(len(visitor.acknowledged) for visitor in visitors)
 
 
 # Analysis ------------------------------------------------------------------------------------
@@ -886,7 +886,7 @@ def test_share_of_choices_is_not_the_majority(pair_table):
 def test_two_way_interval_by_hand():
     values = np.array([1.0, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0])
     prompts, readers = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
-    by = [clustered_mean(values, of).error ** 2 for of in (prompts, readers, np.arange(12))]
+    by = [clustered_mean(values, groups).error ** 2 for groups in (prompts, readers, np.arange(12))]
     variance = max(by[0] + by[1] - by[2], by[2] / 2)
     both = two_way_interval(values, prompts, readers)
     mean, t = values.mean(), 4.302652729911275  # 97.5 % of Student's t with 2 degrees of freedom
@@ -913,15 +913,15 @@ def test_swapped_labels_mirror_the_figures(make, rename_sides):
         ]
     )
     ones = {"labels": np.ones(6)}
-    one = study_figures(choices, pairs, one_reader(choices, pairs, ones))
+    first = study_figures(choices, pairs, one_reader(choices, pairs, ones))
     two = study_figures(flipped, renamed, one_reader(flipped, renamed, ones))
-    for name, expected in one.shares.items():
+    for name, expected in first.shares.items():
         is_mirrored = name in ("agreement", "majority")
         mean = 1 - expected.mean if is_mirrored else expected.mean
         assert two.shares[name].mean == pytest.approx(mean)
     # Alpha and the agreement of readers do not depend on which side is called chosen.
-    assert two.annotators.alpha == pytest.approx(one.annotators.alpha)
-    assert two.annotators.one_annotator.mean == pytest.approx(one.annotators.one_annotator.mean)
+    assert two.annotators.alpha == pytest.approx(first.annotators.alpha)
+    assert two.annotators.one_annotator.mean == pytest.approx(first.annotators.one_annotator.mean)
 
 
 def test_exclusion_rules(pair_table):
@@ -940,14 +940,14 @@ def test_exclusion_rules(pair_table):
         [
             {
                 "reader": reader,
-                "place": place,
+                "place": index,
                 "kind": kind,
                 "pair_id": pairs["pair_id"][0].as_py(),
                 "outcome": outcome,
                 "is_right": is_right,
                 "finished": int(reader != "gone"),
             }
-            for place, (reader, kind, outcome, is_right) in enumerate(pages)
+            for index, (reader, kind, outcome, is_right) in enumerate(pages)
         ]
     )
 
@@ -978,16 +978,16 @@ def test_ratings_of_a_story_in_two_pairs(pair_table):
     )
     choices = table_of(
         [
-            {"reader": "r", "place": place, "kind": "pair", "pair_id": name, "outcome": outcome}
-            for place, (name, outcome) in enumerate(
+            {"reader": "r", "place": index, "kind": "pair", "pair_id": name, "outcome": outcome}
+            for index, (name, outcome) in enumerate(
                 zip(pairs["pair_id"].to_pylist(), ("chosen", "rejected"), strict=True)
             )
         ]
     )
     stories, ratings = (table.to_pydict() for table in stories_and_ratings(choices, pairs))
     assert stories["story_id"] == ["a", "b", "c"]
-    found = dict(zip(ratings["story_id"], ratings["rating"], strict=True))
-    assert found == {"a": 0.5, "b": 0.0, "c": 1.0}
+    result = dict(zip(ratings["story_id"], ratings["rating"], strict=True))
+    assert result == {"a": 0.5, "b": 0.0, "c": 1.0}
 
 
 # Programs ------------------------------------------------------------------------------------
@@ -998,9 +998,9 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     write_table(study_pairs(pair_table, 8), pairs)
 
     def run(name, *options):
-        found = program(name, *options)
-        assert found.returncode == 0, found.stderr
-        return found.stdout
+        result = program(name, *options)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     # Lengths are counted where the file has none.
     shorter = pq.read_table(pairs).drop_columns(["chosen_n_words", "rejected_n_words"])
@@ -1123,11 +1123,11 @@ def test_errors_are_one_line(make, tmp_path):
     done.append((locked, "database is locked"))
     study.database.write_bytes(b"x" * 10_000)
     done.append((run_command(["status", study.folder]), "file is not a database"))
-    for found, message in done:
-        assert found.returncode == 2
-        assert message in found.stderr
-        assert found.stderr.startswith("error: ")
-        assert found.stderr.count("\n") == 1
+    for process, message in done:
+        assert process.returncode == 2
+        assert message in process.stderr
+        assert process.stderr.startswith("error: ")
+        assert process.stderr.count("\n") == 1
 
 
 def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, monkeypatch):

@@ -98,12 +98,12 @@ def check_looks(page):
             assert field.evaluate("field => field.labels.length") == 1
     assert page.get_by_role("heading", level=1).count() == 1
     # The footer begins where the page does, and a warning stands apart from the card below it.
-    left = [page.locator(one).bounding_box()["x"] for one in ("main", "footer")]
+    left = [page.locator(item).bounding_box()["x"] for item in ("main", "footer")]
     assert left[0] == pytest.approx(left[1], abs=1)
     if page.locator("article").count() < 2:
         return
     # Beside each other if there is room, else one below the other.
-    first, second = (one.bounding_box() for one in page.locator("article").all())
+    first, second = (item.bounding_box() for item in page.locator("article").all())
     assert (second["y"] == first["y"]) == (page.viewport_size["width"] > 1000)
 
 
@@ -123,7 +123,7 @@ def go_through(hand, url, reader, store, shot=None):
     assert Counter(row["kind"] for row in rows) == {"pair": 3, "attention": 1, "repeat": 1}
     assert all(row["outcome"] != row["order"] for row in rows)
     assert not hand.page.console
-    assert all(one.startswith(url) for one in hand.page.requests)
+    assert all(request.startswith(url) for request in hand.page.requests)
 
 
 @pytest.mark.parametrize("size", [PHONE, DESKTOP])
@@ -198,7 +198,7 @@ def test_ratings(open_page, tmp_path, load_program, kind, size, scheme):
         assert [row["reason"] for row in rows] == ["reason 2", "reason 3", "reason 4"]
         assert [row["is_right"] for row in rows].count(1) == 1
         assert not page.console
-        assert all(one.startswith(url) for one in page.requests)
+        assert all(request.startswith(url) for request in page.requests)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_session(open_page, tmp_path, load_program, kind, size, scheme):
         (row,) = store.answers().to_pylist()
         assert set(json.loads(row["ratings"]).values()) == {5.0}
         assert not page.console
-        assert all(one.startswith(url) for one in page.requests)
+        assert all(request.startswith(url) for request in page.requests)
 
 
 @pytest.mark.long

@@ -68,9 +68,9 @@ def test_two_way_coverage(each):
         covered = Counter()
         for _ in range(1_000):
             values, pair, reader = draw_choices(random, pair_sd, reader_sd, each)
-            both, one = two_way_interval(values, pair, reader), jackknife_interval(values, pair)
+            both, first = two_way_interval(values, pair, reader), jackknife_interval(values, pair)
             covered["both"] += both.low <= TRUE <= both.high
-            covered["prompt"] += one.low <= TRUE <= one.high
+            covered["prompt"] += first.low <= TRUE <= first.high
         print(f"{each} pairs a reader, sd {pair_sd} {reader_sd}: {dict(covered)} of 1000")
         assert 920 <= covered["both"] <= 970
         if (each, reader_sd) == (40, 0.1):
@@ -79,14 +79,14 @@ def test_two_way_coverage(each):
 
 
 def test_recovers_known_agreement(forty):
-    found = [study_figures(simulated(forty, seed), forty.pairs) for seed in range(1_000)]
-    shares = [one.shares["agreement"] for one in found]
-    covered = np.mean([one.low <= TRUE <= one.high for one in shares])
-    half = np.mean([(one.high - one.low) / 2 for one in shares])
+    results = [study_figures(simulated(forty, seed), forty.pairs) for seed in range(1_000)]
+    shares = [item.shares["agreement"] for item in results]
+    covered = np.mean([share.low <= TRUE <= share.high for share in shares])
+    half = np.mean([(share.high - share.low) / 2 for share in shares])
     print(f"covered {covered:.3f}, mean {np.mean([s.mean for s in shares]):.4f}, half {half:.4f}")
     assert 0.92 <= covered <= 0.97
-    assert abs(np.mean([one.mean for one in shares]) - TRUE) < 0.005
-    assert {one.choices for one in found} == {400}
+    assert abs(np.mean([share.mean for share in shares]) - TRUE) < 0.005
+    assert {item.choices for item in results} == {400}
 
 
 def test_a_careless_third(forty):
@@ -109,8 +109,8 @@ def test_a_careless_third(forty):
             study_figures(leave_out(choices, without), forty.pairs).shares["agreement"]
             for without in ((), failed, failed | changed, careless)
         ]
-        means.append([one.mean for one in shares])
-        widths.append([(one.high - one.low) / 2 for one in shares])
+        means.append([share.mean for share in shares])
+        widths.append([(share.high - share.low) / 2 for share in shares])
     print(dict(counts), np.mean(means, 0).round(4), np.mean(widths, 0).round(4))
     assert counts["failed"] / counts["careless"] == pytest.approx(1 / 2, abs=0.03)
     assert counts["either"] / counts["careless"] == pytest.approx(3 / 4, abs=0.03)
@@ -138,8 +138,8 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
             check_balance(store)
         for visitor in visitors:
             # A copy: the reader goes on meanwhile.
-            for place, choice in list(visitor.acknowledged.items()):
-                assert stored[visitor.reader.name, place] == choice
+            for page, choice in list(visitor.acknowledged.items()):
+                assert stored[visitor.reader.name, page] == choice
 
     visitors = visit_through_kills(study, 200, pages, 300, check)
     assert acknowledged(visitors) == 200 * (pages + 2)
@@ -161,8 +161,8 @@ def test_kills_lose_and_double_no_ratings(tmp_path, load_program):
         with closing(RatingStore(study)) as store:
             stored = answers_in(store)
         for visitor in visitors:
-            for place in list(visitor.acknowledged):
-                assert (visitor.reader.name, place) in stored
+            for page in list(visitor.acknowledged):
+                assert (visitor.reader.name, page) in stored
 
     visitors = visit_through_kills(study, 200, 100, 250, check)
     with closing(RatingStore(study)) as store:
@@ -171,10 +171,10 @@ def test_kills_lose_and_double_no_ratings(tmp_path, load_program):
         assert store.answers().num_rows == 200 * 20
     for visitor in visitors:
         assert len(visitor.acknowledged) == 20
-        for place, sent in visitor.acknowledged.items():
+        for page, sent in visitor.acknowledged.items():
             # Sent again after a kill, or changed before the group was submitted: the last one.
-            kept = json.loads(stored[visitor.reader.name, place])
-            assert kept == {name: float(number) for name, number in json.loads(sent).items()}
+            answer = json.loads(stored[visitor.reader.name, page])
+            assert answer == {name: float(number) for name, number in json.loads(sent).items()}
 
 
 def test_kills_lose_and_double_no_sessions(tmp_path, load_program):
@@ -198,9 +198,9 @@ def test_kills_lose_and_double_no_sessions(tmp_path, load_program):
         stored = {(reader, step): text for reader, step, text in store._all(asked)}
         tables, _ = store.export()
     sent = {
-        (one.reader.name, step): action_of(step, form)
-        for one in visitors
-        for step, form in one.turns.items()
+        (visitor.reader.name, step): action_of(step, form)
+        for visitor in visitors
+        for step, form in visitor.turns.items()
     }
     assert stored == sent
     assert tables["stories"].num_rows == 20
@@ -249,10 +249,10 @@ def visit_through_kills(study, readers, pages, each, check):
 
 
 def acknowledged(visitors):
-    return sum(len(one.acknowledged) + len(one.turns) for one in visitors)
+    return sum(len(visitor.acknowledged) + len(visitor.turns) for visitor in visitors)
 
 
 def answers_in(store):
     """The answers of a store by reader and place; its key allows one to a page."""
     rows = store._all("select reader, place, answer from choices join readers using (number)")
-    return {(reader, place): answer for reader, place, answer in rows}
+    return {(reader, index): answer for reader, index, answer in rows}

@@ -35,13 +35,13 @@ def make(tmp_path, load_program):
 
 def rate(store, reader, page, number=4, *, is_careful=True):
     """Rate a page's story by the same number everywhere, and follow the attention check or not."""
-    given = {}
+    arguments = {}
     for line in store.study.lines(page) if page.kind != "submit" else []:
-        given[line.field] = float(number)
+        arguments[line.field] = float(number)
         if line.field == CHECK:
             wrong = next(n for n, _ in line.options if n != right_number(line))
-            given[CHECK] = right_number(line) if is_careful else wrong
-    store.answer(reader, page.place, json.dumps(given))
+            arguments[CHECK] = right_number(line) if is_careful else wrong
+    store.answer(reader, page.place, json.dumps(arguments))
 
 
 def rate_all(store, reader, **how):
@@ -74,7 +74,7 @@ def test_stories_and_positions_are_balanced(make):
         by_prompt = defaultdict(set)
         for name, story in study.by_id.items():
             by_prompt[story["prompt_id"]].add(loads[name])
-        assert all(max(of) - min(of) <= 1 for of in by_prompt.values())
+        assert all(max(counts) - min(counts) <= 1 for counts in by_prompt.values())
     counts = store._all(
         "select count(*) from choices where kind <> 'submit' group by pair_id, \"order\""
     )
@@ -92,7 +92,7 @@ def test_ratings_change_until_the_group_is_submitted(make):
     rate(store, "r", first, 5)
     second = store.next_page("r")
     assert second.order == "2"
-    assert [not given for _, given in store.group("r", second)] == [False, True, True]
+    assert [not choice for _, choice in store.group("r", second)] == [False, True, True]
     while (page := store.next_page("r")).kind != "submit":
         rate(store, "r", page)
     rate(store, "r", second, 1)
@@ -101,7 +101,7 @@ def test_ratings_change_until_the_group_is_submitted(make):
         rate(store, "r", first, number)
     rate_all(store, "r")
     rows = {row["place"]: row for row in store.answers().to_pylist()}
-    means = [set(json.loads(rows[one.place]["ratings"]).values()) for one in (first, second)]
+    means = [set(json.loads(rows[item.place]["ratings"]).values()) for item in (first, second)]
     assert means == [{5.0}, {1.0}]
     assert len(rows) == 6
     assert store.states() == {"finished": 1}
@@ -112,9 +112,9 @@ def test_answers_that_are_none(make):
     page = begin(store, "r")
     lines = store.study.lines(page)
     whole = {line.field: 3.0 for line in lines}
-    for given in ({}, whole | {"rating0": 99.0}, whole | {"other": 1.0}):
+    for form in ({}, whole | {"rating0": 99.0}, whole | {"other": 1.0}):
         with pytest.raises(ValueError, match=r"no such answer|not rated"):
-            store.answer("r", page.place, json.dumps(given))
+            store.answer("r", page.place, json.dumps(form))
     assert store.answers().num_rows == 0
 
 
@@ -239,23 +239,23 @@ def test_simulated_readers_rate_over_http(make, load_program, tmp_path, capsys):
     crowd = SimulatedReaders(careless=0.25, dropout=0.25, seed=5)
     with serving(study) as (url, store):
         ends, visitors = visit_study(study, crowd, url, 8)
-        found = defaultdict(dict)
+        result = defaultdict(dict)
         for row in store._all(
             "select reader, place, answer from choices join readers using (number) "
             "where answered is not null and kind <> 'submit'"
         ):
-            found[row["reader"]][row["place"]] = json.loads(row["answer"])
+            result[row["reader"]][row["place"]] = json.loads(row["answer"])
     assert ends["finished"] >= 2
     for visitor in visitors:
         sent = {
-            place: {name: float(number) for name, number in json.loads(given).items()}
-            for place, given in visitor.acknowledged.items()
+            page: {name: float(number) for name, number in json.loads(answer).items()}
+            for page, answer in visitor.acknowledged.items()
         }
-        assert found[visitor.reader.name] == sent
+        assert result[visitor.reader.name] == sent
     # Their spread plans the next study.
     command(["export", str(study.folder)])
     power = load_program("litbench power")
     case = {"difference": 0.5, "prompts": 8, "raters": [1, 5]}
-    given = {"out": tmp_path / "power", "people": str(study.folder / "export")}
-    power.main(build(power.Config, {**given, "grades": {"plan": case}}))
+    arguments = {"out": tmp_path / "power", "people": str(study.folder / "export")}
+    power.main(build(power.Config, {**arguments, "grades": {"plan": case}}))
     assert "plan: story_surprise" in capsys.readouterr().out

@@ -73,8 +73,8 @@ def test_plan_of_sessions():
     ],
 )
 def test_what_a_form_says(step, form, said):
-    found = action_of(step, form)
-    assert (None if found is None else json.loads(found)) == said
+    result = action_of(step, form)
+    assert (None if result is None else json.loads(result)) == said
 
 
 def test_sessions_are_played_and_exported_as_a_run(
@@ -101,7 +101,7 @@ def test_sessions_are_played_and_exported_as_a_run(
     assert server.requests == asked
     out = study.folder / "export"
     schemas = {"turns": TURNS, "stories": STORIES, "ratings": RATINGS, "grades": GRADES}
-    tables = {name: read_table(out / f"{name}.parquet", of) for name, of in schemas.items()}
+    tables = {name: read_table(out / f"{name}.parquet", schema) for name, schema in schemas.items()}
     assert tables["stories"].num_rows == 4
     assert tables["ratings"].num_rows == 4 * 12
     by_people = [row for row in tables["grades"].to_pylist() if row["rater"]]
@@ -130,17 +130,17 @@ def test_careless_and_leaving_players(make, writer):
     with writer():
         with serving(study) as (url, store):
             ends, visitors = visit_study(study, crowd, url, 8)
-            players = [one.reader for one in visitors]
+            players = [visitor.reader for visitor in visitors]
             assert ends == {
-                "finished": sum(one.leaves_after > 20 for one in players),
-                "left": sum(one.leaves_after < 20 for one in players),
+                "finished": sum(player.leaves_after > 20 for player in players),
+                "left": sum(player.leaves_after < 20 for player in players),
             }
             assert min(ends.values()) > 1
-            for one in visitors:
-                said = {form.get("text") for form in one.turns.values()} - {None}
-                assert said <= {"ok"} if one.reader.is_careless else "ok" not in said
-            failed = sum(one.failed_check for one in players)
-            assert failed <= sum(one.is_careless for one in players)
+            for visitor in visitors:
+                said = {form.get("text") for form in visitor.turns.values()} - {None}
+                assert said <= {"ok"} if visitor.reader.is_careless else "ok" not in said
+            failed = sum(player.failed_check for player in players)
+            assert failed <= sum(player.is_careless for player in players)
             expected = {"failed the attention check": failed} if failed else {}
             assert store.left_out() == expected
             assert store.progress() == {f"quill/{CARDS[0]}": (ends["finished"], ends["left"])}

@@ -71,8 +71,8 @@ def home(tmp_path_factory):
     draw = random.Random(0)
     stories, people, judges, pairs = [], [], [], []
     for prompt in range(8):
-        for place in range(4):
-            name, words = f"s{prompt}_{place}", draw.randint(5, 30)
+        for index in range(4):
+            name, words = f"s{prompt}_{index}", draw.randint(5, 30)
             text = " ".join(draw.choice(["moth", "salt", "gate", "river"]) for _ in range(words))
             story = {"story_id": name, "prompt_id": f"t{prompt}", "prompt": f"Task {prompt}"}
             stories.append(story | {"text": f"{name} {text}"})
@@ -109,24 +109,24 @@ def judged(home):
 
 
 def passports_of(out):
-    found = [read_passport(path) for path in sorted((out / "passports").glob("*.json"))]
-    return {passport.rater: passport for passport in found}
+    results = [read_passport(path) for path in sorted((out / "passports").glob("*.json"))]
+    return {passport.rater: passport for passport in results}
 
 
 def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, home):
-    found = passports_of(judged)
-    assert set(found) == {HOSTILE, "longer", "shorter", "notes", "features", "bag_of_words"}
+    result = passports_of(judged)
+    assert set(result) == {HOSTILE, "longer", "shorter", "notes", "features", "bag_of_words"}
     rows = json.loads((judged / "sets.json").read_text())
     means = {row["rater"]: row for row in rows["over_sets"]["raters"]}
     for row in rows["rows"]:
-        figures = found[row["rater"]].sets[row["set"]]
+        figures = result[row["rater"]].sets[row["set"]]
         assert figures.agreement.mean == row["agreement"]
         assert (figures.agreement.low, figures.agreement.high) == (
             row["agreement_low"],
             row["agreement_high"],
         )
-        assert found[row["rater"]].over_sets.mean == means[row["rater"]]["mean"]
-    longer = found["longer"]
+        assert result[row["rater"]].over_sets.mean == means[row["rater"]]["mean"]
+    longer = result["longer"]
     assert longer.sets["voted"].agreement.mean == 0.75
     assert longer.sets["voted"].people is None
     people = longer.sets["rated"].people
@@ -136,7 +136,7 @@ def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, ho
     )
     assert people.blind_above == ["longer"], "people here judge length alone"
     assert not people.at_chance
-    assert set(found["longer"].sets["rated"].beside) == set(found) - {HOSTILE, "longer"}
+    assert set(result["longer"].sets["rated"].beside) == set(result) - {HOSTILE, "longer"}
     text = (judged / "passports/longer.json").read_text()
     assert "moth" not in text, "no texts"
     assert str(home) not in text, "no local paths"
@@ -281,7 +281,9 @@ def test_the_findings_of_an_audit_are_in_the_passport(judged, home, tmp_path):
     datasets = read_registry(home / "own.yaml")
     try:
         audit(Audit(pairs=str(home / "runs/voted/pairs"), out=folder))
-        (passport,) = [one for one in make_passports(judged, datasets) if one.rater == "longer"]
+        (passport,) = [
+            passed for passed in make_passports(judged, datasets) if passed.rater == "longer"
+        ]
         assert passport.sets["voted"].audit
         assert passport.sets["rated"].audit is None
         write_passport(passport, tmp_path / "longer.json")
@@ -321,12 +323,12 @@ def test_the_site_has_pages_by_language_and_kind_and_of_each_rater(site, judged)
     assert "0.750" in chinese
     assert "Rated" not in chinese
     assert "content-blind: longer agrees" in index
-    found = passports_of(judged)
+    result = passports_of(judged)
     assert any(
-        text.startswith("Significantly worse than longer") for text in weaknesses(found["shorter"])
+        text.startswith("Significantly worse than longer") for text in weaknesses(result["shorter"])
     )
     assert (
-        weaknesses(found["longer"])[0].startswith("No better than a rater that does not read")
+        weaknesses(result["longer"])[0].startswith("No better than a rater that does not read")
         is False
     )
 
@@ -349,8 +351,8 @@ def test_exports_give_the_same_figures(site, judged):
     for rater, passport in passports_of(judged).items():
         record = every_eval_ever(passport)
         values = {
-            one["evaluation_result_id"]: one["score_details"]
-            for one in record["evaluation_results"]
+            result["evaluation_result_id"]: result["score_details"]
+            for result in record["evaluation_results"]
         }
         for name, figures in passport.sets.items():
             details = values[f"{name}/agreement"]
@@ -361,10 +363,11 @@ def test_exports_give_the_same_figures(site, judged):
                 figures.agreement.high,
             )
         assert {
-            one["dataset"]["task_id"]: one["value"] for one in eval_results(passport, "me/suite")
+            result["dataset"]["task_id"]: result["value"]
+            for result in eval_results(passport, "me/suite")
         } == {name: figures.agreement.mean for name, figures in passport.sets.items()}
-        (own,) = eval_results(passport)
-        assert own["dataset"] == {"id": "owner/voted", "task_id": "voted"}, (
+        (entry,) = eval_results(passport)
+        assert entry["dataset"] == {"id": "owner/voted", "task_id": "voted"}, (
             "the other is not on the Hub"
         )
         if "EVERY_EVAL_EVER" in os.environ:
@@ -395,17 +398,17 @@ def test_the_command_draws_lists_and_refuses(home, tmp_path, monkeypatch, capsys
         main()
         return capsys.readouterr().out
 
-    own = ["--registry", home / "own.yaml", "--data", home / "runs", "--out", tmp_path / "out"]
-    listed = run("--list", *own)
+    options = ["--registry", home / "own.yaml", "--data", home / "runs", "--out", tmp_path / "out"]
+    listed = run("--list", *options)
     assert "rated" in listed
     assert "hanna" in listed
     assert "storyer_cut" not in listed
-    run(*own, "--sets", "rated", "--most_pairs", 10)
+    run(*options, "--sets", "rated", "--most_pairs", 10)
     figures = passports_of(tmp_path / "out")["longer"]
     assert figures.most_pairs == 10
     assert figures.sets["rated"].agreement.n <= 10
     with pytest.raises(SystemExit):
-        run(*own, "--sets", "rate")
+        run(*options, "--sets", "rate")
     with pytest.raises(ConfigError, match="is a baseline"):
         suite(Suite(**keys_of(home, tmp_path / "x"), raters={"longer": {"kind": "shorter"}}))
 
@@ -419,7 +422,9 @@ def test_sets_that_share_prompts_are_one_cluster():
         for name, value in values.items()
         for rater, lead in (("x", 0.1), ("y", 0.0))
     ]
-    alone, linked = (over_sets(rows, ["x", "y"], "y", of)["raters"][0] for of in ({}, groups))
+    alone, linked = (
+        over_sets(rows, ["x", "y"], "y", clusters)["raters"][0] for clusters in ({}, groups)
+    )
     assert alone["mean"] == linked["mean"] == 0.75
     assert linked["high"] - linked["low"] > alone["high"] - alone["low"]
     assert alone["minus_reference"]["mean"] == 0.1
@@ -431,12 +436,12 @@ def test_relative_agreement_is_a_ratio_with_an_interval_that_covers():
     covered = 0
     for _ in range(300):
         shift = draw.normal(0, 0.1, 40)[clusters]
-        one = (draw.random(200) < 0.65 + shift) - 0.5
+        first = (draw.random(200) < 0.65 + shift) - 0.5
         other = (draw.random(200) < 0.7 + shift) - 0.5
-        interval = ratio_interval(other, one, clusters)
+        interval = ratio_interval(other, first, clusters)
         covered += not interval.low > 0.2 / 0.15 and not interval.high < 0.2 / 0.15
     assert 270 <= covered <= 297
-    assert ratio_interval(one, one, clusters).mean == 1
+    assert ratio_interval(first, first, clusters).mean == 1
     coin = (draw.random(200) < 0.5) - 0.5
     assert math.isnan(ratio_interval(other, coin, clusters).low), "no bounds if people are a coin"
 
@@ -482,9 +487,9 @@ def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
         assert process.returncode == 0
         # At most the answers that were under way are asked for again.
         assert server.requests - asked <= asked + 16 * kills
-    one, other = (passports_of(out)[server.model] for out in (whole, killed))
-    assert one.sets == other.sets
-    assert one.over_sets == other.over_sets
+    first, other = (passports_of(out)[server.model] for out in (whole, killed))
+    assert first.sets == other.sets
+    assert first.over_sets == other.over_sets
 
 
 # inspect-ai calls tenacity by a name that it deprecates.
@@ -507,9 +512,11 @@ def test_inspect_gives_the_same_figures(home, tmp_path):
             log_level="error",
             display="none",
         )
-    assert log.status == "success", [one.error.message for one in log.samples if one.error][:1]
+    assert log.status == "success", [
+        sample.error.message for sample in log.samples if sample.error
+    ][:1]
     metrics = {
-        score.name: {one.name: one.value for one in score.metrics.values()}
+        score.name: {metric.name: metric.value for metric in score.metrics.values()}
         for score in log.results.scores
     }
     passport = passports_of(tmp_path / "out")[server.model]

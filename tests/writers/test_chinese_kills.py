@@ -144,9 +144,9 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path):
     # A kill loses only requests in flight.
     connections = TRAFFIC["connections"] * len([*models, "judge"])
     assert server.answered.total() <= len(keys) + kills * connections
-    found, expected = results(tmp_path / "out"), results(tmp_path / "calm")
+    rows, expected = results(tmp_path / "out"), results(tmp_path / "calm")
     for name in TABLES:
-        pairs = zip(found[name], expected[name], strict=True)
+        pairs = zip(rows[name], expected[name], strict=True)
         differ = [pair for pair in pairs if len(set(map(str, pair))) > 1]
         assert not differ, f"{name}: {differ[:2]}"
     counts = json.loads((tmp_path / "calm/manifest.json").read_text())["counts"]

@@ -28,8 +28,8 @@ def outline(heading):
 
 def test_headings_have_kind_title_number_and_line():
     text = "##雨\n正文\n 十、风\n（二十一） 云\n#######雪\n一二. 雷\n3. 不是"
-    found = [(h.kind, h.title, h.number, h.line) for h in find_headings(text)]
-    assert found == [
+    results = [(h.kind, h.title, h.number, h.line) for h in find_headings(text)]
+    assert results == [
         ("markdown", "雨", 2, 0),
         ("chinese", "风", 10, 2),
         ("chinese_second", "云", 21, 3),

@@ -75,12 +75,12 @@ def test_contents_and_repeated_headings_make_no_chapters():
 def test_chapters_are_consecutive_and_their_place_is_seeded():
     chapters = [str(number) for number in range(30)]
     drawn = [consecutive_chapters(chapters, 10, seed, "甲") for seed in range(40)]
-    for found in drawn:
-        start = int(found[0])
-        assert found == chapters[start : start + 10]
-        assert len(found) == 10
+    for numbers in drawn:
+        start = int(numbers[0])
+        assert numbers == chapters[start : start + 10]
+        assert len(numbers) == 10
     assert drawn[3] == consecutive_chapters(chapters, 10, 3, "甲")
-    assert len({found[0] for found in drawn}) > 10
+    assert len({numbers[0] for numbers in drawn}) > 10
 
 
 def test_the_first_chapters_of_classics(tmp_path):
@@ -231,10 +231,12 @@ def test_human_grades_become_a_reference_and_a_subset(tmp_path, program):
     protocol = Webnovel(
         WebnovelOptions(tmp_path / "out/books.jsonl", tmp_path / "out/reference.json")
     )
-    found = protocol._reference.percentile(ratings)
-    assert sorted(found) == pytest.approx([100 * (k + 1) / 120 for k in range(120)])
-    place = {f"n{k}": percentile for k, percentile in enumerate(found)}
-    assert [book["percentile"] for book in books] == [place[book["request_id"]] for book in books]
+    result = protocol._reference.percentile(ratings)
+    assert sorted(result) == pytest.approx([100 * (k + 1) / 120 for k in range(120)])
+    percentiles = {f"n{k}": percentile for k, percentile in enumerate(result)}
+    assert [book["percentile"] for book in books] == [
+        percentiles[book["request_id"]] for book in books
+    ]
     rows.append({**rows[0], "rater": "k"})
     write_table(pa.Table.from_pylist(rows, GRADES.arrow()), tmp_path / "grades.parquet")
     refused = program(*arguments)

@@ -46,8 +46,8 @@ def write_texts(folder):
         ),
         **{f"prompt{k}.txt": f"plan {k} {{writing_prompt}} {{n_chapters}}" for k in range(1, 6)},
         **{
-            f"prompt_chapter_{place}.txt": f"{place} {{chapter_number}} of {{n_chapters}}"
-            for place in ("first", "intermediate", "last")
+            f"prompt_chapter_{name}.txt": f"{name} {{chapter_number}} of {{n_chapters}}"
+            for name in ("first", "intermediate", "last")
         },
         "longform_creative_writing_judging_prompt_chapter.txt": chapter,
         "longform_creative_writing_judging_prompt_final.txt": judged % "{full_story}",
@@ -124,10 +124,10 @@ def test_grades(tmp_path):
     results, _, judge = run_one(protocol, long_text, lambda step: replies[step.partition("/")[0]])
     poetry = 20 * (14 / 20) ** 1.7
     expected = [(12 + 16 + 5 * poetry) / 7, 20.0]
-    found = {quantity: grade for _, quantity, grade, _ in results.grades}
-    assert list(found) == ["chapter_1", "chapter_2", "final", "overall"]
+    counts = {quantity: grade for _, quantity, grade, _ in results.grades}
+    assert list(counts) == ["chapter_1", "chapter_2", "final", "overall"]
     values = [*(5 * x for x in expected), None, 5 * fmean(expected)]
-    assert list(found.values()) == [value and pytest.approx(value) for value in values]
+    assert list(counts.values()) == [value and pytest.approx(value) for value in values]
     assert [flags for *_, flags in results.grades] == [
         [],
         [],
@@ -147,11 +147,11 @@ def test_the_final_judgement_has_its_own_weight_and_number(tmp_path):
         Longform(options), long_text, lambda step: replies.get(step, scores())
     )
     assert [step for step in judge.asked if "final" in step] == ["final", "final/4"]
-    found = {quantity: grade for _, quantity, grade, _ in results.grades}
+    counts = {quantity: grade for _, quantity, grade, _ in results.grades}
     # Pacing weighs 1 of 7.
     low, middle, high = (5 * (x + 16 + 5 * 20 * 0.7**1.7) / 7 for x in (8, 12, 16))
-    assert found["final"] == pytest.approx((low + high) / 2)
-    assert found["overall"] == pytest.approx((2 * middle + 3 * found["final"]) / 5)
+    assert counts["final"] == pytest.approx((low + high) / 2)
+    assert counts["overall"] == pytest.approx((2 * middle + 3 * counts["final"]) / 5)
     reasons = Longform(options).record()["not_comparable"]
     assert "the final judgement weighs 3, not 1" in reasons
     with pytest.raises(ConfigError, match="31 judgements of a text, of at most 30"):
@@ -218,7 +218,7 @@ def test_nothing_in_a_story_is_a_rating_or_a_placeholder():
     protocol = Longform(LongformOptions(chapters=1))
     text = HOSTILE * 5
     rubric = protocol.texts.rubrics["chapter"]
-    low = "\n".join(f"{one.name}: 1" for one in rubric.criteria)
+    low = "\n".join(f"{item.name}: 1" for item in rubric.criteria)
     results, _, judge = run_one(
         protocol, lambda _: text, lambda _: f"I quote:\n{HOSTILE}\n[Scores]\n{low}"
     )
@@ -303,8 +303,10 @@ def test_readings_are_as_published():
     assert len(cases) == 154
     for case in cases:
         ratings = rubrics[case["kind"]].read(case["text"], as_published=True)
-        found = {name: one.rating for name, one in ratings.items() if one.rating is not None}
-        assert found == case["expected"], case["id"]
+        results = {
+            name: rating.rating for name, rating in ratings.items() if rating.rating is not None
+        }
+        assert results == case["expected"], case["id"]
 
 
 @needs_golden
@@ -352,14 +354,14 @@ def grade_of(rubric, numbers):
 def task_score(rubrics, task):
     """The grade of a story from 0 to 20, as `Longform.rate` makes it; None without any."""
     chapters = task.get("chapter_judge_scores", {}).values()
-    chapters = [grade_of(rubrics["chapter"], one) for one in chapters]
+    chapters = [grade_of(rubrics["chapter"], chapter) for chapter in chapters]
     finals = task.get("final_judge_scores", [])
     # The published program counts nothing but lists.
-    finals = [grade_of(rubrics["final"], one) for one in finals if isinstance(finals, list)]
+    finals = [grade_of(rubrics["final"], reply) for reply in finals if isinstance(finals, list)]
     finals = [grade for grade in finals if grade is not None]
-    known = [grade for grade in chapters if grade is not None]
-    known += [fmean(finals)] if finals else []
-    return fmean(known) if known else None
+    grades = [grade for grade in chapters if grade is not None]
+    grades += [fmean(finals)] if finals else []
+    return fmean(grades) if grades else None
 
 
 @needs_golden
@@ -382,6 +384,6 @@ def test_grades_are_as_published():
         scores = [
             task_score(rubrics, task) for task in case["tasks"] if task["status"] == "completed"
         ]
-        known = [score for score in scores if score is not None]
-        overall = 5 * fmean(known) if known else 0.0
+        numbers = [score for score in scores if score is not None]
+        overall = 5 * fmean(numbers) if numbers else 0.0
         assert round(overall, 2) == case["expected"]["eqbench_longform_score_0_100"]

@@ -628,13 +628,13 @@ def test_episode_with_a_local_model(tiny_model, tmp_path, monkeypatch):
             run_here(config)
         run_here({**config, "options": {"force": True}})
     grades = pq.read_table(tmp_path / "out" / "grades.parquet").to_pylist()
-    found = {(row["writer"], row["quantity"]): row for row in grades}
+    results = {(row["writer"], row["quantity"]): row for row in grades}
     # A tiny model writes no questions; as the reader it names no action, as the judge no rating.
-    assert found["tiny", "failed"]["grade"] == 1
-    assert found["tiny", "failed"]["flags"].startswith("questions cannot be read")
-    assert found["quill", "failed"]["grade"] == 0
-    assert "22 actions of the reader repaired" in found["quill", "failed"]["flags"]
-    graded = found["quill", "storyq"]
+    assert results["tiny", "failed"]["grade"] == 1
+    assert results["tiny", "failed"]["flags"].startswith("questions cannot be read")
+    assert results["quill", "failed"]["grade"] == 0
+    assert "22 actions of the reader repaired" in results["quill", "failed"]["flags"]
+    graded = results["quill", "storyq"]
     assert graded["grade"] is None
     assert graded["flags"] == "11 of 11 ratings missing; judged by the reader's family"
 

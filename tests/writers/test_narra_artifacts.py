@@ -44,9 +44,9 @@ def test_golden_tags():
 
 
 def test_golden_similarities():
-    known = {number: element for number, (element, _) in elements().items()}
+    records_by_number = {number: element for number, (element, _) in elements().items()}
     for case in golden("artifact_similarity_pairs")["cases"]:
-        first, second = known[case["a"]], known[case["b"]]
+        first, second = records_by_number[case["a"]], records_by_number[case["b"]]
         tags = tag_similarity(element_tags(first), element_tags(second))
         summary = summary_similarity(element_summary(first), element_summary(second))
         assert tags == pytest.approx(case["tag_similarity"], abs=1e-9)
@@ -60,30 +60,34 @@ def test_golden_similarities():
 
 
 def test_golden_sequences():
-    known = {number: element for number, (element, _) in elements().items()}
+    records_by_number = {number: element for number, (element, _) in elements().items()}
     for case in golden("artifact_novelty_sequences")["cases"]:
         records = ()
         for step in case["steps"]:
             assert len(records) == step["history"]
-            again, score, nearest = needs_retry(known[step["element"]], records, as_published=True)
+            again, score, nearest = needs_retry(
+                records_by_number[step["element"]], records, as_published=True
+            )
             assert (again, nearest.summary if nearest else None) == (
                 step["retry"],
                 step["closest_summary"],
             )
             assert score == pytest.approx(step["similarity"], abs=1e-9)
-            records = accept(known[step["element"]], None, records, as_published=True)
+            records = accept(records_by_number[step["element"]], None, records, as_published=True)
             assert records[-1].violation == step["retry"]
 
 
 def test_golden_history_out_of_step_cannot_be_ours():
     # Published: summaries and tags in two lists, so that an element is compared with another's
     # tags. A record of ours has both: unknown tags are no tags, and the score is the summary's.
-    known = {number: element for number, (element, _) in elements().items()}
+    records_by_number = {number: element for number, (element, _) in elements().items()}
     for case in golden("artifact_history_misaligned")["cases"]:
         records = [Record(summary, (), 0.0, False, None, False) for summary in case["summaries"]]
-        _, score, nearest = needs_retry(known[case["candidate"]], records, as_published=True)
+        _, score, nearest = needs_retry(
+            records_by_number[case["candidate"]], records, as_published=True
+        )
         assert nearest.summary == case["closest_summary"]
-        summary = element_summary(known[case["candidate"]])
+        summary = element_summary(records_by_number[case["candidate"]])
         assert score == summary_similarity(summary, case["closest_summary"])
 
 
@@ -104,8 +108,8 @@ def test_retry_is_kept_only_if_strictly_less_similar():
     assert not with_retry[-1].violation
     equal = replace(SAME, purpose="Unfold it.")
     assert needs_retry(equal, records, as_published=True)[1] == score
-    kept = accept(SAME, equal, records, as_published=True)[-1]
-    assert (kept.summary, kept.violation) == (element_summary(SAME), True)
+    accepted = accept(SAME, equal, records, as_published=True)[-1]
+    assert (accepted.summary, accepted.violation) == (element_summary(SAME), True)
     assert (
         accept(SAME, None, records, as_published=True)[-1].score == round(score, 3) >= artifacts.TAU
     )
@@ -131,5 +135,5 @@ def test_the_score_must_exceed_the_threshold_and_as_published_reach_it(monkeypat
         monkeypatch.setattr(artifacts, "TAU", tau)
         for as_published, repeats_once in zip((False, True), repeats, strict=True):
             assert needs_retry(SAME, records, as_published=as_published)[0] == repeats_once
-            kept = accept(SAME, None, records, as_published=as_published)[-1]
-            assert kept.violation == repeats_once
+            accepted = accept(SAME, None, records, as_published=as_published)[-1]
+            assert accepted.violation == repeats_once

@@ -35,10 +35,10 @@ def test_golden_ratings():
         scores = case["raw"].get("scores")
         raw = scores if isinstance(scores, dict) else {}
         expected = case["expected"]
-        found = {name: published_rating(name, raw.get(name)) for name in CRITERIA}
-        assert found == expected["scores"]
-        assert round(grades(found)["storyq"], 3) == expected["story_quality_mean"]
-        assert round(grades(found)["ux"], 3) == expected["ux_mean"]
+        results = {name: published_rating(name, raw.get(name)) for name in CRITERIA}
+        assert results == expected["scores"]
+        assert round(grades(results)["storyq"], 3) == expected["story_quality_mean"]
+        assert round(grades(results)["ux"], 3) == expected["ux_mean"]
 
 
 def test_missing_is_a_one_only_as_published():
@@ -84,40 +84,40 @@ def test_golden_aggregates():
             for judge in case["per_judge"]
         ]
         for grade, name in ours.items():
-            known = [judge[grade] for judge in judges if judge[grade] is not None]
-            assert round(fmean(known), 3) == case["expected"][name], case["expected"]
+            numbers = [judge[grade] for judge in judges if judge[grade] is not None]
+            assert round(fmean(numbers), 3) == case["expected"][name], case["expected"]
 
 
 def test_printed_story_quality_is_of_seven_and_printed_experience_of_eleven():
-    found = {}
+    results = {}
     for row in golden("published_tables")["cases"]:
         ratings = {name: row["dimensions"][SHORT[name]] for name in CRITERIA}
-        found[row["model"]] = grades(ratings)
-        assert round(found[row["model"]]["storyq"] + 1e-9, 2) == row["storyq_published"]
-        assert found[row["model"]]["all11"] == pytest.approx(row["ux_published"], abs=0.0051)
-    assert round(found["Claude Sonnet"]["ux"], 2) == 3.78
-    order = sorted(found, key=lambda model: -found[model]["ux"])
-    place = {
+        results[row["model"]] = grades(ratings)
+        assert round(results[row["model"]]["storyq"] + 1e-9, 2) == row["storyq_published"]
+        assert results[row["model"]]["all11"] == pytest.approx(row["ux_published"], abs=0.0051)
+    assert round(results["Claude Sonnet"]["ux"], 2) == 3.78
+    order = sorted(results, key=lambda model: -results[model]["ux"])
+    key = {
         key: next(i for i, model in enumerate(order) if key in model)
         for key in ("V3.2", "V4", "GLM", "Doubao")
     }
-    assert place["V3.2"] < place["V4"]
-    assert place["GLM"] < place["Doubao"]
+    assert key["V3.2"] < key["V4"]
+    assert key["GLM"] < key["Doubao"]
 
 
 def test_offsets_undo_a_missing_strict_judge():
     middle = fmean(PRINTED_JUDGE_MEANS)
     complete = [
-        Cell(writer, persona, f"judge {place}", level + ease + mean - middle)
+        Cell(writer, persona, f"judge {index}", level + ease + mean - middle)
         for writer, level in (("ash", 3.9), ("birch", 3.2), ("cedar", 2.4))
         for persona, ease in (("mei", -0.6), ("sara", 0.5), ("eli", 0.1))
-        for place, mean in enumerate(PRINTED_JUDGE_MEANS)
+        for index, mean in enumerate(PRINTED_JUDGE_MEANS)
     ]
     holes = {("ash", "mei"), ("cedar", "eli")}
     cells = [c for c in complete if (c.writer, c.prompt) not in holes or c.judge != "judge 0"]
     (cell,) = {c.grade for c in complete if c[:3] == ("ash", "mei", "judge 0")}
-    kept = [c.grade for c in cells if c[:2] == ("ash", "mei")]
-    assert fmean(kept) - fmean([cell, *kept]) == pytest.approx(0.48, abs=0.005)
+    grades = [c.grade for c in cells if c[:2] == ("ash", "mei")]
+    assert fmean(grades) - fmean([cell, *grades]) == pytest.approx(0.48, abs=0.005)
     means = {row.writer: row.grade.mean for row in writer_rows(cells)}
     expected = {row.writer: row.grade.mean for row in writer_rows(complete)}
     assert means == pytest.approx(expected, abs=1e-9)

@@ -112,10 +112,10 @@ def test_hostile_scene_changes_nothing_else(scene):
 def test_golden_choices():
     resolution = golden("choice_resolution")
     for case in resolution["cases"]:
-        found = resolve_choices(
+        result = resolve_choices(
             case["suggested"], resolution["fallback"], 3, allow_end=case["allow_end"]
         )
-        assert found == (case["resolved"], case["fallback_only"]), case
+        assert result == (case["resolved"], case["fallback_only"]), case
     for case in golden("choice_limit")["cases"]:
         texts = [choice["text"] for choice in case["choices"]]
         limited = limit_choices(texts, case["max_choices"])
@@ -177,9 +177,9 @@ def test_intensity(said, intensity):
 
 def test_golden_scene_shifts():
     for case in golden("scene_transition")["cases"]:
-        given = case["dynamics"]
+        dynamics = case["dynamics"]
         shift = is_scene_shift(
-            "The front room", given.get("new_location", ""), given.get("time_progression", "")
+            "The front room", dynamics.get("new_location", ""), dynamics.get("time_progression", "")
         )
         assert shift == case["real_shift"], case
 

@@ -47,20 +47,20 @@ def said(*texts, kind="text", speaker="guide"):
 
 def test_golden_exchanges():
     for case in golden("exchange_count")["cases"]:
-        found = history([{"type": kind, "content": ""} for kind in case["types"]])
-        assert (len(spoken(found)), exchanges(found)) == (case["non_system"], case["exchanges"])
+        result = history([{"type": kind, "content": ""} for kind in case["types"]])
+        assert (len(spoken(result)), exchanges(result)) == (case["non_system"], case["exchanges"])
 
 
 def test_golden_transitions():
     for case in golden("transition_and_end_choice")["cases"]:
         scene = case["story"].get("current_scene", {})
-        found = history(scene.get("messages", []))
+        result = history(scene.get("messages", []))
         # The published code may also keep a caption; we write each change of scene as a message.
         inner = scene.get("scene_dynamics", {})
         if {**scene, **inner}.get("scene_transition_caption"):
-            found += said("LATER", kind="transition")
-        assert has_transition(found) == case["transition"], case
-        assert may_end(case["countdown"] or 0, found) == case["end_choice"], case
+            result += said("LATER", kind="transition")
+        assert has_transition(result) == case["transition"], case
+        assert may_end(case["countdown"] or 0, result) == case["end_choice"], case
 
 
 def test_golden_ending_notice_is_not_ours():
@@ -96,11 +96,11 @@ def test_golden_levels_of_the_paper():
     for part in ("benchmark", "full"):
         pace = pace_of(part, as_published=False)
         for case in golden("pacing_levels_paper")["cases"]:
-            found = (
+            results = (
                 pace.level(case["exchanges"]),
                 pace.guards(case["exchanges"], forced=False),
             )
-            assert found == (case["level"], case["structure_guard"]), case
+            assert results == (case["level"], case["structure_guard"]), case
 
 
 @pytest.mark.parametrize(
@@ -284,42 +284,42 @@ def test_golden_memory():
     }
     fields_checked = ("what_just_happened", "current_goal", "last_turning_point", "force_advance")
     for case in golden("memory_cadence")["cases"]:
-        kept, messages, summary = Memory(), [], "same"
+        memory, messages, summary = Memory(), [], "same"
         for step in case["timeline"]:
             messages += history([step])
-            kept, calls = observe(kept, messages, "fixed sentence")
+            memory, calls = observe(memory, messages, "fixed sentence")
             for call in calls:
                 if call == "dialogue_summary":
                     summary += {"constant string": "", "a new string each time": "x"}.get(
                         case["summariser"], " "
                     )
-                    kept = answered(kept, call, summary)
+                    memory = answered(memory, call, summary)
                 elif call == "summary_comparison":
-                    kept = compared(kept)
+                    memory = compared(memory)
             assert [names.get(call, call) for call in calls] == step["calls"]
             assert len(spoken(messages)) == step["counter"]
-            assert {name: getattr(kept, name) for name in fields_checked} == {
+            assert {name: getattr(memory, name) for name in fields_checked} == {
                 name: step[name] for name in fields_checked
             }
-            assert list(kept.open_tensions) == step["open_tensions"]
-            assert list(kept.active_clues) == step["active_clues"]
-            assert len(kept.summaries) == step["summaries"]
+            assert list(memory.open_tensions) == step["open_tensions"]
+            assert list(memory.active_clues) == step["active_clues"]
+            assert len(memory.summaries) == step["summaries"]
 
 
 def test_memory_cadence_and_light_fields():
-    kept, messages, due = Memory(), [], []
+    memory, messages, due = Memory(), [], []
     texts = ["Rain.", "We must row.", "But the door?", "A key.", "x" * 300, "the butter", "name"]
     for text in texts:
         messages += said(text)
-        kept, calls = observe(kept, messages, "go on")
+        memory, calls = observe(memory, messages, "go on")
         due.append(calls)
     assert [len(calls) for calls in due] == [0, 0, 2, 0, 0, 3, 0]
     assert due[5][2] == "summary_comparison"
-    assert kept.current_goal == "go on"
+    assert memory.current_goal == "go on"
     # "but" is found in "butter".
-    assert kept.open_tensions == ("But the door?", "the butter")
-    assert kept.active_clues == ("But the door?", "A key.", "name")
-    assert observe(kept, [*messages, *said("[Later]", kind="notice")], "go on") == (kept, [])
+    assert memory.open_tensions == ("But the door?", "the butter")
+    assert memory.active_clues == ("But the door?", "A key.", "name")
+    assert observe(memory, [*messages, *said("[Later]", kind="notice")], "go on") == (memory, [])
     assert len(observe(Memory(), said("y" * 300), "g")[0].what_just_happened) == 220
     # The journey counts the system's messages too.
     nine = [*said("[Later]", kind="transition"), *said(*"abcdefghi")]
@@ -332,31 +332,31 @@ def summarised(*summaries):
 
 
 def test_summaries_that_say_the_same_force_a_change():
-    kept = compared(summarised("They row on.", " They row on. "))
-    assert kept.force_advance
-    assert not compared(answered(kept, "dialogue_summary", "They land.")).force_advance
+    memory = compared(summarised("They row on.", " They row on. "))
+    assert memory.force_advance
+    assert not compared(answered(memory, "dialogue_summary", "They land.")).force_advance
     assert not compared(summarised("They row on.", "They row on now.")).force_advance
     assert not compared(summarised("one")).force_advance
 
 
 def test_failed_memory_calls_keep_the_state():
     values = {"current_goal": "Land", "open_tensions": ["a", "b", "c", "d"]}
-    kept = answered(Memory(), "structured_memory", json.dumps(values))
-    assert kept == Memory(current_goal="Land", open_tensions=("b", "c", "d"))
+    memory = answered(Memory(), "structured_memory", json.dumps(values))
+    assert memory == Memory(current_goal="Land", open_tensions=("b", "c", "d"))
     for call in ("structured_memory", "state_patch", "dialogue_summary", "journey_summary"):
-        assert answered(kept, call, " ") == replace(kept, failed_calls=1)
+        assert answered(memory, call, " ") == replace(memory, failed_calls=1)
     odd = '{"current_goal": 3, "active_clues": "no list"}'
-    assert answered(kept, "state_patch", odd) == kept
-    assert answered(kept, "journey_summary", "Far.").journey_summary == "Far."
+    assert answered(memory, "state_patch", odd) == memory
+    assert answered(memory, "journey_summary", "Far.").journey_summary == "Far."
 
 
 def test_published_state_follows_the_tags():
     beat = Beat(objective="Land", tension="Wind", latest_reveal="The map is false.")
-    kept = memories.overwritten(Memory(open_tensions=("a", "b")), beat)
-    assert kept.open_tensions == ("Wind",)
-    assert kept.active_clues == ("The map is false.",)
+    memory = memories.overwritten(Memory(open_tensions=("a", "b")), beat)
+    assert memory.open_tensions == ("Wind",)
+    assert memory.active_clues == ("The map is false.",)
     # A turn without a reveal empties the clues.
-    assert memories.overwritten(kept, Beat()) == replace(kept, active_clues=())
+    assert memories.overwritten(memory, Beat()) == replace(memory, active_clues=())
     due = [memories.needs_patch(count, shifted=False) for count in range(6)]
     assert due == [True, True, True, False, True, False]
     assert memories.needs_patch(3, shifted=True)

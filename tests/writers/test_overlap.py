@@ -55,10 +55,10 @@ def test_rouge_is_that_of_rouge_chinese():
             assert overlap.rouge_l(first, second) == 0
             continue
         compared += 1
-        found = {f"rouge-{n}": overlap.rouge_n(first, second, n) for n in (1, 2)}
-        found["rouge-l"] = overlap.rouge_l(first, second)
+        results = {f"rouge-{n}": overlap.rouge_n(first, second, n) for n in (1, 2)}
+        results["rouge-l"] = overlap.rouge_l(first, second)
         f_scores = {name: scores["f"] for name, scores in expected.items()}
-        assert found == pytest.approx(f_scores, abs=1e-12, rel=0)
+        assert results == pytest.approx(f_scores, abs=1e-12, rel=0)
     assert compared > 400
 
 
@@ -86,9 +86,9 @@ def test_pairs_are_as_published(load, count):
     assert len(cases) == count
     for case in cases:
         hypothesis, reference = map(overlap.tokenize, (case["hypothesis"], case["reference"]))
-        found = {
+        results = {
             f"bleu-{n}": overlap.ngram_precision(hypothesis, reference, n) for n in (1, 2, 3, 4)
         }
-        found |= {f"rouge-{n}": overlap.rouge_n(hypothesis, reference, n) for n in (1, 2)}
-        found["rouge-l"] = overlap.rouge_l(hypothesis, reference)
-        assert found == pytest.approx(case["bleu"] | case["rouge"], abs=1e-6), case["id"]
+        results |= {f"rouge-{n}": overlap.rouge_n(hypothesis, reference, n) for n in (1, 2)}
+        results["rouge-l"] = overlap.rouge_l(hypothesis, reference)
+        assert results == pytest.approx(case["bleu"] | case["rouge"], abs=1e-6), case["id"]

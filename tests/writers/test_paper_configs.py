@@ -46,7 +46,7 @@ def test_the_verifier_is_the_papers(name, preset, rater):
     for chosen, trained in zip(presets, recipes, strict=True):
         raters = (content if chosen is None else content["presets"][chosen])["raters"]
         assert raters[rater]["path"] == f"{trained['output_dir']}/model"
-    assert [one["model_name_or_path"].rpartition("-")[2] for one in recipes] == ["8B", "1B"]
+    assert [recipe["model_name_or_path"].rpartition("-")[2] for recipe in recipes] == ["8B", "1B"]
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def stand_ins(tmp_path, monkeypatch):
 def test_a_run_is_planned(name, preset, capsys):
     pytest.importorskip("inspect_ai")
     path = FOLDER / f"{name}.yaml"
-    given = [] if preset is None else [f"--preset={preset}"]
-    config = load_config(RunCommand, [f"--config={path}", *given, "--dry_run", "true"])
+    inputs = [] if preset is None else [f"--preset={preset}"]
+    config = load_config(RunCommand, [f"--config={path}", *inputs, "--dry_run", "true"])
     command(config)
     said = capsys.readouterr().out
     assert "per dialogue: " in said

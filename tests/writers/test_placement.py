@@ -152,7 +152,7 @@ def test_places_are_as_published(benchmark):
     plain = ReferenceDistribution(
         ("value",), np.zeros(1), np.ones(1), np.ones(1), 0.0, 1.0, benchmark.values
     )
-    given = np.array(column("normalized_given", ties))[:, None]
+    values = np.array(column("normalized_given", ties))[:, None]
     for kind in ("weak", "rank"):
         expected = column(f"percentile_{kind}", ties)
-        assert plain.percentile(given, rank=kind == "rank") == pytest.approx(expected, abs=1e-9)
+        assert plain.percentile(values, rank=kind == "rank") == pytest.approx(expected, abs=1e-9)

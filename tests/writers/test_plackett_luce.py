@@ -25,8 +25,8 @@ def panel(rng, utilities, raters=5, prompts=11, tied=0.09, story_sd=None):
     rankings = []
     effects = rng.normal(0, story_sd or 0, (prompts, len(utilities)))
     for rater, prompt in itertools.product(range(raters), range(prompts)):
-        own = zip(utilities.items(), effects[prompt], strict=True)
-        noisy = {item: u + effect + rng.gumbel() for (item, u), effect in own}
+        shifted = zip(utilities.items(), effects[prompt], strict=True)
+        noisy = {item: u + effect + rng.gumbel() for (item, u), effect in shifted}
         blocks = []
         for item in sorted(noisy, key=noisy.get, reverse=True):
             if blocks and rng.random() < tied:
@@ -47,8 +47,8 @@ def log_likelihood(rankings, values):
         ]
         probabilities = [
             math.prod(
-                math.exp(values[item]) / sum(math.exp(values[i]) for i in order[place:])
-                for place, item in enumerate(order)
+                math.exp(values[item]) / sum(math.exp(values[i]) for i in order[index:])
+                for index, item in enumerate(order)
             )
             for order in orders
         ]
@@ -58,9 +58,9 @@ def log_likelihood(rankings, values):
 
 def test_two_items_three_wins_to_one():
     rankings = [Ranking([["a"], ["b"]], rater) for rater in range(3)] + [Ranking([["b"], ["a"]], 3)]
-    found = plackett_luce(rankings)
-    assert found.values == pytest.approx({"a": math.log(3) / 2, "b": -math.log(3) / 2}, abs=1e-8)
-    assert found.values["a"] == pytest.approx(0.5493, abs=5e-5)
+    result = plackett_luce(rankings)
+    assert result.values == pytest.approx({"a": math.log(3) / 2, "b": -math.log(3) / 2}, abs=1e-8)
+    assert result.values["a"] == pytest.approx(0.5493, abs=5e-5)
 
 
 @pytest.mark.parametrize("prior", [0.25, 1.0, 4.0])
@@ -72,14 +72,14 @@ def test_strength_of_the_prior(prior):
 
 def test_golden_rankings():
     for case in golden("plackett_luce")["cases"]:
-        found = plackett_luce(
+        result = plackett_luce(
             [Ranking([[str(i)] for i in ranking]) for ranking in case["rankings_best_to_worst"]]
         )
-        assert bool(found.infinite) != case["finite_mle"]
+        assert bool(result.infinite) != case["finite_mle"]
         if case["finite_mle"]:
-            utilities = [found.values[str(i)] for i in range(case["n_items"])]
+            utilities = [result.values[str(i)] for i in range(case["n_items"])]
             assert utilities == pytest.approx(case["utilities_mean_zero"], abs=1e-4)
-            assert found.log_likelihood == pytest.approx(case["log_likelihood"], abs=1e-4)
+            assert result.log_likelihood == pytest.approx(case["log_likelihood"], abs=1e-4)
 
 
 @pytest.mark.skipif("PSYCHDEPTH" not in os.environ, reason="PSYCHDEPTH is not set to its folder")
@@ -97,9 +97,9 @@ def test_psychdepth(monkeypatch):
         ranking_of({name: round(np.mean(sums) / len(SCALES), 9) for name, sums in group.items()}, r)
         for (r, _), group in rated.items()
     ]
-    found = plackett_luce(rankings)
-    assert (found.rankings, found.tied_blocks, found.raters) == (55, 24, 5)
-    assert {name: round(value, 3) for name, value in found.values.items()} == {
+    result = plackett_luce(rankings)
+    assert (result.rankings, result.tied_blocks, result.raters) == (55, 24, 5)
+    assert {name: round(value, 3) for name, value in result.values.items()} == {
         "GPT-4": 1.267,
         "Llama-2-70B": 0.042,
         "Human": -0.028,
@@ -114,12 +114,12 @@ def test_psychdepth(monkeypatch):
 def test_ties_average_over_orders():
     rng = np.random.default_rng(3)
     rankings = panel(rng, {"a": 0.5, "b": 0.0, "c": -0.2, "d": -0.3}, prompts=4, tied=0.5)
-    found = plackett_luce(rankings)
-    assert found.tied_blocks > 10
-    assert found.log_likelihood == pytest.approx(log_likelihood(rankings, found.values), abs=1e-9)
-    for item, step in itertools.product(found.values, (-0.01, 0.01)):
-        moved = {**found.values, item: found.values[item] + step}
-        assert log_likelihood(rankings, moved) < found.log_likelihood
+    result = plackett_luce(rankings)
+    assert result.tied_blocks > 10
+    assert result.log_likelihood == pytest.approx(log_likelihood(rankings, result.values), abs=1e-9)
+    for item, step in itertools.product(result.values, (-0.01, 0.01)):
+        moved = {**result.values, item: result.values[item] + step}
+        assert log_likelihood(rankings, moved) < result.log_likelihood
 
 
 def efron_always(monkeypatch):
@@ -131,11 +131,11 @@ def test_efron_is_its_formula(monkeypatch):
     efron_always(monkeypatch)
     # Two tied above one: exp(2u) / ((2 exp(u) + exp(v)) (exp(u) + exp(v))), and c wins once.
     rankings = [Ranking([["a", "b"], ["c"]]), Ranking([["c"], ["a", "b"]])]
-    found = plackett_luce(rankings)
-    assert found.values["a"] == pytest.approx(found.values["b"], abs=1e-8)
-    a, c = math.exp(found.values["a"]), math.exp(found.values["c"])
+    result = plackett_luce(rankings)
+    assert result.values["a"] == pytest.approx(result.values["b"], abs=1e-8)
+    a, c = math.exp(result.values["a"]), math.exp(result.values["c"])
     terms = (a * a / ((2 * a + c) * (a + c)), c / (2 * a + c) / 2)
-    assert found.log_likelihood == pytest.approx(sum(map(math.log, terms)), abs=1e-9)
+    assert result.log_likelihood == pytest.approx(sum(map(math.log, terms)), abs=1e-9)
 
 
 def test_a_block_of_six_needs_no_720_orders():
@@ -159,9 +159,9 @@ def test_a_block_of_six_needs_no_720_orders():
 )
 def test_items_without_a_finite_utility_are_named(orders, infinite):
     rankings = [Ranking([[item] for item in order], n) for n, order in enumerate(orders)]
-    found = plackett_luce(rankings)
-    assert found.infinite == infinite
-    assert all(math.isnan(found.values[item]) for item in infinite)
+    result = plackett_luce(rankings)
+    assert result.infinite == infinite
+    assert all(math.isnan(result.values[item]) for item in infinite)
     shrunk = plackett_luce(rankings, prior=0.5)
     assert not shrunk.infinite
     assert shrunk.prior == 0.5
@@ -183,16 +183,16 @@ def test_ratings_become_a_ranking():
 def test_intervals_need_raters_who_all_can_be_left_out():
     rng = np.random.default_rng(5)
     rankings = panel(rng, {"a": 0.6, "b": 0.0, "c": -0.6})
-    found = plackett_luce(rankings)
-    assert all(found.low[i] < found.values[i] < found.high[i] for i in found.values)
+    result = plackett_luce(rankings)
+    assert all(result.low[i] < result.values[i] < result.high[i] for i in result.values)
     alone = plackett_luce([Ranking(ranking.blocks, "one") for ranking in rankings])
-    assert alone.values == pytest.approx(found.values, abs=1e-8)
+    assert alone.values == pytest.approx(result.values, abs=1e-8)
     assert math.isnan(alone.low["a"])
     # Only rater "x" ever ranks "d" above another.
     pairs = [("x", ["d", "a"]), ("y", ["a", "d"]), ("y", ["a", "b"]), ("x", ["b", "a"])]
-    found = plackett_luce([Ranking([[i] for i in order], rater) for rater, order in pairs])
-    assert not found.infinite
-    assert all(math.isnan(bound) for bound in found.low.values())
+    result = plackett_luce([Ranking([[i] for i in order], rater) for rater, order in pairs])
+    assert not result.infinite
+    assert all(math.isnan(bound) for bound in result.low.values())
 
 
 @pytest.mark.parametrize(
@@ -215,31 +215,31 @@ def test_two_way_variance_by_hand():
     def spread(name):
         """The jackknife variance of "a" by refitting without each cluster."""
         clusters = sorted({name(ranking) for ranking in rankings})
-        found = [
-            plackett_luce([ranking for ranking in rankings if name(ranking) != one]).values["a"]
-            for one in clusters
+        results = [
+            plackett_luce([ranking for ranking in rankings if name(ranking) != cluster]).values["a"]
+            for cluster in clusters
         ]
         best = plackett_luce(rankings).values["a"]
-        return (len(found) - 1) / len(found) * sum((value - best) ** 2 for value in found)
+        return (len(results) - 1) / len(results) * sum((value - best) ** 2 for value in results)
 
     by_rater, by_prompt, by_both = (
         spread(name)
         for name in (
-            lambda one: one.rater,
-            lambda one: one.prompt,
-            lambda one: (one.rater, one.prompt),
+            lambda item: item.rater,
+            lambda item: item.prompt,
+            lambda item: (item.rater, item.prompt),
         )
     )
-    found = plackett_luce(rankings)
+    result = plackett_luce(rankings)
     # 97.5 % of Student's t with 4 degrees of freedom; single rankings are left out by one step.
     half = 2.7764451 * math.sqrt(by_rater + by_prompt - by_both)
-    assert found.high["a"] - found.values["a"] == pytest.approx(half, rel=0.05)
-    assert (found.raters, found.prompts) == (5, 11)
+    assert result.high["a"] - result.values["a"] == pytest.approx(half, rel=0.05)
+    assert (result.raters, result.prompts) == (5, 11)
     # One way where only prompts, or only raters, are named; none where one is alone.
-    only = plackett_luce([Ranking(one.blocks, prompt=one.prompt) for one in rankings])
+    only = plackett_luce([Ranking(ranking.blocks, prompt=ranking.prompt) for ranking in rankings])
     half = 2.2281389 * math.sqrt(by_prompt)
     assert only.high["a"] - only.values["a"] == pytest.approx(half, rel=1e-4)
-    alone = plackett_luce([Ranking(one.blocks, "one", one.prompt) for one in rankings])
+    alone = plackett_luce([Ranking(ranking.blocks, "one", ranking.prompt) for ranking in rankings])
     assert math.isnan(alone.low["a"])
 
 
@@ -249,15 +249,15 @@ def test_two_way_intervals_cover(story_sd):
     utilities = {"a": 1.267, "b": 0.042, "c": -0.028, "d": -0.379, "e": -0.398, "f": -0.504}
     # What many prompts would give: varying stories bring the utilities closer together.
     many = panel(np.random.default_rng(7), utilities, 1, 20_000, story_sd=story_sd)
-    true = plackett_luce([Ranking(one.blocks) for one in many]).values
+    true = plackett_luce([Ranking(item.blocks) for item in many]).values
     rng = np.random.default_rng(11)
     hits, one_way = [], []
     for _ in range(300):
         rankings = panel(rng, utilities, story_sd=story_sd)
-        found = plackett_luce(rankings)
-        hits += [found.low[item] <= u <= found.high[item] for item, u in true.items()]
-        found = plackett_luce([Ranking(one.blocks, one.rater) for one in rankings])
-        one_way += [found.low[item] <= u <= found.high[item] for item, u in true.items()]
+        result = plackett_luce(rankings)
+        hits += [result.low[item] <= u <= result.high[item] for item, u in true.items()]
+        result = plackett_luce([Ranking(ranking.blocks, ranking.rater) for ranking in rankings])
+        one_way += [result.low[item] <= u <= result.high[item] for item, u in true.items()]
     print(f"story sd {story_sd}: {np.mean(hits):.3f}, by rater only {np.mean(one_way):.3f}")
     assert np.mean(hits) >= 0.92
     if story_sd == 1:
@@ -270,8 +270,8 @@ def test_intervals_cover():
     utilities = {"a": 1.267, "b": 0.042, "c": -0.028, "d": -0.379, "e": -0.398, "f": -0.504}
     hits, tied = [], []
     for _ in range(1_000):
-        found = plackett_luce(panel(rng, utilities))
-        hits += [found.low[item] <= u <= found.high[item] for item, u in utilities.items()]
-        tied.append(found.tied_blocks)
+        result = plackett_luce(panel(rng, utilities))
+        hits += [result.low[item] <= u <= result.high[item] for item, u in utilities.items()]
+        tied.append(result.tied_blocks)
     assert 20 < np.mean(tied) < 28
     assert 0.92 <= np.mean(hits) <= 0.97

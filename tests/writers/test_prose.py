@@ -60,12 +60,12 @@ def small_data(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("small_data")
 def test_complexity_counts_punctuation_and_the_longest_pronunciation():
-    found = prose.complexity("Mr. Lantern saw fire. He left!")
-    assert (found.sentences, found.tokens) == (2, 8)
-    assert found.syllables == 3 + 2 + 6
-    assert found.polysyllabic == 1
+    result = prose.complexity("Mr. Lantern saw fire. He left!")
+    assert (result.sentences, result.tokens) == (2, 8)
+    assert result.syllables == 3 + 2 + 6
+    assert result.polysyllabic == 1
     grade = 0.39 * 8 / 2 + 11.8 * 11 / 8 - 15.59
-    assert found.index == pytest.approx((100 * grade / 14 + 100 * 12.5 / 20) / 2)
+    assert result.index == pytest.approx((100 * grade / 14 + 100 * 12.5 / 20) / 2)
 
 
 @pytest.mark.usefixtures("small_data")
@@ -77,10 +77,10 @@ def test_complexity_is_capped_above_only():
 
 @pytest.mark.usefixtures("small_data")
 def test_slop_hits_are_weighted_and_cross_sentences():
-    found = prose.slop("A Lantern. He said: it's 7.", LISTS)
+    result = prose.slop("A Lantern. He said: it's 7.", LISTS)
     # "'s" is not alphanumeric, "7" is.
-    assert (found.words, found.word_hits, found.bigram_hits, found.trigram_hits) == (6, 1, 1, 1)
-    assert found.index == pytest.approx(1000 * (1 + 2 + 8) / 6)
+    assert (result.words, result.word_hits, result.bigram_hits, result.trigram_hits) == (6, 1, 1, 1)
+    assert result.index == pytest.approx(1000 * (1 + 2 + 8) / 6)
     assert prose.slop("...", LISTS).index == 0
 
 
@@ -103,11 +103,11 @@ def test_repetition_takes_the_forty_most_frequent_of_each_length():
 
 @pytest.mark.usefixtures("small_data")
 def test_statistics_of_a_writer():
-    found = prose.prose_statistics([["A lantern.", "fire"], ["a lantern"]], LISTS)
-    assert found.length == pytest.approx(23 / 3)
-    assert found.slop == pytest.approx(1000 * (2 + 2 * 2) / 5)
-    assert found.complexity == prose.complexity("A lantern.\n\nfire\n\na lantern").index
-    assert found.repetition == 0
+    result = prose.prose_statistics([["A lantern.", "fire"], ["a lantern"]], LISTS)
+    assert result.length == pytest.approx(23 / 3)
+    assert result.slop == pytest.approx(1000 * (2 + 2 * 2) / 5)
+    assert result.complexity == prose.complexity("A lantern.\n\nfire\n\na lantern").index
+    assert result.repetition == 0
     empty = prose.prose_statistics([], LISTS)
     assert str((empty.length, empty.repetition)) == "(nan, nan)"
 
@@ -169,10 +169,10 @@ def test_writers_are_as_published():
     """
     for model, expected in published.items():
         stories = [row[0] for row in duckdb.execute(query, [str(chapters), model]).fetchall()]
-        found = prose.prose_statistics(stories, lists)
+        result = prose.prose_statistics(stories, lists)
         assert expected == (
-            f"{found.length:.0f}",
-            f"{found.complexity:.2f}",
-            f"{found.slop:.2f}",
-            f"{found.repetition:.1f}",
+            f"{result.length:.0f}",
+            f"{result.complexity:.2f}",
+            f"{result.slop:.2f}",
+            f"{result.repetition:.1f}",
         ), model

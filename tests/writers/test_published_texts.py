@@ -108,7 +108,7 @@ def test_a_run_asks_with_published_texts(protocol, as_published, tmp_path):
         if protocol == "narra":
             names = {"w": "quill", "j": "alpha"}
             items, roles = ["injured_swimmer"], {"reader": server.model_called("player")}
-        writers, judges = ({name: server.model_called(of)} for name, of in names.items())
+        writers, judges = ({name: server.model_called(model)} for name, model in names.items())
         run(Run(protocol, tmp_path / "out", writers, judges, roles, options, items))
     assert any(question.startswith(expected) for question in server.asked)
     grades = [grade for (*_, rater, _), (grade, _) in grades_of(tmp_path / "out").items() if rater]

@@ -49,8 +49,8 @@ def rate_text(question):
     """Ratings of the packaged rubrics that depend on the question."""
     level = "chapter" if re.search(r"CHAPTER \d+ BEGINS", question) else "final"
     rows = [
-        f"{one.name}: {int(digest(question, one.name), 16) % 21}"
-        for one in load_rubric(f"longform_{level}").criteria
+        f"{item.name}: {int(digest(question, item.name), 16) % 21}"
+        for item in load_rubric(f"longform_{level}").criteria
     ]
     return "It has merits.\n\n[Scores]\n" + "\n".join(rows)
 
@@ -71,10 +71,10 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments, writer=WRITER, judge=JUDGE, out="out", code=None):
-        given = ["litbench", "run", "longform", "--out", out, *map(str, arguments)]
-        given += ["--writer", writer] if writer else []
-        given += ["--judge", judge] if judge else []
-        monkeypatch.setattr(sys, "argv", given)
+        inputs = ["litbench", "run", "longform", "--out", out, *map(str, arguments)]
+        inputs += ["--writer", writer] if writer else []
+        inputs += ["--judge", judge] if judge else []
+        monkeypatch.setattr(sys, "argv", inputs)
         with contextlib.nullcontext() if code is None else pytest.raises(SystemExit) as stopped:
             main()
         assert code is None or stopped.value.code == code
@@ -85,11 +85,11 @@ def run(monkeypatch, capsys, tmp_path):
 
 def tables(folder):
     """The four tables, without measured times."""
-    found = {}
+    results = {}
     for name, schema in SCHEMAS.items():
         table = read_table(folder / f"{name}.parquet", schema)
-        found[name] = table.select([one for one in table.column_names if one != "seconds"])
-    return found
+        results[name] = table.select([name for name in table.column_names if name != "seconds"])
+    return results
 
 
 def rows_of(folder, name):
@@ -110,23 +110,23 @@ def test_tables_log_and_manifest(run, tmp_path):
     out = tmp_path / "out"
     assert "4 of 4 dialogues finished, 176 of 176 ratings read" in said
     assert re.search(r" \[-?\d+\.\d\d, \d+\.\d\d\] +2$", said, re.M), "the interval by item"
-    found = {name: table.to_pylist() for name, table in tables(out).items()}
-    assert {name: len(rows) for name, rows in found.items()} == {
+    results = {name: table.to_pylist() for name, table in tables(out).items()}
+    assert {name: len(rows) for name, rows in results.items()} == {
         "turns": 40,
         "stories": 8,
         "ratings": 4 * (3 + 14 + 14 + 16),
         "grades": 16,
     }
-    story = found["stories"][0]
+    story = results["stories"][0]
     assert story["story_id"] == f"{WRITER}/repair/0/chapter_1"
     assert (story["step"], story["sample"], story["source"]) == ("chapter_1", 0, WRITER)
     words = count_words(pq.read_table(out / "stories.parquet")["text"].combine_chunks())
-    assert [row["n_words"] for row in found["stories"]] == words.to_pylist()
-    steps = [row["step"] for row in found["turns"] if row["sample"] == 0][:10]
+    assert [row["n_words"] for row in results["stories"]] == words.to_pylist()
+    steps = [row["step"] for row in results["turns"] if row["sample"] == 0][:10]
     judged = ["chapter_1", "chapter_2", "final"]
     assert steps == [*judged, *judged[:2], *(f"plan_{k}" for k in range(1, 6))], "judge, writer"
-    assert {row["model"] for row in found["turns"]} == {"judge-1"}
-    ratings = [row for row in found["ratings"] if row["story_id"] == story["story_id"]]
+    assert {row["model"] for row in results["turns"]} == {"judge-1"}
+    ratings = [row for row in results["ratings"] if row["story_id"] == story["story_id"]]
     (whole,) = [row for row in ratings if row["criterion"] is None]
     assert whole["story_digest"] == story_digest(story["prompt"], story["text"])
     assert (whole["rater_kind"], whole["cost_usd"]) == ("model", None), "no price is known"
@@ -134,7 +134,7 @@ def test_tables_log_and_manifest(run, tmp_path):
     rubric = load_rubric("longform_chapter")
     ((reply),) = [
         row["text"]
-        for row in found["turns"]
+        for row in results["turns"]
         if (row["prompt_id"], row["sample"], row["role"], row["step"])
         == ("repair", 0, JUDGE, "chapter_1")
     ]
@@ -144,10 +144,10 @@ def test_tables_log_and_manifest(run, tmp_path):
     assert {row["criterion"]: row["rating"] for row in ratings if row["criterion"]} == {
         name: rating.rating for name, rating in expected.items()
     }
-    grades = {(row["prompt_id"], row["sample"], row["quantity"]): row for row in found["grades"]}
+    grades = {(row["prompt_id"], row["sample"], row["quantity"]): row for row in results["grades"]}
     parts = [grades["repair", 1, step]["grade"] for step in judged]
     assert grades["repair", 1, "overall"]["grade"] == pytest.approx(fmean(parts))
-    assert {row["flags"] for row in found["grades"]} == {None}
+    assert {row["flags"] for row in results["grades"]} == {None}
     counts = manifest(out)["counts"]
     assert counts["turns"] == {"answered": 40}
     assert counts["dialogues"] == {"finished": 4}
@@ -194,10 +194,10 @@ def test_further_runs_and_another_judge(run, tmp_path):
     again = tables(tmp_path / "other")
     for name, table in tables(tmp_path / "out").items():
         # The judges may come in another order.
-        kept = [one for one in table.column_names if one not in ("rater_kind", "cost_usd")]
-        order = [(column, "ascending") for column in SCHEMAS[name].key if column in kept]
-        expected = table.select(kept).sort_by(order)
-        assert again[name].select(kept).sort_by(order).equals(expected), f"recorded {name}"
+        columns = [name for name in table.column_names if name not in ("rater_kind", "cost_usd")]
+        order = [(column, "ascending") for column in SCHEMAS[name].key if column in columns]
+        expected = table.select(columns).sort_by(order)
+        assert again[name].select(columns).sort_by(order).equals(expected), f"recorded {name}"
     assert {row["rater_kind"] for row in rows_of(tmp_path / "other", "ratings")} == {"recorded"}
     rater = RecordedOptions(tmp_path / "out/ratings.parquet").load(JUDGE)
     assert rater.notes() == {"stories": 6, "without_rating": 0}
@@ -208,8 +208,8 @@ def test_a_recorded_story_without_a_chapter_is_graded_as_published(run, tmp_path
     with fake():
         run(*SMALL)
     turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
-    kept = [row for row in turns if (row["role"], row["step"]) != ("writer", "chapter_1")]
-    write_table(pa.Table.from_pylist(kept, TURNS.arrow()), tmp_path / "turns.parquet")
+    rest = [row for row in turns if (row["role"], row["step"]) != ("writer", "chapter_1")]
+    write_table(pa.Table.from_pylist(rest, TURNS.arrow()), tmp_path / "turns.parquet")
     model = f"recorded/{tmp_path}/turns.parquet"
     said = run(*SMALL, writer=model, judge=model, out="ours", code=1)
     assert "0 of 2 dialogues finished" in said
@@ -261,9 +261,9 @@ def test_caps_stop_one_model_and_raising_them_continues(run, tmp_path):
 def test_failures_are_asked_again_by_the_next_run(run, tmp_path):
     judges = json.dumps({"j": {"model": JUDGE, "traffic": {**TRAFFIC, "max_retries": 0}}})
     # The judge is asked after the seven steps of the only item.
-    one = (*SMALL[:2], "--items", "[choir]", "--judges", judges)
+    first = (*SMALL[:2], "--items", "[choir]", "--judges", judges)
     with fake(faults=lambda number, _: "400" if number > 7 and number % 2 else None) as server:
-        run(*one, judge=None)
+        run(*first, judge=None)
         ratings = rows_of(tmp_path / "out", "ratings")
         failed = {row["story_id"] for row in ratings if row["outcome"] == "error"}
         assert failed
@@ -271,7 +271,7 @@ def test_failures_are_asked_again_by_the_next_run(run, tmp_path):
         assert {row["flags"] for row in rows_of(tmp_path / "out", "grades")} > {None}
         server.draw = lambda *_: None
         before = server.requests
-        run(*one, judge=None)
+        run(*first, judge=None)
         assert server.requests == before + len(failed)
         assert {row["outcome"] for row in rows_of(tmp_path / "out", "ratings")} == {"rated"}
 
@@ -306,11 +306,11 @@ def test_flags(run, tmp_path):
     write_table(pa.Table.from_pylist(renamed, TURNS.arrow()), tmp_path / "turns.parquet")
     model = "recorded/turns.parquet"
     run(*SMALL[:2], "--items", "[choir]", writer=model, judge=model, out="recorded", code=1)
-    own = {
+    expected = {
         (row["rater"], "judged by its writer" in row["flags"])
         for row in rows_of(tmp_path / "recorded", "grades")
     }
-    assert own == {("model-1", True), ("other", False)}
+    assert expected == {("model-1", True), ("other", False)}
 
 
 def test_judges_that_are_asked_repeatedly(run, tmp_path):
@@ -357,13 +357,13 @@ def test_judges_that_are_asked_repeatedly(run, tmp_path):
         assert rows_of(tmp_path / "recorded", name) == rows_of(out, name)
     assert read_table(tmp_path / "recorded/repeats.parquet", REPEATS).to_pylist() == repeated
     compare_writers(WritersConfig(out, tmp_path / "page", quantity="final"))
-    (found, _) = json.loads((tmp_path / "page/writers.json").read_text())["repeats"]
+    (result, _) = json.loads((tmp_path / "page/writers.json").read_text())["repeats"]
     expected = [
         row["grade"]
         for row in repeated
-        if (row["prompt_id"], row["quantity"]) == (found["prompt"], "final")
+        if (row["prompt_id"], row["quantity"]) == (result["prompt"], "final")
     ]
-    assert found["grades"] == pytest.approx(expected, abs=1e-6)
+    assert result["grades"] == pytest.approx(expected, abs=1e-6)
     page = (tmp_path / "page/writers.html").read_text()
     assert "Box plot of repeated judgements" in page
 
@@ -488,8 +488,10 @@ def test_filtered_text_is_neither_history_nor_story(run, tmp_path):
     assert "page of the writers" not in said
     assert "5 answers are shorter than 500 characters or refused" in said
     assert manifest(tmp_path / "out")["counts"]["turns"] == {"refused": 5}
-    found = {name: pq.read_metadata(tmp_path / f"out/{name}.parquet").num_rows for name in SCHEMAS}
-    assert found == {"turns": 5, "stories": 0, "ratings": 0, "grades": 0}
+    results = {
+        name: pq.read_metadata(tmp_path / f"out/{name}.parquet").num_rows for name in SCHEMAS
+    }
+    assert results == {"turns": 5, "stories": 0, "ratings": 0, "grades": 0}
 
 
 def test_folder_of_another_program(run, tmp_path):
@@ -591,9 +593,9 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
         elif row["flags"] and not row["flags"].startswith("1 of"):
             few.append((row["writer"], row["prompt_id"], row["quantity"], row["flags"]))
     assert len(printed) == 13
-    found = {name: f"{round(fmean(grades[name]), 2):.1f}" for name in printed}
-    assert found == {name: f"{score:.1f}" for name, score in printed.items()}
-    assert found["o3"] == "77.5"
+    results = {name: f"{round(fmean(grades[name]), 2):.1f}" for name in printed}
+    assert results == {name: f"{score:.1f}" for name, score in printed.items()}
+    assert results["o3"] == "77.5"
     assert len(grades["microsoft/phi-4-multimodal-instruct"]) == 9
     euryale = "sao10k/l3.3-euryale-70b"
     assert few == [

@@ -74,9 +74,9 @@ def test_every_prompt_gets_its_stories(generate, tmp_path):
     rows = rows_of(tmp_path)
     assert len({row["text"] for row in rows}) == len({row["story_id"] for row in rows}) == 9
     for prompt in PROMPTS:
-        own = [row for row in rows if row["prompt"] == prompt]
-        assert [row["sample"] for row in own] == [0, 1, 2]
-        assert len({row["prompt_id"] for row in own}) == 1
+        stories = [row for row in rows if row["prompt"] == prompt]
+        assert [row["sample"] for row in stories] == [0, 1, 2]
+        assert len({row["prompt_id"] for row in stories}) == 1
     assert all(row["text"] == row["text"].strip() for row in rows)
     assert {(row["score"], row["source"]) for row in rows} == {(None, "w")}
     assert {body["temperature"] for body in bodies} == {1.0}

@@ -46,14 +46,14 @@ def evaluate(task, folder, **options):
         name: inspect_ai.model.get_model(FakeOpenAI.model_called(model), memoize=False)
         for name, model in (("model", "writer"), ("judge", "grader"), ("reader", "player"))
     }
-    given = {"model": models.pop("model"), "model_roles": models, **options}
+    arguments = {"model": models.pop("model"), "model_roles": models, **options}
     (log,) = inspect_ai.eval(
         task,
         log_dir=str(folder / "logs"),
         display="none",
         log_level="error",
         max_retries=1,
-        **given,
+        **arguments,
     )
     return log
 
@@ -102,7 +102,7 @@ def test_grades_are_those_of_litbench_run(protocol, tmp_path):
                 items,
             )
         )
-    found = {
+    results = {
         (sample.id, name): grade
         for sample in log.samples
         for name, grade in sample.scores["litbench/grade"].metadata["grades"].items()
@@ -117,18 +117,18 @@ def test_grades_are_those_of_litbench_run(protocol, tmp_path):
         for row in pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
         if row["criterion"] is not None and row["rating"] is not None
     }
-    assert found == {key: pytest.approx(grade, abs=1e-9) for key, grade in expected.items()}
+    assert results == {key: pytest.approx(grade, abs=1e-9) for key, grade in expected.items()}
     headline = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["headline"]
     for sample in log.samples:
         value = sample.scores["litbench/grade"].value
-        assert value[headline] == found[sample.id, f"{headline} by judge"]
+        assert value[headline] == results[sample.id, f"{headline} by judge"]
         assert value.keys() == log.samples[0].scores["litbench/grade"].value.keys()
         means = defaultdict(list)
         for (story, criterion), rating in ratings.items():
             if story.split("/")[1] == sample.id:
                 means[criterion].append(rating)
         assert {name: mean for name, mean in value.items() if name in means} == {
-            name: pytest.approx(fmean(of)) for name, of in means.items()
+            name: pytest.approx(fmean(grades)) for name, grades in means.items()
         }
         assert value.keys() >= means.keys()
         assert sample.messages[0].text.startswith("[to ")
@@ -209,13 +209,13 @@ def test_preference(tmp_path, pair_table):
     assert log.status == "success"
     values = {sample.input[-1]: sample.scores["litbench/verdicts"].value for sample in log.samples}
     names = ("agreement", "flip_rate", "first_share", "coverage")
-    found = {k: tuple(value[name] for name in names) for k, value in values.items()}
-    assert found["0"] == (0.0, 0.0, 0.5, 1.0)
-    assert found["3"] == (0.5, 1.0, 1.0, 1.0)
-    assert found["4"] == found["5"] == (1.0, 0.0, 0.5, 1.0)
-    assert all(map(math.isnan, found["1"][:3]))
-    assert found["1"][3] == 0
-    assert (found["2"][0], found["2"][3], math.isnan(found["2"][1])) == (1.0, 0.5, True)
+    results = {k: tuple(value[name] for name in names) for k, value in values.items()}
+    assert results["0"] == (0.0, 0.0, 0.5, 1.0)
+    assert results["3"] == (0.5, 1.0, 1.0, 1.0)
+    assert results["4"] == results["5"] == (1.0, 0.0, 0.5, 1.0)
+    assert all(map(math.isnan, results["1"][:3]))
+    assert results["1"][3] == 0
+    assert (results["2"][0], results["2"][3], math.isnan(results["2"][1])) == (1.0, 0.5, True)
     metrics = {score.name: score.metrics for score in log.results.scores}
     assert metrics["agreement"]["mean"].value == pytest.approx(3.5 / 5)
     assert metrics["coverage"]["mean"].value == pytest.approx(4.5 / 6)

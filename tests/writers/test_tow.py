@@ -172,9 +172,9 @@ def test_a_bad_plan_is_asked_for_again_with_the_rule(tmp_path, asked):
     again = [question for question in server.asked if "不能用" in question]
     assert ["没有读到" in again[0], "而不是 2" in again[1]] == [True, True]
     assert [len(server.bodies[question]["messages"]) for question in again] == [3, 5]
-    found = grades_of(tmp_path / "out")
-    assert found["w", "i0", "planner", "weight language_rhetoric"][0] == 0.4
-    assert "3 tries" in of_judge(found)[1]
+    result = grades_of(tmp_path / "out")
+    assert result["w", "i0", "planner", "weight language_rhetoric"][0] == 0.4
+    assert "3 tries" in of_judge(result)[1]
 
 
 def test_an_instruction_cannot_end_its_place_in_the_question_about_a_plan(asked):
@@ -186,11 +186,11 @@ def test_an_instruction_cannot_end_its_place_in_the_question_about_a_plan(asked)
 
 
 def test_raw_and_final_weights_and_the_answers_are_kept(tmp_path):
-    found = graded(tmp_path, plans=['{"weights": [0.4, 0.4, 0.4, 0.4]}'] * 3)
-    assert found["w", "i0", "planner", "raw weight logic"][0] == 0.4
-    grade, flags = found["w", "i0", "planner", "weight logic"]
+    result = graded(tmp_path, plans=['{"weights": [0.4, 0.4, 0.4, 0.4]}'] * 3)
+    assert result["w", "i0", "planner", "raw weight logic"][0] == 0.4
+    grade, flags = result["w", "i0", "planner", "weight logic"]
     assert (grade, "plan_renormalised" in flags) == (0.25, True)
-    assert "plan_renormalised" in of_judge(found)[1]
+    assert "plan_renormalised" in of_judge(result)[1]
     turns = pq.read_table(tmp_path / "out/turns.parquet").to_pylist()
     steps = [turn["step"] for turn in turns if turn["role"] == "planner"]
     assert steps == ["format_plan", "plan", "plan/2", "plan/3"]
@@ -208,11 +208,11 @@ def test_plans_are_as_published():
             with pytest.raises(ValueError, match="could not convert"):
                 published_plan(case["response"], CONTENT)
             continue
-        found = published_plan(case["response"], CONTENT).weights
-        assert list(found.values()) == pytest.approx(case["five_weights"], abs=1e-12), case
+        result = published_plan(case["response"], CONTENT).weights
+        assert list(result.values()) == pytest.approx(case["five_weights"], abs=1e-12), case
     for case in golden("tow/weight_expand_code")["cases"]:
-        found = published_plan(json.dumps({"weights": case["weights4"]}), CONTENT).weights
-        assert list(found.values()) == pytest.approx(case["five_weights"], abs=1e-6), case
+        result = published_plan(json.dumps({"weights": case["weights4"]}), CONTENT).weights
+        assert list(result.values()) == pytest.approx(case["five_weights"], abs=1e-6), case
 
 
 # The tree -------------------------------------------------------------------------------------
@@ -283,12 +283,12 @@ FIVE = 0.08 * 6 + 0.32 * 7 + 0.2 * 9 + 0.16 * 5 + 0.24 * 12
     ],
 )
 def test_grades_follow_from_leaves(tmp_path, changes, nodes, overall, flags):
-    found = graded(tmp_path, **{"text": TEXT, **changes})
-    grades = [found.get(("w", "i0", "j", node), (None,))[0] for node in ("content", "format")]
+    result = graded(tmp_path, **{"text": TEXT, **changes})
+    grades = [result.get(("w", "i0", "j", node), (None,))[0] for node in ("content", "format")]
     assert grades == pytest.approx(nodes)
-    assert of_judge(found)[0] == pytest.approx(overall)
-    assert set(flags.split("; ")) <= set(of_judge(found)[1].split("; "))
-    assert ("no gap marker" in of_judge(found)[1]) == ("no gap marker" in flags)
+    assert of_judge(result)[0] == pytest.approx(overall)
+    assert set(flags.split("; ")) <= set(of_judge(result)[1].split("; "))
+    assert ("no gap marker" in of_judge(result)[1]) == ("no gap marker" in flags)
 
 
 def test_format_leaves_are_weighed_by_a_plan_of_their_own(tmp_path, asked):
@@ -298,11 +298,11 @@ def test_format_leaves_are_weighed_by_a_plan_of_their_own(tmp_path, asked):
         return '{"weights": [0.2, 0.7, 0.1]}' if "标题与层次" in question else GOOD_PLAN
 
     asked(reply, [{}, GAP])
-    found = grades_of(tmp_path / "out")
-    assert found["w", "i0", "planner", "format weight formatting"][0] == pytest.approx(0.7)
+    result = grades_of(tmp_path / "out")
+    assert result["w", "i0", "planner", "format weight formatting"][0] == pytest.approx(0.7)
     # Plots 0, formatting 5 (no headings), paragraphing 5.
-    assert of_judge(found, "format")[0] == pytest.approx(0.7 * 5 + 0.1 * 5)
-    assert ("w", "i1", "planner", "format weight formatting") not in found
+    assert of_judge(result, "format")[0] == pytest.approx(0.7 * 5 + 0.1 * 5)
+    assert ("w", "i1", "planner", "format weight formatting") not in result
 
 
 def test_a_judge_that_plans_its_own_criteria_is_a_baseline(tmp_path, asked):
@@ -312,28 +312,28 @@ def test_a_judge_that_plans_its_own_criteria_is_a_baseline(tmp_path, asked):
         return GOOD_PLAN if "权重" in question else "Score: [[2]]"
 
     asked(reply, options={"baselines": ["auto_plan"]})
-    found = grades_of(tmp_path / "out")
-    assert of_judge(found, "auto_plan")[0] == 8
-    assert of_judge(found, "share 节奏")[0] == 0.5
-    assert of_judge(found, "share 用典")[0] == 0.25
+    result = grades_of(tmp_path / "out")
+    assert of_judge(result, "auto_plan")[0] == 8
+    assert of_judge(result, "share 节奏")[0] == 0.5
+    assert of_judge(result, "share 用典")[0] == 0.25
     ratings = pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
     assert [row["rating"] for row in ratings if row["story_id"].endswith("/auto_plan")] == [8, 8]
 
 
 def test_other_grades_and_ratings_are_kept(tmp_path):
-    found = graded(tmp_path, text=TEXT)
-    assert of_judge(found, "overall with equal weights")[0] == pytest.approx(55 / 8)
-    assert found["w", "i0", None, "output characters"] == (len(TEXT), of_judge(found)[1])
+    result = graded(tmp_path, text=TEXT)
+    assert of_judge(result, "overall with equal weights")[0] == pytest.approx(55 / 8)
+    assert result["w", "i0", None, "output characters"] == (len(TEXT), of_judge(result)[1])
     ratings = pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
     assert {row["criterion"]: row["rating"] for row in ratings if row["criterion"]} == LEAVES
 
 
 def test_empty_texts_are_missing_not_zero(tmp_path):
-    found = graded(tmp_path, text="<think>想了一会儿</think>")
-    grade, flags = of_judge(found)
+    result = graded(tmp_path, text="<think>想了一会儿</think>")
+    grade, flags = of_judge(result)
     assert (grade, "no text" in flags) == (None, True)
-    assert found["w", "i0", None, "output characters"][0] == 0
-    assert ("w", "i0", "planner", "weight logic") not in found
+    assert result["w", "i0", None, "output characters"][0] == 0
+    assert ("w", "i0", "planner", "weight logic") not in result
 
 
 def test_table7_has_no_grade_without_a_node():
@@ -430,8 +430,8 @@ def test_one_plan_per_instruction_and_one_per_sample(tmp_path, asked, program):
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "page/writers.json").read_text())
     # Two weights of four differ by 0.1, in one of two prompts or in both.
-    found = content["plan_inconsistency"]["planner"]
-    assert {round(one[0], 9) for one in found} <= {0, 0.05}
+    result = content["plan_inconsistency"]["planner"]
+    assert {round(item[0], 9) for item in result} <= {0, 0.05}
     assert "Negotiation inconsistency" in (tmp_path / "page/writers.html").read_text()
     assert "Lengths of texts" in done.stdout
 
@@ -462,16 +462,16 @@ def test_references(tmp_path):
 
 def test_the_writer_of_the_references_is_not_graded(tmp_path):
     turns = write_turns(tmp_path / "others.parquet", [("w", "i0", "writer", "text", "别人写的。")])
-    found = graded(tmp_path, reference="model:w", reference_turns=turns)
-    assert {place[2] for place in found} == {None}
+    result = graded(tmp_path, reference="model:w", reference_turns=turns)
+    assert {row[2] for row in result} == {None}
 
 
 def test_overlap_with_the_reference(tmp_path):
     pytest.importorskip("jieba")
-    found = graded(tmp_path, text=STORY * 3, overlap=True)
+    result = graded(tmp_path, text=STORY * 3, overlap=True)
     # Blanks at the end are not part of the text, so it is a little shorter than its reference.
     for name in ("bleu1", "rouge_l"):
-        assert found["w", "i0", None, name][0] == pytest.approx(1, abs=0.05)
+        assert result["w", "i0", None, name][0] == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -508,20 +508,20 @@ def test_rating_by_length_is_the_longer_story(rubric, tmp_path, pair_table):
     with served(rate_by_length) as server:
         rater = RaterSpec("rubric", "rubric", options).load()
         rater.work_in(tmp_path)
-        found = judge_pairs(rater, pairs)
+        result = judge_pairs(rater, pairs)
     # Five distinct stories, twice each.
     assert server.requests == 5 * 2 * (1 if isinstance(rubric, str) else len(rubric))
     longer = judge_pairs(LengthRater("longer", "longer", 1), pairs)
-    assert found["outcome"].to_pylist() == longer["outcome"].to_pylist()
+    assert result["outcome"].to_pylist() == longer["outcome"].to_pylist()
 
 
 def test_negotiation_inconsistency():
     trials = [{"a": 0.5, "b": 0.5}, {"a": 0.7, "b": 0.3, "c": 0}, {"a": 0.5, "b": 0.5}]
-    found = negotiation_inconsistency(trials)
-    assert found.delta == pytest.approx(0.2)
+    result = negotiation_inconsistency(trials)
+    assert result.delta == pytest.approx(0.2)
     # Deviations from the mean 0.5667: two of 0.0667 and one of 0.1333.
-    assert found.sigma == pytest.approx(math.sqrt(6) / 15)
-    assert found.dropped == 1
+    assert result.sigma == pytest.approx(math.sqrt(6) / 15)
+    assert result.dropped == 1
     assert math.isnan(negotiation_inconsistency(trials[:1]).delta)
 
 
@@ -532,9 +532,9 @@ def test_negotiation_inconsistency_of_the_paper():
         else:
             rows = zip(case["subscores"], case["totals"], strict=True)
             trials = [{k: score / total for k, score in enumerate(row)} for row, total in rows]
-        found = negotiation_inconsistency(trials)
-        assert found.delta == pytest.approx(case["delta_mean"], abs=1e-12)
-        assert found.sigma == pytest.approx(case["sigma_mean"], abs=1e-12)
+        result = negotiation_inconsistency(trials)
+        assert result.delta == pytest.approx(case["delta_mean"], abs=1e-12)
+        assert result.sigma == pytest.approx(case["sigma_mean"], abs=1e-12)
 
 
 def test_length_correlation():
@@ -560,17 +560,17 @@ def test_lengths_of_published_texts(task, pearson, slope):
         row for row in pq.read_table(folder / "outputs.parquet").to_pylist() if row["task"] == task
     ]
     inputs = [asked[row["instruction_id"]] for row in rows]
-    found = length_correlation(inputs, [len(row["text"]) for row in rows])
-    assert (round(found.pearson, 4), round(found.slope, 3)) == (pearson, slope)
+    result = length_correlation(inputs, [len(row["text"]) for row in rows])
+    assert (round(result.pearson, 4), round(result.slope, 3)) == (pearson, slope)
 
 
 def test_longer_texts_have_higher_published_grades():
     rows = pq.read_table(folder_of("HOWTOBENCH") / "outputs.parquet").to_pylist()
-    found = {}
+    results = {}
     for task in TASKS:
-        own = [row for row in rows if row["task"] == task]
-        ids = [row["instruction_id"] for row in own]
-        lengths, writers = [len(row["text"]) for row in own], [row["model"] for row in own]
+        of_task = [row for row in rows if row["task"] == task]
+        ids = [row["instruction_id"] for row in of_task]
+        lengths, writers = [len(row["text"]) for row in of_task], [row["model"] for row in of_task]
         shares = win_rates(lengths, writers, ids, ids)
         columns = {
             "longer": {writer: share.mean for writer, share in shares.items()},
@@ -579,5 +579,5 @@ def test_longer_texts_have_higher_published_grades():
                 for case in golden("tow/published_table4_overall")["cases"]
             },
         }
-        found[task] = round(correlate("longer", "published", columns).pearson, 2)
-    assert found == {"completion": 0.70, "guide": 0.38, "open": 0.45}
+        results[task] = round(correlate("longer", "published", columns).pearson, 2)
+    assert results == {"completion": 0.70, "guide": 0.38, "open": 0.45}

@@ -43,14 +43,14 @@ def rated(tmp_path, replies, texts=None, **options):
     texts = [STORY] * len(replies) if texts is None else texts
     steps = [f"chapter_{number}" for number in range(1, len(texts) + 1)]
     books = write_books(tmp_path / "books.json", ["book"], len(texts))
-    rows = [("alpha", "book", "writer", *one) for one in zip(steps, texts, strict=True)]
-    rows += [("alpha", "book", "gamma", *one) for one in zip(steps, replies, strict=False)]
+    rows = [("alpha", "book", "writer", *item) for item in zip(steps, texts, strict=True)]
+    rows += [("alpha", "book", "gamma", *item) for item in zip(steps, replies, strict=False)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
     out = tmp_path / "out"
     options = {"books": books, **options}
     run(Run("webnovel", out, {"alpha": turns}, {"gamma": turns}, options=options))
-    found = grades_of(out)
-    return {quantity: found["alpha", "book", "gamma", quantity] for *_, quantity in found}
+    result = grades_of(out)
+    return {quantity: result["alpha", "book", "gamma", quantity] for *_, quantity in result}
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def rated(tmp_path, replies, texts=None, **options):
 def test_replies_are_read(reply, strict, lenient):
     rubric = load_rubric("webnovel")
     for expected, as_published in ((strict, True), (lenient, False)):
-        found = rubric.read(reply, as_published=as_published)
-        assert {rating.rating for rating in found.values()} == {expected}
+        result = rubric.read(reply, as_published=as_published)
+        assert {rating.rating for rating in result.values()} == {expected}
 
 
 def test_an_echoed_block_does_not_fill_in_for_another():
@@ -86,48 +86,48 @@ def test_an_echoed_block_does_not_fill_in_for_another():
 
 def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
     replies = [block(4), block(2), block(3, 6), "无"]
-    found = rated(tmp_path, replies, reference=reference)
-    assert found[TAGS[0]][0] == 3
+    result = rated(tmp_path, replies, reference=reference)
+    assert result[TAGS[0]][0] == 3
     # Six is off the scale, so no rating of that chapter counts, and none of the last one.
-    assert found[TAGS[1]][0] == 3
-    assert found["mean"][0] == 3
-    assert found["value"][0] == pytest.approx(
+    assert result[TAGS[1]][0] == 3
+    assert result["mean"][0] == 3
+    assert result["value"][0] == pytest.approx(
         float(ReferenceDistribution.read(reference, TAGS).value(np.full(8, 3.0)))
     )
-    assert "16 of 32 ratings missing" in found["percentile"][1]
-    assert "means of 2 chapters" in found["percentile"][1]
+    assert "16 of 32 ratings missing" in result["percentile"][1]
+    assert "means of 2 chapters" in result["percentile"][1]
 
 
 def test_fewer_chapters_than_in_the_reference_are_flagged(tmp_path, reference):
     for count in (9, 10):
         (tmp_path / str(count)).mkdir()
-        found = rated(tmp_path / str(count), [block(4)] * count, reference=reference)
-        flags = found["percentile"][1] or ""
+        result = rated(tmp_path / str(count), [block(4)] * count, reference=reference)
+        flags = result["percentile"][1] or ""
         assert (f"means of {count} chapters" in flags) == (count < 10)
 
 
 def test_a_chapter_with_a_missing_rating_is_dropped_as_published(tmp_path, reference):
     replies = [block(4), block(3, 3.5)]
-    found = rated(tmp_path, replies, reference=reference, as_published=True)
-    assert [found[tag][0] for tag in TAGS] == [4] * 8
+    result = rated(tmp_path, replies, reference=reference, as_published=True)
+    assert [result[tag][0] for tag in TAGS] == [4] * 8
 
 
 def test_no_readable_reply_is_a_missing_grade(tmp_path, reference):
-    found = rated(tmp_path, ["无", "无"], reference=reference)
-    assert {grade for grade, _ in found.values()} == {None}
+    result = rated(tmp_path, ["无", "无"], reference=reference)
+    assert {grade for grade, _ in result.values()} == {None}
 
 
 def test_without_reference_the_headline_is_the_mean(tmp_path):
-    found = rated(tmp_path, [block(*MEANS)])
-    assert found["mean"][0] == pytest.approx(np.mean(MEANS))
-    assert "percentile" not in found
+    result = rated(tmp_path, [block(*MEANS)])
+    assert result["mean"][0] == pytest.approx(np.mean(MEANS))
+    assert "percentile" not in result
     assert json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["headline"] == "mean"
 
 
 def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
     texts = [f"好的：<text>\n{STORY}</text>完", f"<think>想</think>{STORY}", "<text></text>"]
-    found = rated(tmp_path, [block(3)] * 2, texts)
-    assert "1 of 3 chapters without text" in found["mean"][1]
+    result = rated(tmp_path, [block(3)] * 2, texts)
+    assert "1 of 3 chapters without text" in result["mean"][1]
     stories = pq.read_table(tmp_path / "out/stories.parquet")["text"].to_pylist()
     assert stories == [STORY.strip()] * 2
 
@@ -174,9 +174,9 @@ def test_books_of_one_title_are_told_apart_by_id(tmp_path, reference, capsys):
         asked = server.requests
         run(Run("webnovel", tmp_path / "out", *models, options=options))
         assert server.requests == asked
-    found = grades_of(tmp_path / "out")
-    assert {place[1] for place in found} == set(ids)
-    assert len({found["甲", name, "丙", "composite"][0] for name in ids}) == len(ids)
+    result = grades_of(tmp_path / "out")
+    assert {row[1] for row in result} == set(ids)
+    assert len({result["甲", name, "丙", "composite"][0] for name in ids}) == len(ids)
 
 
 def test_a_place_above_the_99th_percentile_is_flagged(tmp_path, reference, program):
@@ -245,10 +245,10 @@ def test_bad_books_are_refused(tmp_path, text, message):
 
 def test_readme_sample_is_placed_as_published(tmp_path):
     file = folder_of("WEBNOVELBENCH") / "fixed_parameters.json"
-    found = rated(tmp_path, [block(*MEANS)] * 10, reference=file)
+    result = rated(tmp_path, [block(*MEANS)] * 10, reference=file)
     expected = {"composite": 1.96726, "value": 0.8749, "percentile": 99.31}
     for quantity, number in expected.items():
-        assert found[quantity][0] == pytest.approx(number, abs=5e-3 if number > 50 else 5e-5)
+        assert result[quantity][0] == pytest.approx(number, abs=5e-3 if number > 50 else 5e-5)
 
 
 def test_replies_are_read_as_published(tmp_path):
@@ -258,11 +258,11 @@ def test_replies_are_read_as_published(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         replies = [case["reply"], block(3)]
-        found = rated(folder, replies, reference=file, as_published=True)
+        result = rated(folder, replies, reference=file, as_published=True)
         expected = case["novel_mean_with_a_second_chapter_of_all_3"]
-        assert [found[tag][0] for tag in TAGS] == expected, case["id"]
-        assert round(found["value"][0], 4) == case["pred_norm"]
-        assert round(found["percentile"][0], 2) == case["pred_percentile"]
+        assert [result[tag][0] for tag in TAGS] == expected, case["id"]
+        assert round(result["value"][0], 4) == case["pred_norm"]
+        assert round(result["percentile"][0], 2) == case["pred_percentile"]
 
 
 def test_the_writers_page_draws_the_distribution_of_each_criterion(tmp_path, program):

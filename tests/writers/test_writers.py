@@ -117,18 +117,21 @@ def test_a_writer_that_lacks_the_hard_prompts_gains_nothing():
 def test_without_missing_grades_an_additive_grade_is_the_mean():
     random = np.random.default_rng(9)
     means = {w: {p: random.normal() for p in "pqrst"} for w in "abc"}
-    found, gaps = additive_grades(means, "a")
-    plain = {w: clustered_mean(np.array(list(of.values())), list(of)) for w, of in means.items()}
-    for writer, of in plain.items():
-        assert found[writer].mean == pytest.approx(of.mean)
-        assert found[writer].error == pytest.approx(of.error)
+    result, gaps = additive_grades(means, "a")
+    plain = {
+        w: clustered_mean(np.array(list(grades.values())), list(grades))
+        for w, grades in means.items()
+    }
+    for writer, grades in plain.items():
+        assert result[writer].mean == pytest.approx(grades.mean)
+        assert result[writer].error == pytest.approx(grades.error)
     paired = [means["b"][p] - means["a"][p] for p in "pqrst"]
     assert gaps["b"].error == pytest.approx(clustered_mean(np.array(paired), list("pqrst")).error)
     # Only q connects c with the others, so its place cannot be checked by leaving prompts out.
     means["c"] = {"q": 2.0, "u": 1.0}
-    found, _ = additive_grades(means)
-    assert math.isnan(found["c"].error)
-    assert math.isfinite(found["c"].mean)
+    result, _ = additive_grades(means)
+    assert math.isnan(result["c"].error)
+    assert math.isfinite(result["c"].mean)
 
 
 def test_rows_are_sorted_and_compared_on_shared_prompts():
@@ -159,11 +162,11 @@ def test_win_rates_count_other_writers_only():
 
 def test_agreement_on_pairs_leaves_out_ties_of_the_reference():
     prompts, writers = ["p"] * 3 + ["q"], ["ash", "birch", "cedar", "ash"]
-    found = pair_credits([1, 2, 2, 5], [1, 3, 0, 3], prompts, prompts, writers)
+    result = pair_credits([1, 2, 2, 5], [1, 3, 0, 3], prompts, prompts, writers)
     # 1 < 2 agrees, 1 < 2 does not, 2 = 2 is left out, and the last text is alone.
-    assert found.credits.tolist() == [1, 0]
-    assert found.writers.tolist() == [["ash", "birch"], ["ash", "cedar"]]
-    assert found.interval().mean == 0.5
+    assert result.credits.tolist() == [1, 0]
+    assert result.writers.tolist() == [["ash", "birch"], ["ash", "cedar"]]
+    assert result.interval().mean == 0.5
     tied = pair_credits([1, 2], [7, 7], ["p", "p"], ["p", "p"], ["ash", "birch"]).interval()
     assert tied.mean == 0.5
     assert math.isnan(tied.low), "two writers and one prompt"
@@ -172,24 +175,26 @@ def test_agreement_on_pairs_leaves_out_ties_of_the_reference():
 def graded_by_two(noise):
     """Texts of 12 writers for 10 prompts: a judge's grades, and rewards that follow writers."""
     random = np.random.default_rng(3)
-    levels, own = random.normal(size=(2, 12))
+    levels, effects = random.normal(size=(2, 12))
     at = [(writer, prompt) for writer in range(12) for prompt in range(10)]
     grades = [levels[writer] + noise * random.normal() for writer, _ in at]
-    rewards = [own[writer] + noise * random.normal() for writer, _ in at]
-    writers, prompts = ([str(one[of]) for one in at] for of in (0, 1))
+    rewards = [effects[writer] + noise * random.normal() for writer, _ in at]
+    writers, prompts = ([str(item[index]) for item in at] for index in (0, 1))
     return pair_credits(grades, rewards, prompts, prompts, writers)
 
 
 def test_agreement_of_raters_is_clustered_by_writer_too():
-    found = graded_by_two(noise=0.1)
-    by_prompt = jackknife_interval(found.credits, found.prompts)
+    result = graded_by_two(noise=0.1)
+    by_prompt = jackknife_interval(result.credits, result.prompts)
     # Rewards and grades are independent: which writers are compared decides the agreement.
-    interval = found.interval()
+    interval = result.interval()
     assert interval.mean == by_prompt.mean
     assert interval.high - interval.low > 3 * (by_prompt.high - by_prompt.low)
     # All pairs of a writer are left out together.
-    without = [found.credits[(found.writers != str(writer)).all(1)].mean() for writer in range(12)]
-    by_writer = clustered_mean(found.credits, found.writers)
+    without = [
+        result.credits[(result.writers != str(writer)).all(1)].mean() for writer in range(12)
+    ]
+    by_writer = clustered_mean(result.credits, result.writers)
     assert by_writer.error**2 == pytest.approx(
         sum((mean - by_writer.mean) ** 2 for mean in without) * 11 / 12
     )
@@ -197,14 +202,14 @@ def test_agreement_of_raters_is_clustered_by_writer_too():
 
 
 def test_raters_are_compared_with_the_longer_text():
-    found = graded_by_two(noise=1.0)
-    longer = found._replace(credits=1 - found.credits)
-    rows = text_agreements({("longer", "j"): longer, ("mine", "j"): found}, "longer")
+    result = graded_by_two(noise=1.0)
+    longer = result._replace(credits=1 - result.credits)
+    rows = text_agreements({("longer", "j"): longer, ("mine", "j"): result}, "longer")
     assert rows[0].difference is None
-    assert rows[1].difference.mean == pytest.approx(2 * found.credits.mean() - 1)
+    assert rows[1].difference.mean == pytest.approx(2 * result.credits.mean() - 1)
     assert rows[1].difference.low < rows[1].agreement.mean - longer.credits.mean()
     assert 0 <= rows[1].p_holm <= 1
-    (alone,) = text_agreements({("mine", "j"): found}, None)
+    (alone,) = text_agreements({("mine", "j"): result}, None)
     assert (alone.difference, alone.p_holm) == (None, None)
 
 
@@ -215,9 +220,9 @@ def test_correlations():
         "c": {"ash": 2.0, "birch": 1.0, "cedar": 3.0, "elm": math.nan},
         "same": {"ash": 0.1 + 0.2, "birch": 0.3, "cedar": 0.3},
     }
-    found = correlate("a", "b", columns)
-    assert (found.writers, found.kendall, found.spearman) == (3, 1, 1)
-    assert found.pearson == pytest.approx(np.corrcoef([1, 2, 3], [1, 4, 9])[0, 1])
+    result = correlate("a", "b", columns)
+    assert (result.writers, result.kendall, result.spearman) == (3, 1, 1)
+    assert result.pearson == pytest.approx(np.corrcoef([1, 2, 3], [1, 4, 9])[0, 1])
     assert correlate("a", "c", columns).spearman == 0.5, "writers without a number are left out"
     assert math.isnan(correlate("a", "same", columns).pearson), "equal but for rounding"
 
@@ -231,9 +236,9 @@ def test_grade_agreement_averages_texts_of_a_writer():
         ("birch", "q", "q", 4.0, 1.0),
         ("cedar", "q", "q", 6.0, 9.0),
     ]
-    found = grade_agreement("judge", "people", "plot", graded)
-    assert found.agreement.mean == pytest.approx(5 / 6)
-    assert found.systems.pearson == pytest.approx(np.corrcoef([2, 3, 7.5], [2, 3, 4.5])[0, 1])
+    result = grade_agreement("judge", "people", "plot", graded)
+    assert result.agreement.mean == pytest.approx(5 / 6)
+    assert result.systems.pearson == pytest.approx(np.corrcoef([2, 3, 7.5], [2, 3, 4.5])[0, 1])
 
 
 # The program ------------------------------------------------------------------------------------
@@ -243,8 +248,8 @@ def write_run(folder, cells, people=(), protocol="longform", stories=True):
     """A folder as of litbench run: a judge's grade of a text is also its rating."""
     grades, ratings, texts = [], [], {}
     for cell in cells:
-        place = {"writer": cell.writer, "prompt_id": cell.prompt, "sample": 0}
-        grades.append({**place, "rater": cell.judge, "quantity": "overall", "grade": cell.grade})
+        key = {"writer": cell.writer, "prompt_id": cell.prompt, "sample": 0}
+        grades.append({**key, "rater": cell.judge, "quantity": "overall", "grade": cell.grade})
         name = f"{cell.writer}/{cell.prompt}"
         kind = "person" if cell.judge in people else "model"
         rated = {"story_id": name, "rater": cell.judge, "rater_kind": kind, "rating": cell.grade}
@@ -283,8 +288,8 @@ def compare(load_program, tmp_path, capsys):
 
     def run(runs, **keys):
         program.main(build(program.Config, {"runs": runs, "out": tmp_path / "out", **keys}))
-        found = json.loads((tmp_path / "out" / "writers.json").read_text())
-        return found, capsys.readouterr().out
+        result = json.loads((tmp_path / "out" / "writers.json").read_text())
+        return result, capsys.readouterr().out
 
     return run
 
@@ -294,22 +299,26 @@ def test_program_compares_runs(compare, tmp_path):
     other = [cell._replace(writer="elm", grade=cell.grade + 20) for cell in judged[:7]]
     runs = [write_run(tmp_path / "a", judged), write_run(tmp_path / "b", other)]
     raters = {"longer": {"kind": "longer"}, "shorter": {"kind": "shorter"}}
-    found, text = compare(runs, reference="ash", raters=raters, published={"paper": WRITERS})
-    assert [row["writer"] for row in found["rows"]] == [
+    result, text = compare(runs, reference="ash", raters=raters, published={"paper": WRITERS})
+    assert [row["writer"] for row in result["rows"]] == [
         "elm",
         "cedar",
         "ash",
         "birch",
         "<b>oak</b>",
     ]
-    assert found["rows"][0]["difference"]["mean"] == pytest.approx(20)
-    assert found["columns"]["win rate by longer"]["elm"] == 1
-    assert found["columns"]["win rate by shorter"]["<b>oak</b>"] == 1
-    agreements = {one["rater"]: one["agreement"]["mean"] for one in found["text_agreement"]}
+    assert result["rows"][0]["difference"]["mean"] == pytest.approx(20)
+    assert result["columns"]["win rate by longer"]["elm"] == 1
+    assert result["columns"]["win rate by shorter"]["<b>oak</b>"] == 1
+    agreements = {item["rater"]: item["agreement"]["mean"] for item in result["text_agreement"]}
     assert agreements == {"longer": 1, "shorter": 0}, "the texts' lengths are the grades"
-    published = [one for one in found["correlations"] if one["second"] == "published paper"]
+    published = [
+        correlation
+        for correlation in result["correlations"]
+        if correlation["second"] == "published paper"
+    ]
     assert published[0]["pearson"] == pytest.approx(1)
-    assert found["missing_grades"] == 2
+    assert result["missing_grades"] == 2
     assert "prompts are our own" in text
     page = (tmp_path / "out" / "writers.html").read_text()
     assert "<b>oak</b>" not in page
@@ -323,7 +332,7 @@ def test_program_compares_runs(compare, tmp_path):
 
 
 def story_ratings(_question):
-    return "\n".join(["[Scores]", *(f"{one.name}: 7" for one in load_rubric("story").criteria)])
+    return "\n".join(["[Scores]", *(f"{item.name}: 7" for item in load_rubric("story").criteria)])
 
 
 ITEMS = {"longform": ["choir", "repair"], "narra": ["night_nurse"]}
@@ -348,8 +357,8 @@ def test_every_protocol_has_a_page_and_tables(protocol, compare, tmp_path):
             ITEMS.get(protocol),
         )
         assert run_protocol(config)
-    found, text = compare(tmp_path / "run", raters={"longer": {"kind": "longer"}}, reference="ash")
-    assert {row["writer"] for row in found["rows"]} == {"ash", "birch"}
+    result, text = compare(tmp_path / "run", raters={"longer": {"kind": "longer"}}, reference="ash")
+    assert {row["writer"] for row in result["rows"]} == {"ash", "birch"}
     assert "Mean grades" in text
     assert "Mean grades" in (tmp_path / "out/writers.html").read_text(encoding="utf-8")
     with (tmp_path / "out/writers.csv").open(encoding="utf-8-sig", newline="") as file:
@@ -375,16 +384,16 @@ def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
         cell._replace(grade=-cell.grade) if cell.judge == "strict" else cell for cell in planted()
     ]
     run = write_run(tmp_path / "a", people + judges, people=("ann", "bob"), stories=False)
-    found, _ = compare(run)
-    agreement = {one["rater"]: one["agreement"]["mean"] for one in found["people_agreement"]}
+    result, _ = compare(run)
+    agreement = {item["rater"]: item["agreement"]["mean"] for item in result["people_agreement"]}
     assert agreement == {"strict": 0, "mild": 1, "fair": 1}
-    fair = next(one for one in found["people_agreement"] if one["rater"] == "fair")
+    fair = next(item for item in result["people_agreement"] if item["rater"] == "fair")
     for name, mean in (("within", 1), ("offset", 0), ("one_person", 1), ("against_others", 1)):
         assert fair[name]["mean"] == pytest.approx(mean, abs=1e-9)
     assert fair["is_paired"]
-    systems = {one["rater"]: one["systems"]["spearman"] for one in found["people_agreement"]}
+    systems = {item["rater"]: item["systems"]["spearman"] for item in result["people_agreement"]}
     assert systems == pytest.approx({"strict": -1, "mild": 1, "fair": 1})
-    assert set(found["judges"]) == set(JUDGES)
+    assert set(result["judges"]) == set(JUDGES)
 
 
 def test_people_who_rank_no_writers_are_named(compare, tmp_path):
@@ -419,10 +428,10 @@ def test_people_and_a_judge_of_other_texts():
         for sample, rater in ((0, "judge"), (1, "judge"), (0, "ann"), (1, "bob"))
     ]
     graded = Graded(rows, 0, {"ann", "bob"}, None, {}, "storyq", [])
-    (found,) = agreements_with_people(graded)
-    assert (found.rater, found.is_paired, found.texts) == ("judge", False, 9)
-    assert (found.agreement.mean, found.within.mean) == (1, 1)
-    assert found.offset.mean == pytest.approx(0.5)
+    (result,) = agreements_with_people(graded)
+    assert (result.rater, result.is_paired, result.texts) == ("judge", False, 9)
+    assert (result.agreement.mean, result.within.mean) == (1, 1)
+    assert result.offset.mean == pytest.approx(0.5)
 
 
 def test_invalid_input(compare, tmp_path):
@@ -455,15 +464,15 @@ def test_utilities_of_people_judges_and_verdicts(compare, tmp_path):
     judged = [cell._replace(grade=swapped.get(cell[:3], cell.grade)) for cell in planted()]
     people = [cell._replace(judge="ann") for cell in planted() if cell.judge == "fair"]
     run = write_run(tmp_path / "a", judged + people, people=("ann",))
-    found, text = compare(run, raters={"longer": {"kind": "longer"}}, collapse=31.0)
-    by_judges = found["utilities"]["judges"]
+    result, text = compare(run, raters={"longer": {"kind": "longer"}}, collapse=31.0)
+    by_judges = result["utilities"]["judges"]
     assert by_judges["rankings"] == 21
     assert by_judges["infinite"] == ["<b>oak</b>"]
     values = by_judges["values"]
     assert values["cedar"] > values["ash"] > values["birch"]
-    assert set(found["utilities"]) == {"people", "judges", "longer"}
-    assert found["utilities"]["people"]["infinite"] == sorted(WRITERS)
-    assert found["utilities"]["longer"]["rankings"] == 42, "six pairs of texts for each prompt"
+    assert set(result["utilities"]) == {"people", "judges", "longer"}
+    assert result["utilities"]["people"]["infinite"] == sorted(WRITERS)
+    assert result["utilities"]["longer"]["rankings"] == 42, "six pairs of texts for each prompt"
     assert "by judges, wins do not connect <b>oak</b> with the others both ways" in text
     shrunk, text = compare(run, utility_prior=0.5)
     assert not shrunk["utilities"]["people"]["infinite"]
@@ -471,8 +480,8 @@ def test_utilities_of_people_judges_and_verdicts(compare, tmp_path):
 
 
 def test_range_over_prompts(compare, tmp_path):
-    found, text = compare(write_run(tmp_path / "a", planted()), collapse=31.0)
-    assert found["rows"]
+    result, text = compare(write_run(tmp_path / "a", planted()), collapse=31.0)
+    assert result["rows"]
     row = next(
         line.split()
         for line in text.splitlines()

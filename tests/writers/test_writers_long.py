@@ -135,9 +135,9 @@ def test_twelve_stories_with_failures_and_ten_kills(tmp_path):
     print(f"{runs} runs, {sent} requests for 264 calls, faults {dict(server.faults)}")
     print(f"{len(lost)} answers lost, sent at most {max(lost, default=0):.3f} s before a kill")
     assert server.answered.keys() == set(keys.values())
-    found, expected = tables(tmp_path / "out"), tables(tmp_path / "calm")
+    results, expected = tables(tmp_path / "out"), tables(tmp_path / "calm")
     for name, table in expected.items():
-        assert found[name].equals(table), name
+        assert results[name].equals(table), name
 
 
 # Local models ---------------------------------------------------------------------------------
@@ -177,9 +177,9 @@ def test_killed_run_of_a_local_writer(tiny_model, tmp_path):
     stored = lines.read_bytes()
     assert finish(command(tmp_path, config, {}), code=1) == 1
     assert lines.read_bytes().startswith(stored), "stored answers stay"
-    found, expected = tables(tmp_path / "out"), tables(tmp_path / "calm")
+    results, expected = tables(tmp_path / "out"), tables(tmp_path / "calm")
     for name, table in expected.items():
-        assert found[name].equals(table), name
+        assert results[name].equals(table), name
     flags = rows_of(tmp_path / "out", "grades")[-1]["flags"]
     assert "30 of 30 ratings missing" in flags
     assert "judged by its writer" in flags
