@@ -47,7 +47,8 @@ _OWN_KEYS = {
         *("side_by_side", "expected_agreement", "reader_agreement"),
     ),
     "session": (
-        *("writers", "options", "cards", "prices", "readers_per_card", "sessions_at_once"),
+        *("writers", "writers_per_reader", "options", "cards", "prices"),
+        *("readers_per_card", "sessions_at_once"),
         *("dollars_per_reader", "dollars", "shows_card"),
     ),
     "ratings": ("rubric", "readers_per_story", "stories_per_group", "groups_per_reader"),
@@ -82,11 +83,13 @@ class Plan:
             them together; null for all of the prompt.
         groups_per_reader: in ratings, prompts of which each reader rates a group.
         writers: in sessions, the writers by name, as in `litbench run`.
+        writers_per_reader: in sessions, with how many writers a reader plays the same card, in
+            random order; their stories are rated and submitted as one group.
         options: in sessions, options of the protocol.
         cards: in sessions, only these cards; null for all.
         prices: in sessions, file of prices that override the packaged ones.
         readers_per_card: in sessions, readers of each card with each writer.
-        sessions_at_once: in sessions, how many are played at the same time; further readers wait.
+        sessions_at_once: in sessions, how many readers play at the same time; further readers wait.
         dollars_per_reader: in sessions, most that a session may cost; null for no limit.
         dollars: in sessions, most that all of them may cost; a session starts only if its
             `dollars_per_reader` is left.
@@ -135,6 +138,7 @@ class Plan:
     stories_per_group: Count | None = None
     groups_per_reader: Count = 1
     writers: dict[str, Any] = field(default_factory=dict)
+    writers_per_reader: Count = 1
     options: dict[str, Any] = field(default_factory=dict)
     cards: list[str | int] | None = None
     prices: Path | None = None
@@ -175,6 +179,11 @@ class Plan:
             raise ConfigError("rubric is missing: name a packaged rubric or a file")
         if self.kind == "session" and not self.writers:
             raise ConfigError("writers is empty: name the writers that readers play with")
+        if self.kind == "session" and self.writers_per_reader > len(self.writers):
+            raise ConfigError(
+                f"writers_per_reader is {self.writers_per_reader}, and writers has "
+                f"{len(self.writers)}: name more writers or lower it"
+            )
         if self.dollars is not None and self.dollars_per_reader is None:
             raise ConfigError("dollars needs dollars_per_reader, the most that a session may cost")
         texts = read_yaml(_TEXTS)[self.kind]

@@ -1,9 +1,10 @@
 """Studies whose readers rate stories by a rubric.
 
 The stories of a prompt are a group: a reader rates them one by one, can go back, and submits them
-together. Pages of the store have the kind `rating`, with the story as `pair_id` and its position in
-the group as `order`; one of them, of the kind `checked`, also asks for a named number. A page of
-the kind `submit`, with the prompt as `pair_id`, ends the group.
+together. In studies of sessions, a group is what a reader played. Pages of the store have the kind
+`rating`, with the story as `pair_id` and its position in the group as `order`; one of them, of the
+kind `checked`, also asks for a named number. A page of the kind `submit`, with the prompt as
+`pair_id`, ends the group.
 """
 
 import contextlib
@@ -13,11 +14,11 @@ import random
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +58,7 @@ ANSWERS = Schema(
 _GROUP = """
 select choices.* from choices join readers using (number)
 where reader = ? and (kind = 'submit' and pair_id = ?
-    or kind <> 'submit' and pair_id in (select value from json_each(?))) order by place
+    or kind in ('rating', 'checked') and pair_id in (select value from json_each(?))) order by place
 """
 
 
@@ -80,6 +81,14 @@ class RubricStudy(Study):
     """An opened study whose pages ask for ratings by a rubric."""
 
     rubric: Rubric
+
+    @cached_property
+    def groups(self) -> dict[str, list[str]]:
+        """By `prompt_id`, what readers rate."""
+        names = defaultdict(list)
+        for name, row in sorted(self.by_id.items()):
+            names[row["prompt_id"]].append(name)
+        return dict(names)
 
     def lines(self, page: Page) -> list[Line]:
         """What a page asks; the line of the attention check is the same at every look."""
@@ -116,14 +125,6 @@ class RatingStudy(RubricStudy):
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
         return {row["story_id"]: row for row in self.stories.to_pylist()}
-
-    @cached_property
-    def groups(self) -> dict[str, list[str]]:
-        """By `prompt_id`, its stories."""
-        groups = defaultdict(list)
-        for name, row in sorted(self.by_id.items()):
-            groups[row["prompt_id"]].append(name)
-        return dict(groups)
 
     def words_of(self, name: str) -> int:
         words: int = self.by_id[name]["n_words"]
@@ -163,6 +164,8 @@ class RatingStore(Store):
 
     counted = ("rating", "checked")
     nouns = ("answers", "story")
+    # What a page calls what is rated.
+    noun: ClassVar[str] = "Text"
     study: RatingStudy
 
     def _assign(self, number: int) -> None:
@@ -204,8 +207,20 @@ class RatingStore(Store):
             _, order = linear_sum_assignment(np.array(costs))
             rows += [("rating", picked[at], str(position)) for position, at in enumerate(order, 1)]
             rows.append(("submit", prompt, None))
-        if plan.checks_attention and rows and not any(row["kind"] == "checked" for row in choices):
-            at = draw.choice([at for at, row in enumerate(rows) if row[0] == "rating"])
+        self._add_rating_pages(number, rows, choices, draw)
+
+    def _add_rating_pages(
+        self,
+        number: int,
+        rows: list[tuple[str, str, str | None]],
+        earlier: Sequence[sqlite3.Row],
+        draw: random.Random,
+    ) -> None:
+        """Append pages; one of a reader's pages of ratings checks attention."""
+        places = [at for at, row in enumerate(rows) if row[0] == "rating"]
+        has_check = any(row["kind"] == "checked" for row in earlier)
+        if self._plan.checks_attention and places and not has_check:
+            at = draw.choice(places)
             rows[at] = ("checked", *rows[at][1:])
         self._add_pages(number, rows)
 
@@ -215,7 +230,7 @@ class RatingStore(Store):
         With each, what was `given`, by field, and the `reason`; empty if it is not rated.
         """
         prompt = page.pair_id
-        if page.kind in self.counted:
+        if page.kind != "submit":
             prompt = self.study.by_id[page.pair_id]["prompt_id"]
         stories = json.dumps(self.study.groups[prompt])
         rows = self._all(_GROUP, reader, prompt, stories)
@@ -262,6 +277,7 @@ class RatingStore(Store):
         group = self.group(reader, page)
         places = [page.place for page, _ in group]
         values: dict[str, Any] = {
+            "noun": self.noun,
             "group": group,
             "at": places.index(page.place) if page.place in places else 0,
         }

@@ -5,12 +5,15 @@ writer is a model that is asked as in `litbench run`. Each session keeps the wri
 `answers/READER-PLACE` of the study's folder and the reader's in the store, so a restarted server
 runs `write` again and is at once where it was.
 
-Pages of the store have the kind `session`, with writer and card as `pair_id`, and then `rating` or
-`checked`, which asks for the rubric's criteria.
+A reader plays one card with one or more writers, whose names are hidden, in random order. Pages of
+the store have the kind `session`, with writer and card as `pair_id`, and then `rating` or
+`checked`, which asks for the rubric's criteria; `submit`, with the card as `pair_id`, ends the
+group.
 """
 
 import asyncio
 import json
+import math
 import random
 import shutil
 import time
@@ -42,6 +45,21 @@ PROTOCOL = "narra"
 FIRST_SAMPLE = 1000
 # What a turn takes besides reading, and the words of one, for the estimate.
 _TURN_SECONDS, _TURN_WORDS = 30, 220
+# The turns of a session, and the need that its reader said in an earlier one.
+_TURNS = """
+select turns.* from turns join choices using (number, place)
+where number = ? and (place = ? or step = 'need') order by place = ?, place
+"""
+# The rating of a session without a story, and the end of a group without ratings.
+_WITHOUT_STORY = """
+delete from choices
+where number = ? and pair_id = ? and kind in ('rating', 'checked') and answered is null
+"""
+_EMPTY_GROUP = """
+delete from choices where number = ? and kind = 'submit' and answered is null
+and not exists (select 1 from choices where number = ? and kind in ('rating', 'checked'))
+"""
+_PLAYED = "select place from choices where number = ? and pair_id = ? and kind = 'session'"
 _SESSIONS = """
 select choices.*, hashed(reader) as reader from choices join readers using (number)
 where kind = 'session' and answered is not null order by number, place
@@ -87,13 +105,17 @@ class SessionStudy(RubricStudy):
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
-        """`writer` and `item` by name of both."""
+        """`writer`, `item` and `prompt_id`, the card, by name of writer and card."""
         wanted = None if self.plan.cards is None else set(map(str, self.plan.cards))
         items = [
             item for item in self.protocol.items() if wanted is None or item.prompt_id in wanted
         ]
         return {
-            f"{writer}/{item.prompt_id}": {"writer": writer, "item": item}
+            f"{writer}/{item.prompt_id}": {
+                "writer": writer,
+                "item": item,
+                "prompt_id": item.prompt_id,
+            }
             for writer in self.models.writers
             for item in items
         }
@@ -114,19 +136,22 @@ class SessionStudy(RubricStudy):
         if not cells:
             raise DataError("cards: none of these cards is known: name others, or leave cards out")
         turns = sum(map(self.words_of, self.by_id)) / cells / _TURN_WORDS
-        time_of = reading_time(self, cells * self.plan.readers_per_card, 1, turns * _TURN_SECONDS)
+        sessions, each = cells * self.plan.readers_per_card, self.plan.writers_per_reader
+        readers = math.ceil(sessions / each)
+        time_of = reading_time(self, readers, each, turns * _TURN_SECONDS)
         limit = self.plan.dollars_per_reader
         return {
             "writers": writers,
             "cards": cells // writers,
-            "most_dollars": None if limit is None else limit * time_of["readers"],
+            "sessions": sessions,
+            "most_dollars": None if limit is None else limit * sessions,
             **time_of,
         }
 
     def estimate_text(self, facts: Mapping[str, Any]) -> str:
         text = f"""\
 {facts["writers"]:,} writers and {facts["cards"]:,} cards, {self.plan.readers_per_card} readers of \
-each: {facts["readers"]:,} sessions
+each: {facts["sessions"]:,} sessions of {facts["readers"]:,} readers
 {reading_text(self.plan, facts)}"""
         if facts["most_dollars"] is not None:
             text += f"writers cost at most ${facts['most_dollars']:,.2f}\n"
@@ -166,41 +191,62 @@ class SessionStore(RatingStore):
     """The store of a study of sessions."""
 
     nouns = ("rated sessions", "card")
+    noun = "Story"
     study: SessionStudy  # type: ignore[assignment]
 
     def _has_room(self) -> bool:
-        return len(self.open_sessions()) < self._plan.sessions_at_once
+        players = {number for number, _ in self.open_sessions()}
+        return len(players) < self._plan.sessions_at_once
 
     def _assign(self, number: int) -> None:
-        """Give a reader the writer and card with the fewest readers, if the money is left."""
-        plan = self._plan
-        rows = self._all("select number, place, kind, pair_id, answered from choices")
-        pages = [row for row in rows if row["number"] == number]
-        kind = "checked" if plan.checks_attention else "rating"
-        played = [row["pair_id"] for row in pages if row["kind"] == "session"]
-        if played:
-            # Readers who left before rating the story rate it now.
-            self._add_pages(number, [(kind, played[-1], None)] * (len(pages) == len(played)))
-            return
-        load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
-        free = [name for name in sorted(self.study.by_id) if load[name] < plan.readers_per_card]
-        random.Random(digest("assign", plan.seed, number)).shuffle(free)
-        if free and self._has_money():
-            cell = min(free, key=load.__getitem__)
-            self._add_pages(number, [("session", cell, None), (kind, cell, None)])
+        """Give a reader a card, with the writers that have played it least, if the money is left.
 
-    def _has_money(self) -> bool:
-        """Whether the dollars of one more session are left, if those under way take all theirs."""
+        A reader who comes back keeps the card and first rates what was played and not rated.
+        """
+        plan = self._plan
+        rows = self._all("select * from choices order by place")
+        choices = [row for row in rows if row["number"] == number]
+        played = [row["pair_id"] for row in choices if row["kind"] == "session"]
+        draw = random.Random(digest("assign", plan.seed, number, len(choices)))
+        load = Counter(row["pair_id"] for row in rows if row["kind"] == "session")
+        groups = []
+        for card, names in self.study.groups.items():
+            free = [n for n in names if load[n] < plan.readers_per_card and n not in played]
+            draw.shuffle(free)
+            free.sort(key=load.__getitem__)
+            picked = free[: plan.writers_per_reader - len(played)]
+            is_same_card = not played or played[0] in names
+            if is_same_card and (picked or played):
+                mean_load = sum(map(load.__getitem__, picked)) / max(len(picked), 1)
+                groups.append((-len(picked), mean_load, draw.random(), card, picked))
+        if not groups:
+            return
+        *_, card, picked = min(groups)
+        picked = picked if self._has_money(len(picked)) else []
+        draw.shuffle(picked)
+        rated = {row["pair_id"] for row in choices if row["kind"] in self.counted}
+        told = {row["pair_id"] for row in choices if row["kind"] == "session" and row["answer"]}
+        pages: list[tuple[str, str, str | None]] = [
+            ("rating", name, str(at)) for at, name in enumerate(played, 1) if name in told - rated
+        ]
+        for at, name in enumerate(picked, len(played) + 1):
+            pages += [("session", name, str(at)), ("rating", name, str(at))]
+        if pages or rated:
+            pages.append(("submit", card, None))
+        self._add_rating_pages(number, pages, choices, draw)
+
+    def _has_money(self, sessions: int) -> bool:
+        """Whether the dollars of more sessions are left, if those assigned take all theirs."""
         if self._plan.dollars is None or self._plan.dollars_per_reader is None:
             return True
-        under_way = [self.study.answers_of(*numbers) for numbers in self.open_sessions()]
-        reserved = (len(under_way) + 1) * self._plan.dollars_per_reader
-        return self.study.dollars(under_way) + reserved <= self._plan.dollars
+        assigned = [self.study.answers_of(*place) for place in self.open_sessions()]
+        reserved = (len(assigned) + sessions) * self._plan.dollars_per_reader
+        return self.study.dollars(assigned) + reserved <= self._plan.dollars
 
     def turns(self, page: Page) -> dict[str, str]:
-        """What the reader did in a session, by step."""
-        asked = "select step, text from turns where number = ? and place = ?"
-        return dict(map(tuple, self._all(asked, page.number, page.place)))
+        """What the reader did in a session, by step; the need is said once for all of a group."""
+        turns = self._all(_TURNS, page.number, page.place, page.place)
+        return {row["step"]: row["text"] for row in turns}
 
     def add_turn(self, page: Page, step: str, text: str, seconds: float) -> None:
         """Store what the reader did, unless the step has an answer already."""
@@ -217,14 +263,19 @@ class SessionStore(RatingStore):
                 "select shown from choices where number = ? and place = ?", *key
             )
             self._database.execute(
-                "update choices set answered = ?, answer = '{}', seconds = ?, version = ? "
+                "update choices set answered = ?, answer = ?, seconds = ?, version = ? "
                 "where number = ? and place = ? and answered is null",
-                (now, self._seconds(shown, now), self.study.version, *key),
+                (
+                    now,
+                    "{}" if has_story else None,
+                    self._seconds(shown, now),
+                    self.study.version,
+                    *key,
+                ),
             )
             if not has_story:
-                self._database.execute(
-                    "delete from choices where number = ? and place > ? and answered is null", key
-                )
+                self._database.execute(_WITHOUT_STORY, (page.number, page.pair_id))
+                self._database.execute(_EMPTY_GROUP, (page.number, page.number))
 
     def _read_answer(self, page: Any, answer: str) -> tuple[str | None, bool | None]:
         if page["kind"] == "session":
@@ -232,18 +283,18 @@ class SessionStore(RatingStore):
         return super()._read_answer(page, answer)
 
     def view(self, reader: str, page: Page) -> Shown:
-        """The rubric alone: its reader knows the story."""
+        """The rubric, with the story if its reader goes back to it; or the end of the group."""
         template, values = super().view(reader, page)
-        return template, values | {"story": None}
-
-    def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
-        """The page alone."""
-        del reader
-        return [(page, {})]
-
-    def _may_change(self, page: Any) -> bool:
-        del page
-        return False
+        if template == "submit":
+            return template, values
+        story = None
+        if values["given"]:
+            ((place,),) = self._all(_PLAYED, page.number, page.pair_id)
+            played = replace(page, place=place)
+            session, _ = asyncio.run(_replay(self.study, played, self.turns(played)))
+            assert session.result is not None
+            story = {"lines": session.result.written.facts["lines"]}
+        return template, values | {"story": story}
 
     def open_sessions(self) -> set[tuple[int, int]]:
         """Reader's number and place of all sessions that have not ended."""
@@ -262,8 +313,11 @@ class SessionStore(RatingStore):
         sessions = []
         for row in self._all(_SESSIONS):
             page = page_of(row)
-            asked = "select step, seconds from turns where number = ? and place = ?"
-            seconds = dict(map(tuple, self._all(asked, page.number, page.place)))
+            turns = self._all(_TURNS, page.number, page.place, page.place)
+            seconds = {
+                turn["step"]: turn["seconds"] if turn["place"] == page.place else 0.0
+                for turn in turns
+            }
             sessions.append((page, row["reader"], self.turns(page), seconds))
         return sessions
 
@@ -274,7 +328,11 @@ class SessionStore(RatingStore):
         the readers whom the rules leave out.
         """
         study, answers = self.study, self.answers()
-        rated = {row["reader"]: row for row in answers.to_pylist() if row["excluded"] is None}
+        rated = {
+            (row["reader"], row["story_id"]): row
+            for row in answers.to_pylist()
+            if row["excluded"] is None
+        }
         tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         for page, reader, turns, seconds in self.sessions():
             session, item = asyncio.run(_replay(study, page, turns))
@@ -282,8 +340,9 @@ class SessionStore(RatingStore):
             for row in records["turns"]:
                 if row["role"] == READER:
                     row["seconds"] = seconds[row["step"]]
-            if reader in rated and records["stories"]:
-                story, answer = records["stories"][0], rated[reader]
+            answer = rated.get((reader, page.pair_id))
+            if answer and records["stories"]:
+                story = records["stories"][0]
                 records["ratings"] = rating_rows(
                     study.rubric,
                     answer,

@@ -100,10 +100,10 @@ def check_looks(page):
     # The footer begins where the page does, and a warning stands apart from the card below it.
     left = [page.locator(item).bounding_box()["x"] for item in ("main", "footer")]
     assert left[0] == pytest.approx(left[1], abs=1)
-    if page.locator("article").count() < 2:
+    if page.locator(".stories article").count() < 2:
         return
     # Beside each other if there is room, else one below the other.
-    first, second = (item.bounding_box() for item in page.locator("article").all())
+    first, second = (item.bounding_box() for item in page.locator(".stories article").all())
     assert (second["y"] == first["y"]) == (page.viewport_size["width"] > 1000)
 
 
@@ -231,9 +231,67 @@ def test_session(open_page, tmp_path, load_program, kind, size, scheme):
         page.locator("fieldset.criterion").first.wait_for()
         rate_page(hand, 5)
         hand.press("Next")
+        hand.press("Submit")
         assert TEXTS["completion_code"] in page.inner_text("main")
         (row,) = store.answers().to_pylist()
         assert set(json.loads(row["ratings"]).values()) == {5.0}
+        assert not page.console
+        assert all(request.startswith(url) for request in page.requests)
+
+
+def play(hand):
+    """Play a session by its first choices, and end it in the second turn."""
+    page = hand.page
+    step = page.locator("input[name=step]")
+    while True:
+        step.wait_for(state="attached")
+        name = step.get_attribute("value")
+        if name == "turn_2":
+            break
+        if name == "need":
+            hand.write("I cannot put it down.")
+        else:
+            hand.page.locator("label.option input").first.click()
+        hand.press("Go on")
+    with page.expect_navigation():
+        hand.choose("button[name=end]")
+    page.locator("fieldset.criterion").first.wait_for()
+
+
+def test_group_of_sessions(open_page, tmp_path, load_program):
+    study = session_folder(
+        tmp_path / "study",
+        load_program("litbench study make"),
+        writers=dict.fromkeys(("quill", "reed", "brush"), FakeOpenAI.model),
+        writers_per_reader=3,
+    )
+    with FakeOpenAI(script.writer), serving(study) as (url, store):
+        page = open_page(viewport=DESKTOP)
+        hand = Mouse(page)
+        enter(hand, url, "reader", ("true", "false", "true", "true"))
+        for number in (1, 3, 1):
+            if number == 3:
+                # The tab is closed and opened anew.
+                page.goto("about:blank")
+                page.goto(f"{url}/?PROLIFIC_PID=reader")
+                page.locator('input[value="answer_1"]').wait_for(state="attached")
+                assert page.inner_text("h1").startswith("Story 2")
+            play(hand)
+            assert not any(name in page.content() for name in study.plan.writers)
+            rate_page(hand, number)
+            hand.press("Next")
+        assert page.inner_text("h1") == "Submit these ratings?"
+        with page.expect_navigation():
+            hand.choose("nav li:first-child a")
+        page.get_by_text("Read it again").click()
+        assert "It had rained since the feast" in page.inner_text("details")
+        rate_page(hand, 5)
+        hand.press("Save")
+        hand.press("Submit")
+        assert TEXTS["completion_code"] in page.inner_text("main")
+        rows = store.answers().sort_by("position").to_pylist()
+        assert [set(json.loads(row["ratings"]).values()) for row in rows] == [{5.0}, {3.0}, {1.0}]
+        assert len({row["story_id"] for row in rows}) == 3
         assert not page.console
         assert all(request.startswith(url) for request in page.requests)
 

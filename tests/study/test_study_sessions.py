@@ -124,6 +124,85 @@ def test_sessions_are_played_and_exported_as_a_run(
     assert "quill" in capsys.readouterr().out
 
 
+def writers_of(*names):
+    """Writers of one scripted model."""
+    return dict.fromkeys(names, FakeOpenAI.model)
+
+
+def test_readers_play_groups_that_rank_the_writers(make, writer, load_program, tmp_path, capsys):
+    study = make(
+        writers=writers_of("quill", "reed", "brush"),
+        writers_per_reader=3,
+        readers_per_card=4,
+        exclude={"failed_attention": False},
+    )
+    assert (study.estimate()["sessions"], study.estimate()["readers"]) == (12, 4)
+    with writer(), serving(study) as (url, store):
+        # A reader who closes the tab in the second session goes on there.
+        early = Visitor(study, url, Reader(SimulatedReaders(), 1, 20))
+        early.reader.leaves_after = 40
+        assert early.visit() == "left"
+        late = Visitor(study, url, Reader(SimulatedReaders(), 1, 20))
+        assert late.visit() == "finished"
+        assert "need" not in late.turns, "the need is said once"
+        assert visit_study(study, SimulatedReaders(seed=5), url, 3)[0] == {"finished": 3}
+        pages = store._all('select number, kind, pair_id, "order" from choices order by 1, place')
+        orders = [
+            tuple(
+                row["pair_id"] for row in pages if row["number"] == n and row["kind"] == "session"
+            )
+            for n in range(1, 5)
+        ]
+        assert all(len(set(names)) == 3 for names in orders)
+        assert len(set(orders)) > 1
+        ends = [row["kind"] for row in pages if row["number"] == 1]
+        assert (ends[0], ends[-1], ends.count("checked"), len(ends)) == ("session", "submit", 1, 7)
+        needs = store._all("select number from turns where step = 'need'")
+        assert len(needs) == 4
+        assert set(store.progress().values()) == {(4, 0)}
+    command(["export", str(study.folder)])
+    out = study.folder / "export"
+    grades = read_table(out / "grades.parquet", GRADES).to_pylist()
+    people = {row["rater"] for row in grades if row["rater"]}
+    for rater in people:
+        rows = [row for row in grades if row["rater"] == rater and row["quantity"] == "all11"]
+        assert sorted(row["writer"] for row in rows) == ["brush", "quill", "reed"]
+    assert len(people) == 4
+    writers = load_program("litbench writers compare")
+    writers.main(writers.Config(runs=out, out=tmp_path / "writers", utility_prior=0.5))
+    shown = capsys.readouterr().out
+    assert "no utilities by people" not in shown
+    utilities = json.loads((tmp_path / "writers" / "writers.json").read_text())["utilities"]
+    assert "people" in utilities
+
+
+def test_a_reader_who_was_away_rates_what_was_played(make, writer):
+    study = make(writers=writers_of("quill", "reed"), writers_per_reader=2, release_minutes=5)
+    with writer():
+        with serving(study) as (url, store):
+            visitor = Visitor(study, url, Reader(SimulatedReaders(), 1, 20))
+            rate = visitor._rate
+
+            def rate_and_leave(page):
+                visitor.reader.leaves_after = visitor._answers + 3
+                return rate(page)
+
+            visitor._rate = rate_and_leave
+            assert visitor.visit() == "left"
+            (number,) = store._all("select number from readers")[0]
+            played = store._all("select pair_id from choices where answered is not null")
+            assert len(played) == 2, "a session and its rating"
+        with serving(study, now=lambda: time.time() + 600) as (url, store):
+            other = Visitor(study, url, Reader(SimulatedReaders(), 2, 20))
+            assert other.visit() == "finished"
+            again = Visitor(study, url, Reader(SimulatedReaders(), 1, 20))
+            assert again.visit() == "finished"
+            rows = store._all("select kind from choices where number = ? order by place", number)
+            kinds = [row["kind"].replace("checked", "rating") for row in rows]
+            # The other reader took the second writer.
+            assert kinds == ["session", "rating", "submit"]
+
+
 def test_careless_and_leaving_players(make, writer):
     study = make(readers_per_card=8, release_minutes=5)
     crowd = SimulatedReaders(careless=0.4, dropout=0.4, seed=2)
@@ -223,7 +302,7 @@ def test_dollars_are_kept(make, writer, tmp_path):
         spent = study.dollars([])
         assert spent <= 30.0
         assert "turned away" in ends
-        assert store._has_money() is False
+        assert store._has_money(1) is False
         assert server.requests > 0
     assert spent > 12.0
 
