@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from litbench.data.curation.reader_notes import cut_reader_notes
 from litbench.data.curation.splits import assign_folds
-from litbench.data.records import PAIRS, SIDES, connected_prompts
+from litbench.data.records import PAIRS, SIDES, connected_prompts, has_texts
 from litbench.data.text import normalise_prompt
 from litbench.evaluation.folds import balance_lengths
-from litbench.metrics.agreement import has_texts, length_differences
+from litbench.metrics.agreement import length_differences
 from litbench.metrics.leaderboard import longer_is_coin
 from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix

@@ -16,7 +16,7 @@ from litbench.audit.cues import (
 )
 from litbench.audit.findings import ALPHA, Finding, between
 from litbench.audit.probing import ProbeResult, ProbesConfig, read_probe_results, run_probes
-from litbench.data.records import PAIRS, connected_prompts
+from litbench.data.records import PAIRS, connected_prompts, has_texts
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.report.document import (
     ENDS,
@@ -27,7 +27,7 @@ from litbench.evaluation.report.document import (
     percent,
     short_name,
 )
-from litbench.metrics.agreement import has_texts, length_differences, pair_scores
+from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow

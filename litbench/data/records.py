@@ -12,8 +12,9 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from litbench.data.text import prompt_key
+from litbench.data.text import are_empty, prompt_key
 from litbench.runs.errors import DataError
 
 # A score is a whole number (votes) or any number (ratings).
@@ -381,6 +382,16 @@ def pair_weights(pairs: pa.Table) -> np.ndarray:
     if (weight <= 0).any():
         raise DataError("column weight is 0 or negative in some pairs: leave these pairs out")
     return weight
+
+
+def has_texts(pairs: pa.Table) -> np.ndarray:
+    """Whether both texts of each pair are known; bool, shape (n,).
+
+    Texts are empty where a source publishes only its ratings.
+    """
+    empty = [are_empty(pairs[side]) for side in SIDES]
+    have_texts: np.ndarray = pc.invert(pc.or_(*empty)).to_numpy()
+    return have_texts
 
 
 def label_text(sources: Sequence[str]) -> str:

@@ -6,19 +6,16 @@ eval/benchmark.py and `litbench judge` run it; that program's docstring lists th
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
-
-import pyarrow as pa
 
 from litbench.data.columns import GUESS, PairColumns
 from litbench.data.records import NOT_STATED, connected_prompts, prompt_keys
 from litbench.data.sources.evaluation_pairs import (
     EvaluationPairs,
+    draw,
     input_files,
     read_pairs,
     subsample,
@@ -26,7 +23,6 @@ from litbench.data.sources.evaluation_pairs import (
 from litbench.evaluation.folds import fold_jobs
 from litbench.evaluation.loop import (
     Job,
-    Result,
     evaluate,
     finish_evaluation,
     finished_evaluation,
@@ -44,7 +40,6 @@ from litbench.evaluation.selection import (
 )
 from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
-from litbench.metrics.agreement import has_texts
 from litbench.metrics.leaderboard import check_reference, leaderboard_csv
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models import model_entry
@@ -122,12 +117,23 @@ class Benchmark(PairColumns):
 
 @dataclass
 class OpenedSet:
-    """A set with its pairs and raters, ready to judge."""
+    """A set with its pairs and raters, ready to judge.
+
+    Attributes:
+        name: name of the set, "" if it is the only one.
+        source: its entry.
+        pairs: its pairs.
+        specs: its raters.
+        reference: the rater that all others are compared with.
+        notes: what was left out.
+    """
 
     name: str
     source: Set
     pairs: EvaluationPairs
     specs: list[RaterSpec]
+    reference: str
+    notes: list[str]
 
 
 def rater_entry(model: str, judge: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +147,13 @@ def rater_entry(model: str, judge: Mapping[str, Any]) -> dict[str, Any]:
     if not Path(model).exists() and model.partition("/")[0] in providers():
         return {**judge, "kind": "judge", "model": model}
     return model_entry(model)
+
+
+def list_raters(config: Benchmark) -> list[RaterSpec]:
+    """Return the raters; none if only the recorded judges of a set judge it."""
+    if not config.raters and config.ratings is not None:
+        return []
+    return parse_raters(config.raters, may_train=config.folds > 0)
 
 
 def list_sets(config: Benchmark) -> dict[str, Set]:
@@ -161,62 +174,67 @@ def list_sets(config: Benchmark) -> dict[str, Set]:
     return sets
 
 
-def _raters(config: Benchmark) -> list[RaterSpec]:
-    return parse_raters(config.raters, may_train=config.folds > 0)
+def open_set(
+    name: str, source: Set, specs: Sequence[RaterSpec], reference: str, most_pairs: int | None
+) -> OpenedSet:
+    """Read the pairs and the recorded judges of a set.
 
-
-def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, str]]) -> OpenedSet:
-    """Read a set and append notes on omitted pairs.
+    Args:
+        name: name of the set.
+        source: its entry.
+        specs: the raters; without any, the recorded judges alone.
+        reference: see `Benchmark`; without raters, the default is the first recorded judge.
+        most_pairs: see `Benchmark`.
 
     Raises:
         DataError: the set cannot be used.
     """
-    read = read_pairs(
+    pairs = read_pairs(
         source.pairs, source.before_symmetry, source.split, source.ratings, source.columns()
     )
+    notes: list[str] = []
     # Other supersets are judged in full: recorded judges need no texts.
-    if read.all is read.headline or not source.recorded:
-        pairs = read.all.filter(pa.array(has_texts(read.all)))
-        if (lost := read.all.num_rows - pairs.num_rows) > 0:
-            notes.append((name, f"{lost:,} pairs left out: no text"))
-        if config.most_pairs is not None and pairs.num_rows > config.most_pairs:
-            notes.append((name, f"{config.most_pairs:,} of {pairs.num_rows:,} pairs drawn"))
-            pairs = subsample(pairs, config.most_pairs)
-        read = read.select(pairs["pair_id"])
-        if not read.headline.num_rows:
+    if pairs.all is pairs.headline or not source.recorded:
+        pairs, notes = draw(pairs, most_pairs)
+        if not pairs.headline.num_rows:
             raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
-    elif config.most_pairs is not None:
+    elif most_pairs is not None:
         raise ConfigError(
             "most_pairs: before_symmetry and ratings need all pairs: leave out most_pairs"
         )
-    has_recorded = source.ratings is not None and source.recorded
-    recorded = recorded_specs(source.ratings) if has_recorded and source.ratings else []
-    specs = {spec.name: spec for spec in recorded}
-    if config.raters or not specs:
-        specs |= {spec.name: spec for spec in _raters(config)}
-    prompts = len(set(connected_prompts(read.headline)))
-    if prompts < 3 and any(spec.is_trained for spec in specs.values()):
+    is_recorded = source.ratings is not None and source.recorded
+    recorded = recorded_specs(source.ratings) if is_recorded and source.ratings else []
+    by_name = {spec.name: spec for spec in (*recorded, *specs)}
+    if recorded and not specs and reference == Benchmark.reference and reference not in by_name:
+        reference = recorded[0].name
+        print(f"reference: {reference}, the first recorded judge; --reference names another")
+    if not by_name:
+        raise DataError(f"{source.ratings} has no recorded judge: name raters")
+    prompts = len(set(connected_prompts(pairs.headline)))
+    if prompts < 3 and any(spec.is_trained for spec in by_name.values()):
         raise DataError(f"{source.pairs}: fewer than three prompts: too few to train out of fold")
-    check_reference(config.reference, list(specs))
-    return OpenedSet(name, source, read, list(specs.values()))
+    check_reference(reference, list(by_name))
+    return OpenedSet(name, source, pairs, list(by_name.values()), reference, notes)
 
 
-def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]], list[str]]:
-    """Read every set; missing and broken sets get a note.
+def open_sets(
+    sets: Mapping[str, Set], specs: Sequence[RaterSpec], reference: str, most_pairs: int | None
+) -> tuple[list[OpenedSet], list[tuple[str, str]], list[str]]:
+    """Open every set; missing and broken sets get a note.
 
     Returns:
-        The evaluations, (set name, note) tuples, and the names of broken sets.
+        The sets, (set name, note) tuples, and the names of broken sets.
     """
-    sets = list_sets(config)
     notes = [(name, source.about) for name, source in sets.items() if source.about]
-    evaluations: list[OpenedSet] = []
+    opened: list[OpenedSet] = []
     broken, absent = [], []
     for name, source in sets.items():
         if name and not source.pairs.is_file():
             absent.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
             continue
         try:
-            evaluations.append(open_set(config, name, source, notes))
+            opened.append(open_set(name, source, specs, reference, most_pairs))
+            notes += [(name, note) for note in opened[-1].notes]
         except DataError as error:
             if not name:
                 raise
@@ -229,141 +247,152 @@ def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]]
         names = ", ".join(name for name, _ in absent)
         print(f"absent: {names} (no file {sets[absent[0][0]].pairs})")
         notes += absent
-    if not evaluations:
+    if not opened:
         raise DataError(
             f"none of the {len(sets)} sets can be used: make them with `litbench data import`, or "
             "name other files"
         )
-    return evaluations, notes, broken
+    return opened, notes, broken
+
+
+def list_jobs(opened: OpenedSet, data: Any, folds: int) -> list[Job]:
+    """The jobs of a set; `data` are plain values that change whenever its pairs change."""
+    jobs: list[Job] = []
+    pairs = opened.pairs.all
+    for spec in opened.specs:
+        label = f"{spec.name}@{opened.name}" if opened.name else spec.name
+        if spec.is_trained:
+            folds = min(folds, len(set(connected_prompts(pairs))))
+            jobs += fold_jobs(spec, label, opened.pairs, data, folds=folds)
+        else:
+            jobs.append(Job(spec, label, lambda: pairs, data, work=pairs.num_rows))
+    return jobs
 
 
 def judge_sets(
-    config: Benchmark, program: str, opened: list[OpenedSet], parts: Cache
+    opened: Sequence[OpenedSet], out: Path, rules: Mapping[str, Any], parts: Cache, program: str
 ) -> dict[str, Evaluation]:
-    """Judge every set and write the evaluations, unless all of them are up to date."""
-    jobs: list[Job] = []
-    set_of: dict[str, str] = {}
-    artifacts = {}
-    keys = ("reference", "on_training_prompts", "most_pairs", "folds")
-    for one in opened:
-        source = one.source
+    """Judge every set and write the evaluations, unless all of them are up to date.
+
+    Args:
+        opened: the sets.
+        out: their folder.
+        rules: `on_training_prompts`, `most_pairs` and `folds` of `Benchmark`.
+        parts: stores verdicts.
+        program: for the manifests.
+    """
+    artifacts, jobs = {}, {}
+    for judged in opened:
+        source = judged.source
         files = input_files(source.pairs, source.before_symmetry, source.ratings)
-        raters = {spec.name: spec.plain() for spec in one.specs}
-        artifacts[one.name] = artifact = Artifact(
-            config.out / one.name,
+        raters = {spec.name: spec.plain() for spec in judged.specs}
+        artifact = Artifact(
+            out / judged.name,
             program=program,
-            config=vars(source) | {"raters": raters} | {key: getattr(config, key) for key in keys},
+            config={**vars(source), **rules, "raters": raters, "reference": judged.reference},
             inputs=files,
-            models=files_of(one.specs),
+            models=files_of(judged.specs),
         )
-        data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on = [data, source.split, source.columns(), config.most_pairs]
-        pairs, work = partial(getattr, one.pairs, "all"), one.pairs.all.num_rows
-        for spec in one.specs:
-            label = f"{spec.name}@{one.name}" if one.name else spec.name
-            set_of[label] = one.name
-            if spec.is_trained:
-                folds = min(config.folds, len(set(connected_prompts(one.pairs.all))))
-                trained = fold_jobs(spec, label, one.pairs, depends_on, folds=folds)
-                jobs += trained
-                set_of |= {job.label: one.name for job in trained}
-            else:
-                jobs.append(Job(spec, label, pairs, depends_on, work=work))
-    if all(is_finished(artifact) for artifact in artifacts.values()):
+        digests = [artifact.digests[key] for key in files if key != "ratings"]
+        data = [digests, source.split, source.columns(), rules["most_pairs"]]
+        artifacts[judged.name] = artifact
+        jobs[judged.name] = list_jobs(judged, data, rules["folds"])
+    if all(map(is_finished, artifacts.values())):
         if "" in artifacts:
             return {"": finished_evaluation(artifacts[""])}
         return {name: Evaluation.of(artifact) for name, artifact in artifacts.items()}
-    for one in opened:
+    for judged in opened:
         # Other raters cost nothing, and may be slow to load.
-        judges = [spec for spec in one.specs if spec.kind == "judge"]
-        print_estimates(judges, one.pairs.all, config.out, dry_run=False)
+        judges = [spec for spec in judged.specs if spec.kind == "judge"]
+        print_estimates(judges, judged.pairs.all, out, dry_run=False)
     # Group jobs by rater, so that each rater is loaded once.
-    order = list(dict.fromkeys(job.spec.name for job in jobs))
-    jobs.sort(key=lambda job: order.index(job.spec.name))
-    policy = "flag" if opened[0].name else config.on_training_prompts
-    results: dict[str, list[Result]] = defaultdict(list)
-    for result in evaluate(jobs, parts, on_training_prompts=policy, may_stop=True):
-        results[set_of[result.job.label]].append(result)
-    evaluations = {}
-    for one in opened:
-        artifact, own = artifacts[one.name], results[one.name]
-        ratings = one.source.ratings
-        # Of several sets, a summary is shown.
-        evaluations[one.name] = finish_evaluation(
-            artifact, own, one.pairs, config.reference, ratings, is_shown=not one.name
+    every = [job for of_set in jobs.values() for job in of_set]
+    order = list(dict.fromkeys(job.spec.name for job in every))
+    every.sort(key=lambda job: order.index(job.spec.name))
+    is_single = not opened[0].name
+    policy: Literal["refuse", "flag"] = rules["on_training_prompts"] if is_single else "flag"
+    results = {
+        result.job.label: result
+        for result in evaluate(every, parts, on_training_prompts=policy, may_stop=True)
+    }
+    return {
+        judged.name: finish_evaluation(
+            artifacts[judged.name],
+            [results[job.label] for job in jobs[judged.name]],
+            judged.pairs,
+            judged.reference,
+            judged.source.ratings,
+            # Of several sets, a summary is shown.
+            is_shown=not judged.name,
         )
-    return evaluations
+        for judged in opened
+    }
 
 
-def summarise(
-    config: Benchmark,
-    program: str,
-    opened: list[OpenedSet],
+def write_summary(
+    artifact: Artifact,
+    opened: Sequence[OpenedSet],
     evaluations: Mapping[str, Evaluation],
-    notes: list[tuple[str, str]],
-) -> Artifact:
+    raters: Sequence[str],
+    notes: Sequence[tuple[str, str]],
+) -> None:
     """Write and print the table of several sets; the caller writes the manifest."""
-    artifact = Artifact(
-        config.out,
-        program=program,
-        config=config,
-        inputs={f"pairs.{one.name}": one.source.pairs for one in opened},
-    )
     rows: list[dict[str, Any]] = []
-    for one in opened:
-        labels = sorted(set(one.pairs.headline["label_source"].to_pylist()))
-        facts = {"set": one.name, "labels": " and ".join(labels)}
-        rows += [facts | row for row in flat_rows(leaderboard_csv(evaluations[one.name].rows))]
-    prompts = {one.name: set(prompt_keys(one.pairs.all)) for one in opened}
-    means = over_sets(rows, list(config.raters), config.reference, linked_sets(prompts))
+    for judged in opened:
+        labels = sorted(set(judged.pairs.headline["label_source"].to_pylist()))
+        facts = {"set": judged.name, "labels": " and ".join(labels)}
+        rows += [facts | row for row in flat_rows(leaderboard_csv(evaluations[judged.name].rows))]
+    prompts = {judged.name: set(prompt_keys(judged.pairs.all)) for judged in opened}
+    means = over_sets(rows, raters, opened[0].reference, linked_sets(prompts))
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
     artifact.write_text("sets.md", sets_page(rows, means, notes, "md"))
-    artifact.counts = {"sets": [one.name for one in opened], "raters": list(config.raters)}
+    artifact.counts = {"sets": [judged.name for judged in opened], "raters": raters}
     print(f"\n{sets_page(rows, means, notes, 'text')}", end="")
-    print(f"each set: {config.out}/SET/leaderboard.txt, and report.html by litbench eval report")
-    return artifact
+    print(
+        f"each set: {artifact.folder}/SET/leaderboard.txt, and report.html by litbench eval report"
+    )
 
 
 def select_templates(
-    config: Benchmark, select: Selection, opened: Sequence[OpenedSet], program: str
-) -> None:
-    """Replace judges without a template by the best of a benchmark of judge@template entries.
+    select: Selection,
+    specs: Sequence[RaterSpec],
+    judged_prompts: Collection[str],
+    folder: Path,
+    program: str,
+    *,
+    dry_run: bool,
+) -> dict[str, RaterSpec]:
+    """Return the best entry of each judge without a template, by a benchmark of templates.
 
-    The benchmark judges the validation pairs and writes into `out/selection`; a dry run estimates
-    its cost and takes the first template.
+    The benchmark judges the validation pairs and writes into `folder`; a dry run estimates its cost
+    and takes the first template.
+
+    Args:
+        select: see `Selection`.
+        specs: the raters.
+        judged_prompts: `prompt_key`s of the pairs to judge, which validation pairs must not have.
+        folder: output folder.
+        program: for the manifest.
+        dry_run: only estimate the cost.
     """
-    folder = config.out / "selection"
-    candidates = list_candidates(select, _raters(config))
-    entries = {one.name: one.plain() for of in candidates.values() for one in of}
-    validation = Benchmark(
-        select.pairs,
-        folder,
-        entries,
-        split=select.split,
-        reference=next(iter(entries)),
-        most_pairs=select.sample,
-    )
-    judged = {key for one in opened for key in prompt_keys(one.pairs.all)}
-    of_all = open_set(replace(validation, most_pairs=None), "", Set(select.pairs, select.split), [])
-    check_validation(select, of_all.pairs.headline, judged)
-    drawn = replace(of_all, pairs=EvaluationPairs(subsample(of_all.pairs.headline, select.sample)))
+    candidates = list_candidates(select, specs)
+    entries = parse_raters({one.name: one.plain() for row in candidates.values() for one in row})
+    validation = open_set("", Set(select.pairs, select.split), entries, entries[0].name, None)
+    check_validation(select, validation.pairs.headline, judged_prompts)
+    drawn = subsample(validation.pairs.headline, select.sample)
+    validation.pairs = EvaluationPairs(drawn)
     print("select:")
-    chosen = {judge: of_judge[0] for judge, of_judge in candidates.items()}
-    if config.dry_run:
-        print_estimates(drawn.specs, drawn.pairs.all, folder)
-    else:
-        parts = Cache(folder / "parts")
-        (evaluation,) = judge_sets(validation, program, [drawn], parts).values()
-        if parts.used:
-            parts.discard_unused()
-        chosen = best_templates(evaluation, candidates)
-    for one in opened:
-        one.specs = [
-            replace(chosen[spec.name], name=spec.name) if spec.name in chosen else spec
-            for spec in one.specs
-        ]
+    if dry_run:
+        print_estimates(entries, drawn, folder)
+        return {judge: of_judge[0] for judge, of_judge in candidates.items()}
+    rules = {"on_training_prompts": "refuse", "most_pairs": select.sample, "folds": 0}
+    parts = Cache(folder / "parts")
+    (evaluation,) = judge_sets([validation], folder, rules, parts, program).values()
+    if parts.used:
+        parts.discard_unused()
+    return best_templates(evaluation, candidates)
 
 
 def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
@@ -376,33 +405,44 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
     Returns:
         The evaluation of each set, by name ("" for a single set); empty after a dry run.
     """
-    if config.raters or config.ratings is None:
-        _raters(config)
-    elif config.reference == Benchmark.reference:
-        names = [spec.name for spec in recorded_specs(config.ratings)]
-        if names and config.reference not in names:
-            print(f"reference: {names[0]}, the first recorded judge; --reference names another")
-            config = replace(config, reference=names[0])
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
-    opened, notes, broken = find_sets(config)
+    specs, sets, out = list_raters(config), list_sets(config), config.out
+    opened, notes, broken = open_sets(sets, specs, config.reference, config.most_pairs)
     if config.select is not None:
-        select_templates(config, config.select, opened, program)
+        prompts = {key for judged in opened for key in prompt_keys(judged.pairs.all)}
+        selected = select_templates(
+            config.select, specs, prompts, out / "selection", program, dry_run=config.dry_run
+        )
+        for judged in opened:
+            judged.specs = [
+                replace(selected[spec.name], name=spec.name) if spec.name in selected else spec
+                for spec in judged.specs
+            ]
     evaluations = {}
     if config.dry_run:
-        for one in opened:
-            if one.name:
-                print(f"\n{one.name}:")
-            print_estimates(one.specs, one.pairs.all, config.out)
+        for judged in opened:
+            if judged.name:
+                print(f"\n{judged.name}:")
+            print_estimates(judged.specs, judged.pairs.all, out)
     else:
-        parts = Cache(config.out / "parts")
-        evaluations = judge_sets(config, program, opened, parts)
-        summary = summarise(config, program, opened, evaluations, notes) if opened[0].name else None
+        is_single = "" in sets
+        rules = {
+            "on_training_prompts": config.on_training_prompts,
+            "most_pairs": config.most_pairs,
+            "folds": config.folds,
+        }
+        parts = Cache(out / "parts")
+        evaluations = judge_sets(opened, out, rules, parts, program)
+        if not is_single:
+            inputs = {f"pairs.{judged.name}": judged.source.pairs for judged in opened}
+            summary = Artifact(out, program=program, config=config, inputs=inputs)
+            write_summary(summary, opened, evaluations, [*config.raters], notes)
         if not broken:
             # Keep the stored verdicts of a broken set until it is fixed.
             if parts.used:
                 parts.discard_unused()
-            if summary is not None:
+            if not is_single:
                 summary.finish()
     if broken:
         raise DataError(

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.data.records import OUTCOMES, SIDES
-from litbench.data.text import are_empty, count_words
+from litbench.data.records import OUTCOMES, has_texts
+from litbench.data.text import count_words
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.runs.errors import DataError
 
@@ -223,16 +223,6 @@ def length_differences(pairs: pa.Table) -> np.ndarray:
     """Words of the chosen story minus words of the rejected story; NaN where a text is unknown."""
     words = _numbers(pairs["chosen_n_words"]) - _numbers(pairs["rejected_n_words"])
     return np.where(has_texts(pairs), words, np.nan)
-
-
-def has_texts(pairs: pa.Table) -> np.ndarray:
-    """Whether both texts of each pair are known; bool, shape (n,).
-
-    Texts are empty where a source publishes only its ratings.
-    """
-    empty = [are_empty(pairs[side]) for side in SIDES]
-    have_texts: np.ndarray = pc.invert(pc.or_(*empty)).to_numpy()
-    return have_texts
 
 
 def per_repeat_agreement(verdicts: pa.Table, pairs: pa.Table, rater: str) -> list[float]:

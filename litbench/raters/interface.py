@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.data.records import SIDES, VERDICTS, empty_columns, prompt_keys
+from litbench.data.records import SIDES, VERDICTS, empty_columns, has_texts, prompt_keys
 from litbench.data.text import NO_TEXT, are_empty, digest, prompt_key, valid_unicode
-from litbench.metrics.agreement import has_texts
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.progress import ProgressBar
 from litbench.runs.terminal import show, write_dollars

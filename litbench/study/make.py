@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.data.columns import PairColumns
-from litbench.data.records import STORIES
+from litbench.data.records import STORIES, has_texts
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.tables import read_table, write_table
-from litbench.metrics.agreement import has_texts
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.config import Input, as_plain
 from litbench.runs.errors import ConfigError, DataError

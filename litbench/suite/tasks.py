@@ -19,7 +19,7 @@ from inspect_ai.scorer import Score, Scorer, grouped, mean, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from litbench.data.sources.pairs import read_any_pairs
-from litbench.evaluation.benchmark import find_sets
+from litbench.evaluation.benchmark import list_raters, list_sets, open_sets
 from litbench.judges.answers import Answer
 from litbench.judges.client import chat_messages, read_output
 from litbench.judges.judge import PairQuestion
@@ -159,8 +159,11 @@ def suite(
     """
     names = [name for name in sets.split(",") if name] if isinstance(sets, str) else sets
     registry_path = None if registry is None else Path(registry)
-    config = Suite(sets=names, data=Path(data), registry=registry_path, most_pairs=most_pairs)
-    opened, *_ = find_sets(benchmark_of(config, {}))
+    suite_config = Suite(sets=names, data=Path(data), registry=registry_path, most_pairs=most_pairs)
+    config = benchmark_of(suite_config, {})
+    opened, *_ = open_sets(
+        list_sets(config), list_raters(config), config.reference, config.most_pairs
+    )
     tables = {opened_set.name: opened_set.pairs.headline for opened_set in opened}
     return _compare(tables, template, answer, verdicts_by_set(), "suite")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.data.records import prompt_keys
+from litbench.data.records import has_texts, prompt_keys
 from litbench.data.sources.pairs import is_pairs_table, read_any_pairs
 from litbench.data.sources.ratings import ROUNDING
 from litbench.data.text import digest, prompt_key
@@ -125,6 +125,18 @@ def subsample(pairs: pa.Table, size: int) -> pa.Table:
         for rank, (_, row) in enumerate(sorted(of_prompt))
     )
     return pairs.take(pa.array(sorted(row for *_, row in order[:size]), pa.int64()))
+
+
+def draw(pairs: EvaluationPairs, size: int | None) -> tuple[EvaluationPairs, list[str]]:
+    """Draw at most `size` of the pairs with both texts; also return notes on those left out."""
+    notes = []
+    drawn = pairs.all.filter(pa.array(has_texts(pairs.all)))
+    if (lost := pairs.all.num_rows - drawn.num_rows) > 0:
+        notes.append(f"{lost:,} pairs left out: no text")
+    if size is not None and drawn.num_rows > size:
+        notes.append(f"{size:,} of {drawn.num_rows:,} pairs drawn")
+        drawn = subsample(drawn, size)
+    return pairs.select(drawn["pair_id"]), notes
 
 
 def read_held_out(

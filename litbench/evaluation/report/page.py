@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.data.records import SIDES, connected_prompts, label_text
+from litbench.data.records import SIDES, connected_prompts, has_texts, label_text
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
 from litbench.evaluation.report.document import (
@@ -45,7 +45,7 @@ from litbench.evaluation.report.leaderboard import (
     strata_note,
 )
 from litbench.evaluation.results import Evaluation, error_notes
-from litbench.metrics.agreement import PairScores, has_texts, pair_scores
+from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.comparisons import Change, Trainings, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
