@@ -56,6 +56,7 @@ from litbench.judges.client import (
 from litbench.judges.prices import Price, price_of
 from litbench.raters.interface import UNASKED, Estimate
 from litbench.raters.templates.parser import make_code
+from litbench.runs.config import as_plain, build
 from litbench.runs.errors import ConfigError, LitBenchError
 from litbench.runs.progress import ProgressBar
 
@@ -104,6 +105,14 @@ class Role:
     def is_recorded(self) -> bool:
         """Whether its turns are read from a table."""
         return self.model.startswith(RECORDED)
+
+
+def read_role(entry: Any, where: str, sampling: Sampling, traffic: Traffic) -> Role:
+    """Read a config's entry of a role: a model, or the keys of `Role`; with defaults."""
+    keys: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
+    keys["sampling"] = {**as_plain(sampling), **keys.get("sampling", {})}
+    keys["traffic"] = {**as_plain(traffic), **keys.get("traffic", {})}
+    return build(Role, keys, where)
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from litbench.study.ratings import RatingStore, RubricStudy, rating_rows
 from litbench.study.store import Page, Shown, page_of
 from litbench.writers.narra.episode import READER
 from litbench.writers.narra.quantities import grades
-from litbench.writers.protocol import Item, Protocol, load_protocol
-from litbench.writers.run import SCHEMAS, ItemResult, Run, models_of, rows_of
+from litbench.writers.protocol import Item, ItemResult, Protocol, load_protocol
+from litbench.writers.run import SCHEMAS, Run, models_of, rows_of
 
 PROTOCOL = "narra"
 # People's sessions are samples of their own beside those of runs of the same writers and cards.

@@ -4,7 +4,7 @@ A protocol is a subclass of `Protocol` in `PROTOCOLS`. `litbench.writers.run` ru
 tables; `litbench.writers.tasks` makes it a task of inspect-ai.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -84,6 +84,22 @@ class ItemRatings:
 
 
 @dataclass(frozen=True)
+class ItemResult:
+    """What a session returns: what was written, and what each judge said about it."""
+
+    written: Written
+    judged: Mapping[str, ItemRatings]
+
+    def grades(self) -> list[Grade]:
+        """All grades; those that judges share, such as a plan's weights, once."""
+        found: dict[tuple[str | None, str], Grade] = {}
+        for grades in (self.written.grades, *(one.grades for one in self.judged.values())):
+            for rater, quantity, grade, flags in grades:
+                found.setdefault((rater, quantity), (rater, quantity, grade, flags))
+        return list(found.values())
+
+
+@dataclass(frozen=True)
 class RoleDefault:
     """A further role of a protocol.
 
@@ -123,6 +139,15 @@ class Protocol:
     def items(self) -> list[Item]:
         """Return all items, in a fixed order."""
         raise NotImplementedError
+
+    def select(self, names: Sequence[str | int] | None) -> list[Item]:
+        """Return the items of these names, or all; raises a ConfigError for an unknown name."""
+        items = {item.prompt_id: item for item in self.items()}
+        chosen = list(items) if names is None else [str(name) for name in names]
+        for name in chosen:
+            if name not in items:
+                raise ConfigError(f"items: no item '{name}': {nearest(name, list(items))}")
+        return [item for name, item in items.items() if name in chosen]
 
     def check(self, models: Models) -> None:
         """Refuse models that make results invalid; raises a ConfigError."""
@@ -198,6 +223,32 @@ async def judge_repeatedly(
             grades.append((judge, f"{quantity} spread", stdev(known), flags))
     events = [event for repeat in repeats for event in repeat.events]
     return ItemRatings(ratings, grades, events, repeated)
+
+
+def list_sessions(
+    protocol: Protocol,
+    items: Sequence[Item],
+    writers: Iterable[str],
+    judges: Collection[str],
+    samples: int,
+    judge_samples: int,
+) -> Iterator[Session]:
+    """The sessions of a run, by writer, item and sample."""
+
+    def session(writer: str, item: Item, sample: int) -> Session:
+        async def script(session: Session) -> ItemResult:
+            written = await protocol.write(session, item)
+            rated = (
+                judge_repeatedly(protocol, session, item, written, judge, judge_samples)
+                for judge in judges
+            )
+            return ItemResult(written, dict(zip(judges, await at_once(*rated), strict=True)))
+
+        return Session(writer, item.prompt_id, sample, script)
+
+    for writer in writers:
+        for item in items:
+            yield from (session(writer, item, sample) for sample in range(samples))
 
 
 async def rate_texts(

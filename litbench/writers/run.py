@@ -28,7 +28,7 @@ from litbench.data.ingest import RejectedRows
 from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES, TURNS, empty_columns
 from litbench.data.sources.ratings import story_digest
 from litbench.data.text import count_words_of
-from litbench.judges.answers import AnswerStore, Sampling, identity, local_folder
+from litbench.judges.answers import AnswerStore, identity, local_folder
 from litbench.judges.client import Traffic
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
@@ -39,25 +39,23 @@ from litbench.judges.session import (
     Models,
     Role,
     Session,
-    at_once,
     estimate,
+    read_role,
     recorded_names,
     run_sessions,
 )
 from litbench.metrics.intervals import mean_interval
-from litbench.raters.interface import Estimate, estimates_text
-from litbench.runs.config import Input, Positional, Runtime, as_plain, build, describe, nearest
+from litbench.raters.interface import estimates_text
+from litbench.runs.config import Input, Positional, Runtime, describe, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, file_name, only_writer, read_manifest
 from litbench.runs.terminal import show, write_dollars
 from litbench.writers.protocol import (
     PROTOCOLS,
-    Grade,
     Item,
-    ItemRatings,
+    ItemResult,
     Protocol,
-    Written,
-    judge_repeatedly,
+    list_sessions,
     load_protocol,
     mock_of,
 )
@@ -111,22 +109,6 @@ class Run:
     prices: Annotated[Path | None, Input] = None
     answers: Annotated[Path | None, Runtime] = None
     dry_run: Annotated[bool, Runtime] = False
-
-
-@dataclass(frozen=True)
-class ItemResult:
-    """What a session returns: what was written, and what each judge said about it."""
-
-    written: Written
-    judged: Mapping[str, ItemRatings]
-
-    def grades(self) -> list[Grade]:
-        """All grades; those that judges share, such as a plan's weights, once."""
-        found: dict[tuple[str | None, str], Grade] = {}
-        for grades in (self.written.grades, *(one.grades for one in self.judged.values())):
-            for rater, quantity, grade, flags in grades:
-                found.setdefault((rater, quantity), (rater, quantity, grade, flags))
-        return list(found.values())
 
 
 def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict[str, Any]]]:
@@ -225,14 +207,15 @@ class _Tables:
         rejected: the sessions that failed or did not end, with the reason.
     """
 
-    def __init__(self, config: Run, headline: str, items: Mapping[str, Item], models: Models):
-        self._config, self._headline, self._items, self._models = config, headline, items, models
-        self._scratch = config.out / "scratch"
-        for folder in (self._scratch, config.out / "logs"):
-            shutil.rmtree(folder, ignore_errors=True)
+    def __init__(self, folder: Path, task: str, protocol: Protocol, models: Models, samples: int):
+        self._task, self._headline, self._models = task, protocol.headline, models
+        self._items = {item.prompt_id: item for item in protocol.items()}
+        self._scratch, self._logs = folder / "scratch", folder / "logs"
+        for old in (self._scratch, self._logs):
+            shutil.rmtree(old, ignore_errors=True)
         self._scratch.mkdir()
         schemas = {**SCHEMAS}
-        if config.judge_samples > 1:
+        if samples > 1:
             schemas["repeats"] = pa.table(empty_columns(REPEATS, 0)).schema
         self._writers = {
             name: pq.ParquetWriter(self._scratch / f"{name}.parquet", schema, compression="zstd")
@@ -306,46 +289,20 @@ class _Tables:
                 writer.write_table(pa.Table.from_pylist(rows, writer.schema))
                 self._written[name] += len(rows)
         if self._logged:
-            name = self._config.protocol
             first = self.counts["dialogues"].total() - len(self._logged) + 1
-            path = self._config.out / "logs" / f"{file_name(name)}_{first:06}.eval"
-            write_log(path, self._logged, task=name, model=name, metadata={}, metric="mean")
+            path = self._logs / f"{file_name(self._task)}_{first:06}.eval"
+            about = {"task": self._task, "model": self._task}
+            write_log(path, self._logged, **about, metadata={}, metric="mean")
         self._rows.clear()
         self._logged = []
 
 
-def _sessions(config: Run, protocol: Protocol, models: Models) -> tuple[Iterator[Session], int]:
-    """The sessions of a run, and their number."""
-    items = _chosen(protocol.items(), config.items)
-
-    def session(writer: str, item: Item, sample: int) -> Session:
-        async def script(session: Session) -> ItemResult:
-            written = await protocol.write(session, item)
-            rated = (
-                judge_repeatedly(protocol, session, item, written, judge, config.judge_samples)
-                for judge in config.judges
-            )
-            return ItemResult(written, dict(zip(config.judges, await at_once(*rated), strict=True)))
-
-        return Session(writer, item.prompt_id, sample, script)
-
-    sessions = (
-        session(writer, item, sample)
-        for writer in models.writers
-        for item in items
-        for sample in range(config.samples)
-    )
-    return sessions, len(models.writers) * len(items) * config.samples
-
-
-def _estimates(config: Run, protocol: Protocol, models: Models) -> list[Estimate]:
-    sessions, total = _sessions(config, protocol, models)
-    with AnswerStore(_answers(config), read_only=True) as store:
-        return estimate(sessions, total, models, store, mock_of(config.protocol, protocol))
-
-
-def _answers(config: Run) -> Path:
-    return config.answers or config.out / "answers"
+def resolve(config: Run) -> tuple[Protocol, Models, list[Item]]:
+    """The protocol, the models and the items of a run; raises a ConfigError."""
+    protocol = load_protocol(config.protocol, config.options)
+    models = models_of(config, protocol)
+    protocol.check(models)
+    return protocol, models, protocol.select(config.items)
 
 
 def run(config: Run) -> bool:
@@ -354,46 +311,53 @@ def run(config: Run) -> bool:
     Returns:
         False if no dialogue finished, or judges rated and none of their ratings could be read.
     """
-    protocol = load_protocol(config.protocol, config.options)
-    models = models_of(config, protocol)
-    protocol.check(models)
-    sessions, total = _sessions(config, protocol, models)
+    protocol, models, items = resolve(config)
+    name, out, samples = config.protocol, config.out, config.judge_samples
+    total = len(models.writers) * len(items) * config.samples
+    sessions = list_sessions(
+        protocol, items, models.writers, config.judges, config.samples, samples
+    )
+    answers = config.answers or out / "answers"
     if config.dry_run:
-        _print_estimates(config, _estimates(config, protocol, models), total)
+        with AnswerStore(answers, read_only=True) as store:
+            estimates = estimate(sessions, total, models, store, mock_of(name, protocol))
+        calls = sum(one.calls + one.known for one in estimates) / max(total, 1)
+        costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
+        dollars = sum(costs) / max(total, 1) if len(costs) == len(estimates) else None
+        print("dry run: no request is sent")
+        print(f"{total:,} dialogues of {name}; estimate:")
+        print(estimates_text(estimates))
+        print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
         return True
     roles = [*models.writers.values(), *models.roles.values()]
-    inputs: dict[str, str | Path] = {**protocol.files()}
-    for role in roles:
-        if role.is_recorded:
-            name = role.model.removeprefix(RECORDED)
-            inputs[f"recorded.{name}"] = Path(name)
+    recorded = [role.model.removeprefix(RECORDED) for role in roles if role.is_recorded]
     artifact = Artifact(
-        config.out,
+        out,
         program="litbench run",
         config=config,
-        inputs=inputs,
-        models={one.model: folder for one in roles if (folder := local_folder(one.model))},
+        inputs={**protocol.files(), **{f"recorded.{file}": Path(file) for file in recorded}},
+        models={role.model: folder for role in roles if (folder := local_folder(role.model))},
     )
     # Recorded models fail again in the same way.
-    is_recorded = all(role.is_recorded for role in roles)
-    with only_writer(config.out):
-        if (is_recorded or _is_finished(config.out)) and artifact.is_current():
-            return _has_results(read_manifest(config.out)["counts"])
-        _check_extends(artifact, protocol)
-        with AnswerStore(_answers(config)) as store:
-            by_id = {item.prompt_id: item for item in protocol.items()}
-            tables = _Tables(config, protocol.headline, by_id, models)
-            run_sessions(sessions, total, models, store, tables.add, config.protocol)
+    is_recorded = len(recorded) == len(roles)
+    with only_writer(out):
+        if (is_recorded or _is_finished(out)) and artifact.is_current():
+            return _has_results(read_manifest(out)["counts"])
+        manifest = artifact.as_manifest()
+        _check_extends(out, manifest, protocol)
+        with AnswerStore(answers) as store:
+            tables = _Tables(out, name, protocol, models, samples)
+            run_sessions(sessions, total, models, store, tables.add, name)
         tables.write(artifact)
         artifact.counts = {
-            "protocol": config.protocol,
+            "protocol": name,
             "headline": protocol.headline,
             **protocol.record(),
             **tables.counts,
             "cost_usd": round(tables.cost, 6),
         }
         artifact.finish()
-    _print_summary(config, tables, protocol.headline, may_go_on=not is_recorded)
+    _print_summary(out, tables, protocol.headline, may_go_on=not is_recorded)
     return _has_results(tables.counts)
 
 
@@ -403,7 +367,7 @@ def _has_results(counts: Mapping[str, Any]) -> bool:
     return bool(counts["dialogues"].get("finished")) and ("rated" in ratings or not ratings)
 
 
-def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
+def _check_extends(folder: Path, now: Mapping[str, Any], protocol: Protocol) -> None:
     """Refuse to replace results in the folder by those of another config.
 
     Further writers, judges, items and samples of both only add results. Traffic does not change
@@ -413,10 +377,9 @@ def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
         ConfigError: results of the folder would be replaced.
     """
     try:
-        manifest = read_manifest(artifact.folder)
+        manifest = read_manifest(folder)
     except DataError:
         return
-    now = artifact.as_manifest()
     if manifest.get("program") != now["program"]:
         return
     before, after = _settings(manifest, protocol), _settings(now, protocol)
@@ -424,7 +387,7 @@ def _check_extends(artifact: Artifact, protocol: Protocol) -> None:
     changed |= {name for name in after.keys() - before if name.startswith("options.")}
     if changed:
         raise ConfigError(
-            f"{artifact.folder} has results of another config, which would be replaced: "
+            f"{folder} has results of another config, which would be replaced: "
             f"{', '.join(sorted(changed))} changed: choose another folder, or remove manifest.json "
             "in this one to replace its results"
         )
@@ -449,21 +412,11 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
     return {"protocol": config["protocol"], "prices": None, **found, **digests}
 
 
-def _print_estimates(config: Run, estimates: Sequence[Estimate], total: int) -> None:
-    print("dry run: no request is sent")
-    print(f"{total:,} dialogues of {config.protocol}; estimate:")
-    print(estimates_text(estimates))
-    calls = sum(one.calls + one.known for one in estimates) / max(total, 1)
-    costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
-    dollars = sum(costs) / max(total, 1) if len(costs) == len(estimates) else None
-    print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
-
-
-def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
+def _print_summary(folder: Path, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
     dialogues, ratings = tables.counts["dialogues"], tables.counts["ratings"]
     failed = f", {dialogues['failed']:,} failed" if dialogues["failed"] else ""
     print(
-        f"{config.out}: {dialogues['finished']:,} of {dialogues.total():,} dialogues finished"
+        f"{folder}: {dialogues['finished']:,} of {dialogues.total():,} dialogues finished"
         f"{failed}, {ratings['rated']:,} of {ratings.total():,} ratings read, ${tables.cost:.2f}"
     )
     print(tables.rejected.summary(), end="")
@@ -474,9 +427,9 @@ def _print_summary(config: Run, tables: _Tables, headline: str, *, may_go_on: bo
     elif ratings.total() and not ratings["rated"]:
         print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
     if ratings["rated"]:
-        print(_grades_text(config.out / "grades.parquet", headline))
+        print(_grades_text(folder / "grades.parquet", headline))
     if dialogues["finished"]:
-        print(f"page of the writers: litbench writers compare --runs {config.out} --out FOLDER")
+        print(f"page of the writers: litbench writers compare --runs {folder} --out FOLDER")
 
 
 def _grades_text(path: Path, headline: str) -> str:
@@ -502,16 +455,6 @@ def _is_finished(folder: Path) -> bool:
     return False
 
 
-def _chosen(items: Sequence[Item], names: Sequence[str | int] | None) -> list[Item]:
-    """The items of a run; raises a ConfigError for an unknown name."""
-    known = [item.prompt_id for item in items]
-    chosen = known if names is None else [str(name) for name in names]
-    for name in chosen:
-        if name not in known:
-            raise ConfigError(f"items: no item '{name}': {nearest(name, known)}")
-    return [item for item in items if item.prompt_id in chosen]
-
-
 def models_of(config: Run, protocol: Protocol) -> Models:
     """The models of a run."""
     if not config.writers:
@@ -524,47 +467,30 @@ def models_of(config: Run, protocol: Protocol) -> Models:
     if unknown := set(config.roles) - set(protocol.roles):
         name = min(unknown)
         raise ConfigError(f"roles.{name}: no such role: {nearest(name, list(protocol.roles))}")
-    writers = _roles(
-        "writers", config.writers, dict.fromkeys(config.writers, protocol.writer), config.traffic
-    )
-    judges = _roles(
-        "judges", config.judges, dict.fromkeys(config.judges, protocol.judge), config.traffic
-    )
-    for name, role in writers.items():
+    others = dict(config.roles)
+    for name, default in protocol.roles.items():
+        if name not in others and not default.is_judge:
+            raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")
+        if name not in others and config.judges:
+            first = next(iter(config.judges.values()))
+            others[name] = first if isinstance(first, str) else first.get("model")
+    entries = [
+        *(("writers", name, entry, protocol.writer) for name, entry in config.writers.items()),
+        *(("judges", name, entry, protocol.judge) for name, entry in config.judges.items()),
+        *(("roles", name, entry, protocol.roles[name].sampling) for name, entry in others.items()),
+    ]
+    roles: dict[str, dict[str, Role]] = {"writers": {}, "roles": {}, "judges": {}}
+    for kind, name, entry, sampling in entries:
+        roles[kind][name] = read_role(entry, f"{kind}.{name}", sampling, config.traffic)
+    for name, role in roles["writers"].items():
         same = role.sampling.temperature == 0 or role.sampling.seed is not None
         if config.samples > 1 and same and not role.is_recorded:
             raise ConfigError(
                 f"writers.{name}: samples is {config.samples}, but with temperature 0 or a seed "
                 "all samples are the same: change its sampling, or set samples to 1"
             )
-    entries = {}
-    for name, default in protocol.roles.items():
-        if name in config.roles:
-            entries[name] = config.roles[name]
-        elif not default.is_judge:
-            raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")
-        elif judges:
-            entries[name] = next(iter(judges.values())).model
-    others = _roles(
-        "roles",
-        entries,
-        {name: one.sampling for name, one in protocol.roles.items()},
-        config.traffic,
-    )
-    return Models(writers, {**others, **judges}, load_prices(config.prices))
-
-
-def _roles(
-    kind: str, entries: Mapping[str, Any], defaults: Mapping[str, Sampling], traffic: Traffic
-) -> dict[str, Role]:
-    """The roles of entries, which are a model or a role's keys; with default sampling by name."""
-    roles = {}
-    for name, entry in entries.items():
-        given: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
-        given["sampling"] = {**as_plain(defaults[name]), **given.get("sampling", {})}
-        given["traffic"] = {**as_plain(traffic), **given.get("traffic", {})}
-        roles[name] = build(Role, given, f"{kind}.{name}")
-    return roles
+    prices = load_prices(config.prices)
+    return Models(roles["writers"], {**roles["roles"], **roles["judges"]}, prices)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -652,7 +578,9 @@ def _size(name: str) -> tuple[str, str, str]:
     protocol = load_protocol(name, {})
     items = protocol.items()
     model = "openai/gpt-4.1"
-    roles = dict.fromkeys(protocol.roles, model)
-    config = Run(name, Path(), {"w": model}, {"j": model}, roles, items=[items[0].prompt_id])
-    estimates = _estimates(config, protocol, models_of(config, protocol))
+    role = Role(model)
+    models = Models({"w": role}, dict.fromkeys([*protocol.roles, "j"], role))
+    sessions = list_sessions(protocol, items[:1], ["w"], ["j"], 1, 1)
+    with AnswerStore(Path("answers"), read_only=True) as store:
+        estimates = estimate(sessions, 1, models, store, mock_of(name, protocol))
     return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""
