@@ -36,7 +36,6 @@ from litbench.evaluation.loop import (
     print_estimates,
 )
 from litbench.evaluation.report import figures
-from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import (
     Card,
     Cell,
@@ -46,10 +45,11 @@ from litbench.evaluation.report.document import (
     Table,
     few_prompts,
     percent,
+    publish,
     short_name,
     shorten,
+    show_results,
     stacked,
-    write_page,
     written_now,
 )
 from litbench.evaluation.results import error_notes
@@ -237,7 +237,7 @@ def run_probes(config: ProbesConfig) -> None:
     check_strengths(config.strengths)
     artifact = Artifact(config.out, program=__file__, config=config, models=files_of(specs))
     if not config.dry_run and is_finished(artifact):
-        artifact.show("probes.txt", "probes.html")
+        show_results(config.out, "probes")
         return
 
     labelled = read_pairs(config.pairs, None, config.split, columns=config.columns()).headline
@@ -254,7 +254,6 @@ def run_probes(config: ProbesConfig) -> None:
     judged = list(evaluate(jobs, parts, on_training_prompts=config.on_training_prompts))
     verdicts = pa.concat_tables(result.verdicts for result in judged)
     results = probe_results(verdicts, pairs, not_applicable)
-    text = probes_text(results)
     for note in error_notes(verdicts):
         print(note)
     rows = [vars(result) for result in itertools.chain(*results.values())]
@@ -270,12 +269,9 @@ def run_probes(config: ProbesConfig) -> None:
     }
     artifact.write("probe_pairs.parquet", partial(write_table, pairs))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
-    artifact.write("probes.csv", partial(write_csv, rows))
-    artifact.write_text("probes.txt", text)
-    _write_page(artifact, results, pairs, trained_on)
-    artifact.finish()
+    page = _page(results, pairs, trained_on)
+    publish(artifact, "probes", probes_text(results), page, {"probes": rows})
     parts.discard_unused()
-    artifact.show("probes.txt", "probes.html")
 
 
 # The page -------------------------------------------------------------------------------------
@@ -357,13 +353,10 @@ def _table(results: Mapping[str, Sequence[ProbeResult]]) -> Table:
     return Table(heading, rows)
 
 
-def _write_page(
-    artifact: Artifact,
-    results: Mapping[str, Sequence[ProbeResult]],
-    pairs: pa.Table,
-    trained_on: Mapping[str, int],
-) -> None:
-    """Write probes.html and its plot."""
+def _page(
+    results: Mapping[str, Sequence[ProbeResult]], pairs: pa.Table, trained_on: Mapping[str, int]
+) -> Page:
+    """The page, with its plot."""
     first = next(iter(results.values()))[0].prefers_changed
     seen = sorted(name for name, prompts in trained_on.items() if prompts)
     warnings = [] if first is None else few_prompts(first)
@@ -392,5 +385,4 @@ def _write_page(
     ]
     stories = len(set(pairs["chosen_story_id"].to_pylist()))
     facts = f"{stories:,} stories, each compared with changed copies of itself. {written_now()}"
-    page = Page("LitBench: probes", _fooled(results), facts, sections)
-    write_page(artifact, "probes", page, {"probes": figure})
+    return Page("LitBench: probes", _fooled(results), facts, sections, files={"probes": figure})

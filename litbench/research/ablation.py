@@ -33,7 +33,6 @@ from litbench.data.tables import read_table, write_table
 from litbench.data.text import digest
 from litbench.evaluation.loop import Job, evaluate
 from litbench.evaluation.report import figures
-from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import (
     Card,
     Cell,
@@ -44,11 +43,12 @@ from litbench.evaluation.report.document import (
     few_prompts,
     funnel_table,
     p_value,
+    publish,
     short_name,
+    show_results,
     stacked,
     table_of,
     write_interval,
-    write_page,
     written_now,
 )
 from litbench.evaluation.report.leaderboard import correction_note
@@ -396,7 +396,7 @@ def run_ablation(config: Ablation, program: str) -> None:
         version=2,
     )
     if artifact.is_current():
-        artifact.show("ablation.txt", "ablation.html")
+        show_results(config.out, "ablation")
         return
 
     data = Cache(config.out / "data")
@@ -510,14 +510,12 @@ def run_ablation(config: Ablation, program: str) -> None:
     csv_rows = [
         {**vars(row), "pairs": row.agreement.n, "prompts": row.agreement.clusters} for row in rows
     ]
-    artifact.write("ablation.csv", partial(write_csv, csv_rows))
-    artifact.write_text("ablation.txt", _text(rows, effects, headline))
     label_sources = sorted(set(test["label_source"].to_pylist()))
-    _write_page(artifact, config, variants, rows, effects, headline, label_sources)
-    artifact.finish()
+    page = _page(config, variants, rows, effects, headline, label_sources, artifact.counts)
+    text = _text(rows, effects, headline)
+    publish(artifact, "ablation", text, page, {"ablation": csv_rows})
     parts.discard_unused()
     shutil.rmtree(data.folder, ignore_errors=True)
-    artifact.show("ablation.txt", "ablation.html")
 
 
 # Results --------------------------------------------------------------------------------------
@@ -827,16 +825,16 @@ def _details(
     return Section("Details", note, parts=folded)
 
 
-def _write_page(
-    artifact: Artifact,
+def _page(
     config: Ablation,
     variants: Mapping[str, PairRules | Path],
     rows: Sequence[AblationRow],
     effects: Sequence[Effect],
     headline: Headline,
     label_sources: Sequence[str],
-) -> None:
-    """Write ablation.html and its plot, with the counts of the artifact."""
+    counts: Mapping[str, Any],
+) -> Page:
+    """The page, with its plot."""
     curves, tests = _learning_curves(rows, headline), list(dict.fromkeys(row.test for row in rows))
     note = (
         f"Agreement of {headline.rater} with the labels (correct 1, tie ½, not judged ½), trained "
@@ -848,11 +846,12 @@ def _write_page(
         Section("Trained on × tested on", note, matrix, name="matrix"),
         _effects_section(effects, headline),
         Section("Learning curves", figures=[curves]),
-        _details(config, variants, rows, artifact.counts),
+        _details(config, variants, rows, counts),
     ]
     facts = (
         f"{len(variants)} data variants; no variant trains on a test prompt. "
         f"{label_text(label_sources)}. {written_now()}"
     )
-    page = Page(config.title, _lead(effects, headline), facts, sections, label_sources)
-    write_page(artifact, "ablation", page, {"learning_curves": curves})
+    files = {"learning_curves": curves}
+    lead = _lead(effects, headline)
+    return Page(config.title, lead, facts, sections, label_sources, files=files)

@@ -11,7 +11,7 @@ overoptimization).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,16 @@ from litbench.data.records import PAIRS, SIDES, STORIES, empty_columns, pair_id,
 from litbench.data.tables import write_table
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
-from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import (
     Figure,
     Page,
     Section,
     Table,
     few_prompts,
+    publish,
     short_name,
+    show_results,
     table_of,
-    write_page,
     written_now,
 )
 from litbench.evaluation.scoring import score_stories
@@ -235,7 +235,7 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
         models=files_of(specs.values()),
     )
     if artifact.is_current():
-        artifact.show("best_of_n.txt", "best_of_n.html")
+        show_results(config.out, "best_of_n")
         return
 
     stories, parts = _read_stories(paths, config.where), Cache(config.out / "parts")
@@ -287,13 +287,10 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     )
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("pairs.parquet", partial(write_table, pairs))
-    artifact.write("best_of_n.csv", partial(write_csv, [vars(choice) for choice in choices]))
-    artifact.write_text("best_of_n.txt", text)
-    _write_page(artifact, choices, *(spec.name for spec in specs.values()))
-    artifact.finish()
-    parts.discard_unused()
     print(f"{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")
-    artifact.show("best_of_n.txt", "best_of_n.html")
+    page = _page(choices, artifact.counts, *(spec.name for spec in specs.values()))
+    publish(artifact, "best_of_n", text, page, {"best_of_n": list(map(vars, choices))})
+    parts.discard_unused()
 
 
 # The page -------------------------------------------------------------------------------------
@@ -337,10 +334,10 @@ def _table(choices: Sequence[Choice]) -> Table:
     return table_of(choices, columns)
 
 
-def _write_page(
-    artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None = None
-) -> None:
-    """Write best_of_n.html and its plots, with the counts of the artifact."""
+def _page(
+    choices: Sequence[Choice], counts: Mapping[str, Any], rater: str, second: str | None = None
+) -> Page:
+    """The page, with its plots."""
     panels = {}
     for key, level, y_label, title, caption in _PLOTS:
         points = [
@@ -357,7 +354,7 @@ def _write_page(
             )
             about = f"{caption} Band: 95 % interval, by prompt."
             panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
-    counts, first, last = artifact.counts, choices[0], choices[-1]
+    first, last = choices[0], choices[-1]
     warnings = few_prompts(first.gain)
     for key, name in (("rater", rater), ("second", second)):
         if seen := counts["trained_on"].get(key):
@@ -397,5 +394,5 @@ def _write_page(
     facts += f"{'' if fewest == most else f' to {most:,}'} stories each"
     if counts["prompts_with_too_few"]:
         facts += f"; {counts['prompts_with_too_few']:,} prompts with too few stories left out"
-    page = Page("LitBench: best of n", f"{lead}.", f"{facts}. {written_now()}", sections)
-    write_page(artifact, "best_of_n", page, panels)
+    facts = f"{facts}. {written_now()}"
+    return Page("LitBench: best of n", f"{lead}.", facts, sections, files=panels)

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import pyarrow as pa
 
 from litbench.data.records import connected_prompts, label_text
 from litbench.evaluation.report import figures
-from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import (
     Cell,
     Figure,
@@ -33,10 +31,11 @@ from litbench.evaluation.report.document import (
     few_prompts,
     p_value,
     percent,
+    publish,
     short_name,
+    show_results,
     signed,
     table_of,
-    write_page,
     written_now,
 )
 from litbench.evaluation.results import Evaluation
@@ -240,7 +239,7 @@ def run_explanations(config: ExplanationsConfig) -> None:
     }
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
-        artifact.show("explanations.txt", "explanations.html")
+        show_results(config.out, "explanations")
         return
     data = read_explanations(
         {name: (source.verdicts, source.pairs.headline) for name, source in sources.items()}
@@ -251,8 +250,6 @@ def run_explanations(config: ExplanationsConfig) -> None:
         for differences in (study.overall, *study.by_rater.values())
         for row in differences
     ]
-    artifact.write("explanations.csv", partial(write_csv, rows))
-    artifact.write_text("explanations.txt", _text(study))
     artifact.counts = {
         "explanations": len(data.rows),
         "not_judged": dict(data.not_judged),
@@ -260,9 +257,8 @@ def run_explanations(config: ExplanationsConfig) -> None:
     }
     labels = [source.pairs.headline["label_source"].to_pylist() for source in sources.values()]
     labelled_by = sorted(set().union(*labels))
-    write_explanations(artifact, study, title=config.title, label_sources=labelled_by)
-    artifact.finish()
-    artifact.show("explanations.txt", "explanations.html")
+    page = explanations_page(study, config.title, labelled_by)
+    publish(artifact, "explanations", _text(study), page, {"explanations": rows})
 
 
 def _text(study: ExplanationStudy) -> str:
@@ -315,14 +311,8 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     return Figure("Features of explanations and agreement", caption, drawn)
 
 
-def write_explanations(
-    artifact: Artifact,
-    study: ExplanationStudy,
-    *,
-    title: str,
-    label_sources: Sequence[str],
-) -> None:
-    """Write explanations.html and Figure 8; `label_sources` says who labelled the pairs."""
+def explanations_page(study: ExplanationStudy, title: str, label_sources: Sequence[str]) -> Page:
+    """The page, with Figure 8; `label_sources` says who labelled the pairs."""
     panel, overall = draw_effects(study), study.overall
     rate = overall[0].rate
     warning = (
@@ -373,8 +363,7 @@ def write_explanations(
         f"{len(study.by_rater)} raters; {label_text(label_sources)}. Other verdicts are left out. "
         f"{written_now()}"
     )
-    page = Page(title, lead, facts, sections, label_sources)
-    write_page(artifact, "explanations", page, {"figure8": panel})
+    return Page(title, lead, facts, sections, label_sources, files={"figure8": panel})
 
 
 def _words(feature: str) -> str:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from litbench.data.records import GRADES, RATINGS, connected_prompts
 from litbench.data.tables import read_table
-from litbench.evaluation.report.document import Table
+from litbench.evaluation.report.document import Table, publish, show_results
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.intervals import clustered_mean
@@ -336,7 +336,7 @@ def run_power(config: PowerConfig) -> None:
         inputs = judged.inputs()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
-        artifact.show("power.txt")
+        show_results(config.out, "power")
         return
     cases = [(name, build(Case, keys, f"cases: {name}")) for name, keys in _swept(config.cases)]
     rows = _rows(config, cases, 1)
@@ -352,7 +352,5 @@ def run_power(config: PowerConfig) -> None:
     text = "\n".join(_text(part, config.power) for part in parts)
     table = pa.concat_tables(map(pa.Table.from_pylist, parts), promote_options="permissive")
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))
-    artifact.write_text("power.txt", text)
     artifact.counts = {"plans": table.num_rows}
-    artifact.finish()
-    artifact.show("power.txt")
+    publish(artifact, "power", text)

@@ -26,7 +26,6 @@ from litbench.data.records import SIDES, connected_prompts, label_text, pair_wei
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
-from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.document import (
     ENDS,
     Card,
@@ -38,11 +37,12 @@ from litbench.evaluation.report.document import (
     few_prompts,
     p_value,
     percent,
+    publish,
     shorten,
+    show_results,
     signed,
     table_of,
     write_interval,
-    write_page,
     written_now,
 )
 from litbench.judges.answers import Sampling
@@ -461,7 +461,7 @@ def run_preferences(config: PreferencesConfig) -> None:
         models["prices"] = str(config.prices)
     artifact = Artifact(config.out, program=__file__, config=config, models=models)
     if artifact.is_current():
-        artifact.show("preferences.txt", "preferences.html")
+        show_results(config.out, "preferences")
         return
     table = read_table(config)
     texts, folder = texts_of(table), config.out / "embeddings"
@@ -504,14 +504,11 @@ def run_preferences(config: PreferencesConfig) -> None:
 
     artifact.write_folder("model", autoencoder.save)
     artifact.write("preferences.json", partial(write_json, plain(study)))
-    if study.units:
-        artifact.write("units.csv", partial(write_csv, [row.as_row() for row in study.units]))
     # Positive means more of the unit on the chosen side.
     towards_chosen = np.where(first[:, None], units, -units).astype(np.float32)
     columns = {name: table[name] for name in ("pair_id", "prompt_id")}
     columns |= {f"unit_{unit}": pa.array(towards_chosen[:, unit]) for unit in range(units.shape[1])}
     artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
-    artifact.write_text("preferences.txt", preferences_text(study))
     artifact.counts = {
         "pairs": len(keys),
         "prompts": len(set(keys)),
@@ -521,8 +518,7 @@ def run_preferences(config: PreferencesConfig) -> None:
         "asked": asked,
     }
     prompts = table["prompt"].to_pylist()
-    write_preferences(
-        artifact,
+    page = preferences_page(
         study,
         examples={
             unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit)
@@ -531,12 +527,12 @@ def run_preferences(config: PreferencesConfig) -> None:
         notes=notes,
         label_sources=sorted(set(table["label_source"].to_pylist())),
     )
-    artifact.show("preferences.txt", "preferences.html")
-    if asked.get("errors"):
-        # Without a manifest, the next run requests the failed answers again.
-        print(f"{asked['errors']:,} answers are errors: run the same command again to retry them")
-        return
-    artifact.finish()
+    tables = {"units": [row.as_row() for row in study.units]} if study.units else {}
+    # Without a manifest, the next run requests the failed answers again.
+    errors = asked.get("errors")
+    publish(artifact, "preferences", preferences_text(study), page, tables, is_final=not errors)
+    if errors:
+        print(f"{errors:,} answers are errors: run the same command again to retry them")
 
 
 # The page -------------------------------------------------------------------------------------
@@ -592,15 +588,14 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
     return Figure("Coefficients of the units", caption, drawn)
 
 
-def write_preferences(
-    artifact: Artifact,
+def preferences_page(
     study: PreferenceStudy,
     *,
     label_sources: Sequence[str],
     examples: Mapping[int, Sequence[Section]],
     notes: Mapping[str, Any],
-) -> None:
-    """Write preferences.html and its plot; `examples` has the pairs to read by unit."""
+) -> Page:
+    """The page, with its plot; `examples` has the pairs to read by unit."""
     panel, units, by = draw_units(study.units), study.units, study.described_by
     method = (
         "Both stories of a pair are embedded, and one embedding is subtracted from the other, in "
@@ -663,8 +658,7 @@ def write_preferences(
         f"{label_text(label_sources)}. {written_now()}"
     )
     title = "LitBench: what the preferences encode"
-    page = Page(title, lead, facts, sections, label_sources)
-    write_page(artifact, "preferences", page, {"coefficients": panel})
+    return Page(title, lead, facts, sections, label_sources, files={"coefficients": panel})
 
 
 def _embedding_warnings(notes: Mapping[str, Any]) -> list[str]:

@@ -445,12 +445,6 @@ class Artifact:
         """Write one text file; an existing one is replaced."""
         return self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def show(self, text: str, page: str | None = None) -> None:
-        """Print a text file of the folder, and the path of the page `page` in it."""
-        print((self.folder / text).read_text(encoding="utf-8"), end="")
-        if page is not None:
-            print(f"page: {(self.folder / page).resolve()}")
-
     def write_folder(self, name: str, write: Callable[[Path], object]) -> Path:
         """Write one folder through `write(path)`; an existing one is replaced as a whole."""
         return self.write(name, write, is_folder=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from litbench.data.records import VERDICTS, empty_columns
 from litbench.data.tables import read_table, write_table
-from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import publish, show_results
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.leaderboard import plain
@@ -26,7 +26,7 @@ from litbench.study.metrics import (
     study_figures,
     verdicts_of,
 )
-from litbench.study.page import write_human_study
+from litbench.study.page import human_study_page
 from litbench.study.pairs import PairStudy
 
 
@@ -72,7 +72,7 @@ def analyse(config: StudyAnalysis) -> None:
         inputs |= evaluation.inputs("evaluation")
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
-        artifact.show("human_study.txt", "human_study.html")
+        show_results(config.out, "human_study")
         return
     raters = pa.table(empty_columns(VERDICTS, 0)) if evaluation is None else evaluation.verdicts
     study, choices = PairStudy.open(config.study), read_table(exported, CHOICES)
@@ -99,19 +99,16 @@ def analyse(config: StudyAnalysis) -> None:
     rows = [row | {"excluded": "; ".join(row["excluded"])} for row in readers]
     verdicts = pa.concat_tables([verdicts_of(choices), raters])
     artifact.write("human_study.json", partial(write_json, results))
-    artifact.write("readers.csv", partial(write_csv, rows))
-    artifact.write("pairs.csv", partial(write_csv, pair_results(rest, pairs)))
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
     # As private as the export: explanations are what readers wrote.
     (config.out / "verdicts.parquet").chmod(0o600)
     artifact.counts = {"readers": len(readers), "excluded": len(excluded)}
-    write_human_study(
-        artifact,
+    text, page = human_study_page(
         everyone,
         attentive,
         exclusion_counts(readers),
         label_sources=pairs["label_source"].unique().to_pylist(),
         versions=len(choices["version"].drop_null().unique()),
     )
-    artifact.finish()
-    artifact.show("human_study.txt", "human_study.html")
+    tables = {"readers": rows, "pairs": pair_results(rest, pairs)}
+    publish(artifact, "human_study", text, page, tables)

@@ -14,6 +14,7 @@ from litbench.data.columns import PairColumns
 from litbench.data.records import STORIES, has_texts
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.tables import read_table, write_table
+from litbench.evaluation.report.document import publish, show_results
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.config import Input, as_plain
 from litbench.runs.errors import ConfigError, DataError
@@ -113,7 +114,7 @@ def make_study(config: StudyMaking) -> None:
     files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
     if artifact.is_current():
-        artifact.show("estimate.txt")
+        show_results(config.out, "estimate")
         return
     for kind, path in (("pairs", config.pairs), ("ratings", config.stories)):
         if (path is None) == (kind == plan.kind):
@@ -134,9 +135,8 @@ def make_study(config: StudyMaking) -> None:
     artifact.counts |= estimate
     text = study.estimate_text(estimate)
     artifact.write("plan.json", partial(write_json, as_plain(plan)))
-    artifact.write_text("estimate.txt", text)
-    artifact.finish()
+    publish(artifact, "estimate", text)
     if plan.reader_ids is not None:
         for name in ("plan.json", "manifest.json"):
             (config.out / name).chmod(0o600)
-    print(f"{text}study: {config.out}")
+    print(f"study: {config.out}")

@@ -15,14 +15,12 @@ from litbench.evaluation.report.document import (
     percent,
     table_of,
     write_interval,
-    write_page,
     write_seconds,
     written_now,
 )
 from litbench.evaluation.report.leaderboard import annotators_section
 from litbench.evaluation.report.tables import load_published
 from litbench.metrics.annotators import annotators_json
-from litbench.runs.outputs import Artifact
 from litbench.study.metrics import SHARES, StudyFigures
 
 _PUBLISHED = "readers-of-generated-stories"
@@ -43,19 +41,17 @@ def draw_study(shown: StudyFigures, published: Mapping[str, Any] | None) -> dict
     return {"human_study": Figure("Shares", caption, drawn)}
 
 
-def write_human_study(
-    artifact: Artifact,
+def human_study_page(
     everyone: StudyFigures,
     attentive: StudyFigures | None,
     excluded: Mapping[str, int],
     *,
     label_sources: Sequence[str],
     versions: int,
-) -> None:
-    """Write human_study.html, its plot, and its figures as human_study.txt.
+) -> tuple[str, Page]:
+    """The results for a terminal, and the page with its plot.
 
     Args:
-        artifact: the output folder.
         everyone: figures of all readers.
         attentive: figures without the readers left out; None if nobody is.
         excluded: see `exclusion_counts`.
@@ -96,7 +92,6 @@ def write_human_study(
         f"{figures.prompts:,} prompts{without}."
     )
     texts = [counts, rules, *(section.as_text() for section in read)]
-    artifact.write_text("human_study.txt", "\n\n".join(filter(None, texts)) + "\n")
     sections = [
         shares,
         Section("Plot", figures=list(panels.values())),
@@ -109,8 +104,9 @@ def write_human_study(
         facts,
         sections,
         label_sources,
+        files=panels,
     )
-    write_page(artifact, "human_study", page, panels)
+    return "\n\n".join(filter(None, texts)) + "\n", page
 
 
 def _share(figures: StudyFigures, name: str) -> Cell:

@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat
 from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES
 from litbench.data.sources.ratings import grades_of, overall_ratings
 from litbench.data.tables import read_table
-from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import publish, show_results
 from litbench.evaluation.scoring import score_stories
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
@@ -49,7 +49,7 @@ from litbench.writers.metrics import (
     win_rates,
     writer_rows,
 )
-from litbench.writers.page import Comparison, comparison_notes, write_writers
+from litbench.writers.page import Comparison, comparison_notes, writers_page
 from litbench.writers.plackett_luce import Ranking, plackett_luce
 
 # So many books make a distribution.
@@ -339,7 +339,7 @@ def compare_writers(config: WritersConfig) -> None:
         models=files_of(parse_raters(config.raters)) if config.raters else {},
     )
     if artifact.is_current():
-        artifact.show("writers.txt", "writers.html")
+        show_results(config.out, "writers")
         return
     graded, parts = read_runs(folders), Cache(config.out / "parts")
     comparison = compare(config, graded, parts)
@@ -366,20 +366,17 @@ def compare_writers(config: WritersConfig) -> None:
         for row in comparison.rows
     ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
-    artifact.write("writers.csv", partial(write_csv, rows))
     artifact.counts = {
         "writers": len(rows),
         "grades": len(graded.rows),
         "missing_grades": graded.missing,
     }
-    write_writers(
-        artifact,
+    text, page = writers_page(
         comparison,
         notes,
         config.published,
         read_excerpts(graded, [row.writer for row in comparison.rows]),
         criterion_grades(graded),
     )
-    artifact.finish()
+    publish(artifact, "writers", text, page, {"writers": rows})
     parts.discard_unused()
-    artifact.show("writers.txt", "writers.html")

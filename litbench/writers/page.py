@@ -21,10 +21,8 @@ from litbench.evaluation.report.document import (
     shorten,
     signed,
     table_of,
-    write_page,
     written_now,
 )
-from litbench.runs.outputs import Artifact
 from litbench.writers.grades import PeopleAgreement, Repeats
 from litbench.writers.metrics import (
     Correlation,
@@ -281,18 +279,16 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def write_writers(
-    artifact: Artifact,
+def writers_page(
     comparison: Comparison,
     notes: Sequence[str],
     published: Mapping[str, Mapping[str, float]],
     excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     distributions: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
-) -> None:
-    """Write writers.txt and writers.html: the leaderboard of writers, all tables, and excerpts.
+) -> tuple[str, Page]:
+    """All tables for a terminal, and the page: the leaderboard of writers, tables and excerpts.
 
     Args:
-        artifact: the output folder.
         comparison: the comparison.
         notes: what a reader must know about these results, such as `comparison_notes`.
         published: published results by name and writer.
@@ -301,7 +297,6 @@ def write_writers(
     """
     tables = comparison_tables(comparison)
     texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]
-    artifact.write_text("writers.txt", "\n\n".join([*texts, *notes]) + "\n")
     rows, name = comparison.rows, next(iter(published), None)
     hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
     drawn = figures.dots(
@@ -352,5 +347,6 @@ def write_writers(
         f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
         f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
     )
-    page = Page("LitBench: writers", lead, f"{len(rows)} writers. {written_now()}", sections)
-    write_page(artifact, "writers", page, {"writers": panel})
+    facts, files = f"{len(rows)} writers. {written_now()}", {"writers": panel}
+    page = Page("LitBench: writers", lead, facts, sections, files=files)
+    return "\n\n".join([*texts, *notes]) + "\n", page

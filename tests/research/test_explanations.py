@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 
 from litbench.data.tables import write_table
+from litbench.evaluation.report.document import publish
 from litbench.metrics.comparisons import difference_interval, stratified_difference
 from litbench.research.explanation_words import FEATURES, features_of
 from litbench.research.explanations import (
     draw_effects,
     explanation_study,
+    explanations_page,
     read_explanations,
-    write_explanations,
 )
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact, source_digest, write_sealed
@@ -282,12 +283,8 @@ def talkative(judged):
 def page_of(tmp_path):
     def write(found):
         artifact = Artifact(tmp_path / "page", program="explanations.py", config={}, inputs={})
-        write_explanations(
-            artifact,
-            explanation_study(found),
-            title="What <they> say",
-            label_sources=["people"],
-        )
+        page = explanations_page(explanation_study(found), "What <they> say", ["people"])
+        publish(artifact, "explanations", "", page)
         return (tmp_path / "page" / "explanations.html").read_text(encoding="utf-8")
 
     return write

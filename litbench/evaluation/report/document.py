@@ -4,7 +4,7 @@ A page has no scripts and requests nothing from the network, as its content secu
 All texts are untrusted and escaped, except pictures.
 
     section = Section("Leaderboard", "95 % intervals.", table=Table(["rater"], [["longer"]]))
-    write_page(artifact, "report", Page("A title", "What was found.", "When.", [section]), {})
+    publish(artifact, "report", text, Page("A title", "What was found.", "When.", [section]))
 """
 
 import math
@@ -13,12 +13,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
+from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.figures import Drawing
 from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
@@ -184,6 +187,7 @@ class Page:
         sections: see Section.
         label_sources: who labelled the pairs; "planted" adds a warning.
         warnings: highlighted paragraphs above all sections.
+        files: figures that are also written as files, by name.
     """
 
     title: str
@@ -192,6 +196,7 @@ class Page:
     sections: Sequence[Section]
     label_sources: Sequence[str] = ()
     warnings: Sequence[str] = ()
+    files: Mapping[str, Figure | None] = field(default_factory=dict)
 
 
 def table_of(
@@ -378,13 +383,41 @@ def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, 
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def write_page(
-    artifact: Artifact, name: str, page: Page, panels: Mapping[str, Figure | None]
+def publish(
+    artifact: Artifact,
+    name: str,
+    text: str,
+    page: Page | None = None,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
+    *,
+    is_final: bool = True,
 ) -> None:
-    """Write NAME.html, and the files of all panels."""
-    for key, panel in panels.items():
-        for file, write in panel.drawing.files(key).items() if panel else ():
+    """Write CSV tables, NAME.txt, NAME.html with its figures, and the manifest; print the text.
+
+    Args:
+        artifact: the output folder.
+        name: name of the results.
+        text: the results for a terminal.
+        page: the page; None if there is none.
+        tables: rows of the CSV files, by name.
+        is_final: if false, no manifest is written, and the next run goes on.
+    """
+    for key, rows in tables.items():
+        artifact.write(f"{key}.csv", partial(write_csv, rows))
+    artifact.write_text(f"{name}.txt", text)
+    for key, figure in page.files.items() if page else ():
+        for file, write in figure.drawing.files(key).items() if figure else ():
             artifact.write(file, write)
-    links = page_links(artifact.folder / f"{name}.html")
-    text = render(page, {name: artifact.made_of()}, links)
-    artifact.write_text(f"{name}.html", text)
+    if page is not None:
+        links = page_links(artifact.folder / f"{name}.html")
+        artifact.write_text(f"{name}.html", render(page, {name: artifact.made_of()}, links))
+    if is_final:
+        artifact.finish()
+    show_results(artifact.folder, name)
+
+
+def show_results(folder: Path, name: str) -> None:
+    """Print published results, and the path of their page."""
+    print((folder / f"{name}.txt").read_text(encoding="utf-8"), end="")
+    if (page := (folder / f"{name}.html").resolve()).is_file():
+        print(f"page: {page}")
