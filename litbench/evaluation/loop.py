@@ -142,9 +142,8 @@ def evaluate(
         if job.train is None:
             if not loaded or loaded[0][0] != job.spec:
                 loaded.clear()
-                loaded.append((job.spec, job.spec.load()))
-                loaded[0][1].work_in(parts.folder.parent)
-                loaded[0][1].may_stop = may_stop
+                rater = job.spec.load(parts.folder.parent, may_stop=may_stop)
+                loaded.append((job.spec, rater))
             rater = loaded[0][1]
         else:
             train, policy = job.train(), "refuse"
@@ -248,9 +247,7 @@ def print_estimates(
     # Entries with a path are local models: they cost nothing and are slow to load.
     for spec in specs:
         if "path" not in spec.given and not spec.is_trained:
-            rater = spec.load()
-            rater.work_in(folder)
-            estimates += rater.estimate(blind(pairs)[0])
+            estimates += spec.load(folder).estimate(blind(pairs)[0])
     if dry_run:
         print("dry run: no request is sent")
     if estimates:

@@ -207,8 +207,6 @@ class Judge(ModelRater):
         self._answered_by: set[str] = set()
         self._failed: list[str] = []
         self._repaired = 0
-        # Turns of both orders of each pair of the last call of `judge`.
-        self._asked: list[list[list[Turn]]] = []
 
     def notes(self) -> dict[str, Any]:
         """Model, template and price."""
@@ -243,9 +241,6 @@ class Judge(ModelRater):
         """Judge every pair in both orders; raises the errors of `ask_readable`."""
         asked = self.ask(self._questions(pairs))
         answers = [turn.answer for turns, _ in asked for turn in turns]
-        self._asked = [
-            [turns for turns, _ in asked[start : start + 2]] for start in range(0, len(asked), 2)
-        ]
         self._repaired += len(answers) - len(asked)
         self._answered_by |= {answer.model for answer in answers if answer.model is not None}
         self._failed += [answer.detail or "" for answer in answers if answer.outcome == "error"]
@@ -257,24 +252,18 @@ class Judge(ModelRater):
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
     ) -> None:
-        """Write an inspect-ai log of the last call of `judge`."""
+        """Write an inspect-ai log of the conversations."""
         samples = []
-        rows = zip(self._asked, judged, chosen_first, strict=True)
-        for number, (both, judgements, is_first) in enumerate(rows, 1):
+        for number, (judgements, is_first) in enumerate(zip(judged, chosen_first, strict=True), 1):
             target = "first" if is_first else "second"
             # Ties and orders without a verdict count one half, as in the leaderboard.
             first = [CREDITS.get(judgement.prefers, 0.5) for judgement in judgements]
             credit = fmean(first) if is_first else 1 - fmean(first)
             verdicts = ", ".join(f"{each.prefers} ({each.first_shown} as A)" for each in judgements)
-            messages = [
-                message
-                for turns in both
-                for turn in turns
-                for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
-            ]
+            messages = [message for each in judgements for message in each.messages]
             scores = {"preference": (credit, verdicts)}
             samples.append(LogSample(number, messages, scores, target))
-        questions = [turns[0].question for both in self._asked for turns in both]
+        questions = [each.messages[0][1] for judgements in judged for each in judgements]
         metadata = {"template": self.template.name, "answer": self.template.answer}
         self.write_samples(samples, questions, metadata, "accuracy")
 
@@ -311,6 +300,11 @@ class Judge(ModelRater):
         return Judgement(
             prefers,
             first_shown="second" if swapped else "first",
+            messages=[
+                message
+                for turn in turns
+                for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
+            ],
             explanation=explanation or None,
             input_tokens=_total(answer.input_tokens for answer in answers),
             output_tokens=_total(answer.output_tokens for answer in answers),

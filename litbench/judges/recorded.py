@@ -83,8 +83,7 @@ class RecordedRater(Rater):
             else:
                 prefers = "first" if first > second else "second"
             explanation = "\n\n".join(texts) if len(texts) == 2 else None
-            rewards = {"reward_first": first, "reward_second": second}
-            judged.append([Judgement(prefers, **rewards, explanation=explanation)])
+            judged.append([Judgement(prefers, None, first, second, explanation=explanation)])
         return judged
 
     def notes(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ prompts, a record of the training, and the question of a generative rater.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -80,6 +80,7 @@ class FolderRater(Rater):
         prompts: `prompt_key` of the training prompts.
         training_record: record of the training; empty if there is none.
         adapter: the model's adapter, if it is stored separately.
+        report: logs values to the trackers of the training and closes them.
         usual_batch_tokens: `batch_tokens` on a CPU and on a GPU.
     """
 
@@ -96,6 +97,7 @@ class FolderRater(Rater):
         training: Mapping[str, Any] | None = None,
         adapter: Adapter | None = None,
         columns: Mapping[str, str] = MappingProxyType({}),
+        report: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -106,6 +108,7 @@ class FolderRater(Rater):
         self.training_record = dict(training or {})
         self.adapter = adapter
         self.columns = columns
+        self.report = report
 
     def stored(self) -> dict[str, Any]:
         """Entries of `litbench.json` for this kind of rater."""

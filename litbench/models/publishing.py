@@ -77,7 +77,7 @@ def _train_and_write(
             (row["agreement"] for row in rows if row["kind"] == model.kind), {}
         )
         agreement = {f"test_agreement_{name}": row.get(name) for name in ("mean", "low", "high")}
-        config.report({name: value for name, value in agreement.items() if value is not None})
+        model.report({name: value for name, value in agreement.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
     if is_main_process():
         push_model(out / "model", config)

@@ -147,9 +147,6 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         ModelConfig.__post_init__(self)
         super(ModelConfig, self).__post_init__()
 
-    def report(self, values: Mapping[str, float]) -> None:
-        """Log values to the run's trackers and close them; set by `train`."""
-
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """Number of warm-up steps; at least one step comes after them."""
         steps = super().get_warmup_steps(num_training_steps)
@@ -400,12 +397,11 @@ def train(
     Returns:
         Arguments for the rater: the model as loaded from the saved files, with adapters merged, in
         fp32 (bfloat16 after training on 4-bit weights), its tokenizer, hashes of the training
-        prompts, the training record and the adapter. None on every process but rank 0.
+        prompts, the training record, the adapter, and a function that logs further values to the
+        trackers and closes them. None on every process but rank 0.
     """
     data, validation = parts
     args = copy.copy(options)
-    # Set by an earlier training, and not serialisable with the arguments in checkpoints.
-    vars(args).pop("report", None)
     micro_batches = len(data.rows) // args.world_size
     if not micro_batches or (args.validation and not len(validation.rows)):
         raise DataError(
@@ -462,7 +458,7 @@ def train(
         with translate_disk_full(folder):
             trainer.save_model(str(folder / "trained"))
     record = _record(trainer, options, data, validation)
-    options.report = _reporter(trainer)
+    report = _reporter(trainer)
     trainer.accelerator.wait_for_everyone()
     # Only rank 0 evaluates and writes.
     trainer.accelerator.end_training()
@@ -494,6 +490,7 @@ def train(
         "prompts": training_prompts_of(pairs) | prompts_of(base),
         "training": record,
         "adapter": adapter,
+        "report": report,
     }
 
 
@@ -510,7 +507,8 @@ def train_inside(
     if "seed" not in options.given:
         ready.seed = seed
     made = train_model(pairs, ready, folder, name)
-    ready.report({})
+    if made is not None:
+        made.report({})
     return made
 
 

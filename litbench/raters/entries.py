@@ -142,8 +142,17 @@ class RaterSpec:
         options = vars(self.options).items()
         return {name: str(value) for name, value in options if isinstance(value, Path)}
 
-    def load(self) -> Rater:
+    def load(self, folder: Path | None = None, *, may_stop: bool = False) -> Rater:
+        """Load the rater.
+
+        Args:
+            folder: see `Rater.work_in`.
+            may_stop: see `Rater.may_stop`.
+        """
         rater: Rater = self.options.load(self.name)
+        rater.may_stop = may_stop
+        if folder is not None:
+            rater.work_in(folder)
         return rater
 
     def train(self, pairs: pa.Table, folder: Path, seed: int, name: str | None = None) -> Rater:

@@ -60,6 +60,7 @@ class Judgement:
 
     `first_shown` is the story that came first in the rater's input; None if the rater scores
     stories separately. If `seconds` is None, the wall time of the shard is divided equally.
+    `messages` are the (role, text) pairs of the conversation, for logs.
     """
 
     prefers: Preference
@@ -73,6 +74,7 @@ class Judgement:
     cost_usd: float | None = None
     label_mass: float | None = None
     seconds: float | None = None
+    messages: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class Rater:
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
     ) -> None:
-        """Log the last call of `judge`, with labels; both arguments have shape (pairs,)."""
+        """Log judgements, with labels; both arguments have shape (pairs,)."""
 
 
 class ScoreRater(Rater):
