@@ -209,7 +209,7 @@ def main(config: Config) -> None:
     """Request missing searches and posts, and write the stories."""
     salt = load_salt()
     artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"salt": salt_name(salt)}, version=2
+        config.out, program=__file__, config=config, inputs={"salt": salt_name(salt)}
     )
     made_for = {"form": 5, "salt": salt_name(salt)}
     search_parts, post_parts = (

@@ -183,7 +183,7 @@ def main(config: Config) -> None:
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
-    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, version=2)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     cache = Cache(config.out / "parts")
     if artifact.is_current():
         # The previous run may have been killed before it removed the parts.

@@ -277,7 +277,6 @@ def main(config: Config) -> None:
             "pairs": path,
             **({} if config.audit is None else {"audit": config.audit / "audit.json"}),
         },
-        version=5,
     )
     if not artifact.is_current():
         columns, names = published_columns(path, config), split_names(path)

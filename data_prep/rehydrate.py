@@ -250,7 +250,6 @@ def main(config: Config) -> None:
         program=__file__,
         config=config,
         inputs={"salt": salt_name(salt)},
-        version=2,
     )
     made_for = {"form": 5, "salt": salt_name(salt)}
     comment_parts, post_parts = (

@@ -203,7 +203,6 @@ def main(config: Config) -> None:
         program=__file__,
         config=config,
         models=files_of(specs) | {"model_name_or_path": config.model_name_or_path},
-        version=3,
     )
     if artifact.is_current():
         return

@@ -50,6 +50,7 @@ from litbench.runs.outputs import (
     Artifact,
     Cache,
     fingerprint,
+    package_version,
     read_manifest,
     read_manifest_of,
     source_digest,
@@ -57,10 +58,6 @@ from litbench.runs.outputs import (
 )
 from litbench.runs.progress import ProgressBar
 from litbench.runs.terminal import clean_name
-
-# Increase it when a change of the code changes verdicts for the same options and data: stored
-# verdicts of every kind are then discarded. `Kind.version` does the same for one kind of rater.
-LOOP_VERSION = 1
 
 _TEXT = "leaderboard.txt"
 _RECORD = b"record"
@@ -114,7 +111,7 @@ def evaluate(
     """Judge pairs blind, job by job; intact verdicts of an earlier run are reused.
 
     Stored verdicts are reused if the entry's options, the files they name, the job's `depends_on`,
-    `Kind.version` and `LOOP_VERSION` are unchanged, and no request failed: otherwise the job is
+    `Kind.version` and the version of LitBench are unchanged, and no request failed: otherwise it is
     repeated, with the answers that are stored.
 
     Args:
@@ -168,7 +165,7 @@ def evaluate(
         for job in jobs:
             bar.set_postfix_str(job.label)
             files = {name: digest_of(path) for name, path in job.spec.files().items()}
-            versions = [LOOP_VERSION, job.spec.version]
+            versions = [package_version(), job.spec.version]
             policy_or_seed = on_training_prompts if job.train is None else job.seed
             entry = [job.spec.name, job.spec.plain(), job.name]
             depends_on = [versions, entry, job.fold, files, job.depends_on, policy_or_seed]

@@ -393,7 +393,6 @@ def run_ablation(config: Ablation, program: str) -> None:
         config=config,
         inputs={f"pairs of {k}": path for k, path in sources.items() if isinstance(path, Path)},
         models=files_of(specs),
-        version=2,
     )
     if artifact.is_current():
         show_results(config.out, "ablation")

@@ -98,6 +98,11 @@ def versions() -> dict[str, str]:
     return installed
 
 
+def package_version() -> str:
+    """Version of LitBench, on which every result depends; empty if it is not installed."""
+    return versions().get("litbench", "")
+
+
 def fingerprint(*parts: Any) -> str:
     """SHA-256 of plain values or configs, as 64 hexadecimal digits."""
     text = json.dumps([as_plain(part) for part in parts], sort_keys=True, default=str)
@@ -369,7 +374,7 @@ def _path_from(folder: Path, source: str | Path) -> str:
 class Artifact:
     """The output folder of one program, and its manifest.
 
-    The fingerprint covers the config, the contents of the inputs and the program's version, but no
+    The fingerprint covers the config, the contents of the inputs and LitBench's version, but no
     paths. `counts` is written to the manifest; `paths` are the inputs by key. In the manifest they
     are relative to the folder, so that they hold in a copy of both.
 
@@ -380,8 +385,6 @@ class Artifact:
         inputs: files, folders and data sets that the program reads, by config key, beside those
             that the config marks as `Input`. Keys marked as `Runtime` are left out.
         models: models that the program uses, by config key.
-        version: version of the program; raise it when the same config and inputs give other
-            results.
     """
 
     def __init__(
@@ -392,11 +395,10 @@ class Artifact:
         config: Any,
         inputs: Mapping[str, str | Path] | None = None,
         models: Mapping[str, str | Path] | None = None,
-        version: int = 1,
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
-        self._program = {"program": Path(program).name, "version": version}
+        self._program = Path(program).name
         self._config = as_plain(config)
         marks = marks_of(type(config))
         named = {name: getattr(config, name) for name, marked in marks.items() if Input in marked}
@@ -419,7 +421,7 @@ class Artifact:
         # The output folder is `out`, or `output_dir` in programs with trl's names.
         paths = {"out", "output_dir", *self._inputs}
         keys = {key: value for key, value in self._config.items() if key not in paths}
-        self.fingerprint = fingerprint(keys, self.digests, self._program)
+        self.fingerprint = fingerprint(keys, self.digests, self._program, package_version())
 
     def is_current(self) -> bool:
         """Whether the folder holds this artifact, complete and unchanged; prints a line if so."""
@@ -469,7 +471,7 @@ class Artifact:
     def as_manifest(self) -> dict[str, Any]:
         """The manifest, with the outputs and counts so far."""
         content = {
-            **self._program,
+            "program": self._program,
             "fingerprint": self.fingerprint,
             "config": self._config,
             "inputs": self._inputs,

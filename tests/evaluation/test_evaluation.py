@@ -234,7 +234,7 @@ def test_stored_parts_depend_on_options_files_data_and_versions(
             run([job], tmp_path),
         ),
         lambda: (
-            monkeypatch.setattr(loop, "LOOP_VERSION", 99),
+            monkeypatch.setattr(loop, "package_version", lambda: "99"),
             run([job], tmp_path),
         ),
     ]
