@@ -33,6 +33,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from figures import Figure, quotients, report
 from transformers import LlamaConfig, LlamaForSequenceClassification, TrainerCallback
@@ -91,7 +92,7 @@ def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
                 "margin": 0.0,
             }
         )
-    return TokenisedPairs.make(rows, [], 0)
+    return TokenisedPairs.make(rows, pa.table({}), {}, 0)
 
 
 def random_decoder(given: argparse.Namespace, device: str, **changes: Any) -> Any:

@@ -102,20 +102,18 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
     first, second = ([pair[side] for pair in ordered] for side in (0, 1))
     questions = question.ask(tokenizer, pairs["prompt"].to_pylist(), first, second)
     rows: list[dict[str, Any]] = []
-    rejected: list[dict[str, str]] = []
+    reasons: dict[int, str] = {}
     shortened = 0
     for index, pair_id in enumerate(ids):
         answer = [question.label_ids[0 if chosen_is_a[index] else 1][0]]
         if question.explains:
             text = f"{(rationales[index] or '').strip()}\n\n{VERDICT}"
             answer = [*tokenize(tokenizer, [text])[0], *answer, *question.end]
-        reason = None
         if not rationales[index]:
-            reason = "no rationale"
+            reasons[index] = "no rationale"
         elif len(answer) > question.max_answer_tokens:
-            reason = "answer longer than max_answer_tokens"
-        if reason:
-            rejected.append({"pair_id": pair_id, "reason": reason})
+            reasons[index] = "answer longer than max_answer_tokens"
+        if index in reasons:
             continue
         shortened += questions.cut[index]
         tokens = [*questions.ids[index], *answer]
@@ -123,7 +121,7 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
         rows.append(
             {"pair_id": pair_id, "input_ids": tokens, "labels": labels, "length": len(tokens)}
         )
-    return TokenisedPairs.make(rows, rejected, shortened)
+    return TokenisedPairs.make(rows, pairs, reasons, shortened)
 
 
 def train_generative_model(

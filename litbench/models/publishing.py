@@ -57,7 +57,7 @@ def _train_and_write(
     )
     if not artifact.is_current():
         path, columns = Path(config.pairs), config.columns()
-        pairs = read_pairs(path, None, config.split, columns=columns).headline
+        pairs = read_pairs(path, None, config.split, columns=columns, numbered=True).headline
         held_out = read_held_out(
             config.evaluation_pairs,
             config.evaluation_split,

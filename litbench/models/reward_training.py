@@ -123,17 +123,16 @@ def tokenise(pairs: pa.Table, tokenizer: Any) -> TokenisedPairs:
         "margin": numbers_of_pairs(pairs, "margin", 0.0).tolist(),
         "length": [len(a) + len(b) for a, b in zip(chosen.ids, rejected.ids, strict=True)],
     }
-    rows, unused, shortened = [], [], 0
+    rows, reasons, shortened = [], {}, 0
     for index, values in enumerate(zip(*columns.values(), strict=True)):
         row, cut = dict(zip(columns, values, strict=True)), chosen.cut[index] or rejected.cut[index]
         if row["chosen_ids"] == row["rejected_ids"]:
             # Their rewards are always equal.
-            reason = "both stories are the same tokens" + (" once cut" if cut else "")
-            unused.append({"pair_id": row["pair_id"], "reason": reason})
+            reasons[index] = "both stories are the same tokens" + (" once cut" if cut else "")
         else:
             rows.append(row)
             shortened += cut
-    return TokenisedPairs.make(rows, unused, shortened)
+    return TokenisedPairs.make(rows, pairs, reasons, shortened)
 
 
 def train_reward_model(

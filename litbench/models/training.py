@@ -32,6 +32,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
 from litbench.data.columns import PairColumns
+from litbench.data.ingest import ROW
 from litbench.data.records import connected_prompts
 from litbench.data.text import digest
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
@@ -196,19 +197,31 @@ class TokenisedPairs:
     Attributes:
         rows: data set with the trainer's columns and `length`, the number of tokens of a pair.
         counts: number of pairs given, used, truncated and rejected by reason, and of tokens.
-        rejected: id and reason of each rejected pair.
+        rejected: id and reason of each rejected pair, and its row in a file from elsewhere.
     """
 
     rows: Any
     counts: dict[str, int]
-    rejected: list[dict[str, str]]
+    rejected: list[dict[str, Any]]
 
     @classmethod
     def make(
-        cls, rows: list[dict[str, Any]], rejected: list[dict[str, str]], cut: int
+        cls, rows: list[dict[str, Any]], pairs: pa.Table, reasons_of: Mapping[int, str], cut: int
     ) -> "TokenisedPairs":
-        """Add counts; `cut` is the number of truncated pairs."""
-        reasons = Counter(entry["reason"] for entry in rejected)
+        """Add counts.
+
+        Args:
+            rows: the tokenised pairs.
+            pairs: all pairs.
+            reasons_of: why pairs are rejected, by index in `pairs`.
+            cut: number of truncated pairs.
+        """
+        named = pairs.select([name for name in ("pair_id", ROW) if name in pairs.column_names])
+        named = named.rename_columns(["pair_id", "row"][: named.num_columns])
+        indices = pa.array(reasons_of, pa.int64())
+        entries = zip(named.take(indices).to_pylist(), reasons_of.values(), strict=True)
+        rejected = [entry | {"reason": reason} for entry, reason in entries]
+        reasons = Counter(reasons_of.values())
         counts = {
             "pairs_given": len(rows) + len(rejected),
             "pairs": len(rows),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.cli import main
-from litbench.data.ingest import RejectedRows, read_foreign
+from litbench.data.ingest import ROW, RejectedRows, read_foreign
 from litbench.data.records import Column, Schema, connected_prompts
 from litbench.data.sources.pairs import read_any_pairs
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
@@ -144,6 +144,9 @@ def test_a_file_of_any_form_becomes_pairs(tmp_path, form, ending):
     assert pairs.equals(read_any_pairs(path)), "ids do not change"
     write(path, [forms(prompt)[form] for prompt in reversed(PROMPTS)])
     assert pairs.equals(read_any_pairs(path)), "nor do they depend on the order of rows"
+    numbered = read_any_pairs(path, numbered=True)
+    prompts = numbered.sort_by(ROW)["prompt"].to_pylist()
+    assert prompts == PROMPTS[::-1]
 
 
 @pytest.mark.parametrize("file", ["rows.jsonl", "rows.parquet", "python.csv", "numpy.csv"])

@@ -6,9 +6,11 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tolerance import assert_same
 
+from litbench.data.ingest import ROW
 from litbench.data.records import prompt_keys
 from litbench.models.backbone import collate, head_layers, rewards_of
 from litbench.models.reward import RewardModel
@@ -249,14 +251,16 @@ def test_long_stories_are_cut_and_counted(kind, tiny_model, marked_rows, pair_ta
     rows[3] |= {"chosen": f"{start} moth", "rejected": f"{start} salt"}
     rows[4] |= {"chosen": "river", "rejected": "river"}
     options = quick(tiny_model(kind), num_train_epochs=1)
-    model = train_reward_model(pair_table(rows), options, tmp_path)
+    numbered = pair_table(rows).append_column(ROW, pa.array(range(1, 13)))
+    model = train_reward_model(numbered, options, tmp_path)
     counts = model.training_record["counts"]
     assert (counts["pairs_given"], counts["pairs"], counts["pairs_cut"]) == (12, 10, 10)
     assert counts["rejected: both stories are the same tokens once cut"] == 1
-    rejected = (tmp_path / "rejected.jsonl").read_text().splitlines()
-    assert [json.loads(line)["reason"] for line in rejected] == [
-        "both stories are the same tokens once cut",
-        "both stories are the same tokens",
+    lines = (tmp_path / "rejected.jsonl").read_text().splitlines()
+    rejected = [json.loads(line) for line in lines]
+    assert [(row["row"], row["reason"]) for row in rejected] == [
+        (4, "both stories are the same tokens once cut"),
+        (5, "both stories are the same tokens"),
     ]
 
 

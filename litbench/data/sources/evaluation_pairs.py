@@ -67,6 +67,8 @@ def read_pairs(
     split: str | None,
     ratings: Path | None = None,
     columns: Mapping[str, str] | None = None,
+    *,
+    numbered: bool = False,
 ) -> EvaluationPairs:
     """Read the pairs of an evaluation.
 
@@ -77,10 +79,11 @@ def read_pairs(
         ratings: `ratings.parquet` of data_prep/import_ratings.py; also reads `all_pairs.parquet`
             in the same folder.
         columns: columns of the prompt, chosen and rejected; others are guessed.
+        numbered: see `read_any_pairs`.
     """
 
     def read_split(path: Path) -> pa.Table:
-        table = read_any_pairs(path, columns)
+        table = read_any_pairs(path, columns, numbered=numbered)
         selected = table if split is None else table.filter(pc.equal(table["split"], split))
         if not selected.num_rows:
             splits = sorted(set(table["split"].to_pylist()))

@@ -232,7 +232,9 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
     return pairs.take(pa.array(kept, pa.int64()))
 
 
-def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None) -> pa.Table:
+def read_any_pairs(
+    source: str | Path, columns: Mapping[str, str] | None = None, *, numbered: bool = False
+) -> pa.Table:
     """Read a pairs table of LitBench, or pairs from elsewhere.
 
     Pairs from elsewhere need a chosen and a rejected text, in a form that `read_texts` reads. Every
@@ -243,6 +245,7 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
         source: any source of `litbench.data.ingest.read_foreign`.
         columns: columns of `source` that are the prompt, chosen and rejected, the others are
             guessed; its `encoding`; and `label_source`, for rows that do not state it.
+        numbered: whether pairs from elsewhere have the column `ROW`, their row in the source.
 
     Returns:
         Table with the schema PAIRS, and the source's extra columns.
@@ -266,7 +269,8 @@ def read_any_pairs(source: str | Path, columns: Mapping[str, str] | None = None)
         print(f"{source}: {count:,} rows rejected, {reason}", file=sys.stderr)
     if not pairs.num_rows:
         raise DataError(f"{source}: no pair is left ({rejected_rows.counts()}): check the columns")
-    return _completed(pairs, label_source, "all")
+    table = _completed(pairs, label_source, "all")
+    return table.append_column(ROW, pairs[ROW]) if numbered else table
 
 
 def find_pair_columns(
