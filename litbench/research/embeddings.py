@@ -6,8 +6,9 @@ all of their tokens.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +31,10 @@ _MAX_TOKENS, _MAX_SERVICE_TOKENS = 256, 8_191
 _FORM = 2
 _WINDOWS_AT_ONCE = 16
 # A killed run loses at most this many stories; those of one call of a service.
-_KEEP_AFTER_TEXTS = TEXTS_PER_CALL
+_STORIES_PER_PART = TEXTS_PER_CALL
+# By key: a vector, and the counts of tokens read, tokens cut, unknown tokens and windows;
+# estimated for a service.
+_Rows = dict[str, tuple[np.ndarray, list[int]]]
 
 
 @dataclass
@@ -90,10 +94,13 @@ def embed(
         {**vars(options), "model": None, "normalise": True},
         _FORM,
     )
-    key_of = {text: digest("embedding", depends_on, text) for text in texts}
-    store = EmbeddingStore(folder / depends_on[:16])
-    waiting = [text for text, key in key_of.items() if key not in store.rows]
-    if waiting:
+    keys = [digest("embedding", depends_on, text) for text in texts]
+    text_of = dict(zip(keys, texts, strict=True))
+    parts = Cache(folder / depends_on[:16])
+    stored: _Rows = {}
+    for _, part in parts.stored(_read_part):
+        stored |= part
+    if waiting := [key for key in text_of if key not in stored]:
         model: Service | _Encoder = (
             Service(
                 options.model, options.max_tokens or default, cuts=options.long_stories == "cut"
@@ -102,16 +109,20 @@ def embed(
             else _Encoder(options)
         )
         # Longest first: running out of memory happens at the start.
-        waiting.sort(key=lambda text: (-len(text), text))
-        bar = ProgressBar(waiting, desc="embeddings", unit=" stories", leave=False)
-        for text, (vector, counts) in zip(bar, model.embed_all(waiting), strict=True):
-            store.put(key_of[text], vector, counts)
-        store.keep()
-    rows = [store.rows[key] for key in key_of.values()]
+        waiting.sort(key=lambda key: (-len(text_of[key]), text_of[key]))
+        form = {"desc": "embeddings", "unit": " stories", "leave": False}
+        with ProgressBar(total=len(waiting), **form) as bar:
+            for start in range(0, len(waiting), _STORIES_PER_PART):
+                batch = {key: text_of[key] for key in waiting[start : start + _STORIES_PER_PART]}
+                make = partial(_embed_part, model, batch, bar)
+                names = sorted(batch)
+                part = parts.get(names, make, _read_part, _write_part, suffix=".parquet")
+                stored |= part
+    rows = [stored[key] for key in text_of]
     if len({len(vector) for vector, _ in rows}) > 1:
         raise ModelError(
             f"{options.model} returned embeddings of different lengths, so its model has changed: "
-            f"remove {store.folder} and run the same command again"
+            f"remove {parts.folder} and run the same command again"
         )
     tokens, cut, unknown, windows = (sum(row[1][index] for row in rows) for index in range(4))
     notes: dict[str, Any] = {
@@ -123,49 +134,32 @@ def embed(
     }
     if not options.is_service:
         notes["unknown_tokens"] = round(unknown / max(tokens, 1), 6)
-    vectors = [store.rows[key_of[text]][0] for text in texts]
-    return np.array(vectors, dtype=np.float32), notes
+    return np.array([stored[key][0] for key in keys], dtype=np.float32), notes
 
 
-class EmbeddingStore:
-    """Embeddings on disk by key, in Parquet files that are written atomically and never changed.
+def _embed_part(model: "Service | _Encoder", texts: Mapping[str, str], bar: ProgressBar) -> _Rows:
+    part = {}
+    for key, row in zip(texts, model.embed_all([*texts.values()]), strict=True):
+        part[key] = row
+        bar.update()
+    return part
 
-    Attributes:
-        rows: key -> (vector, counts). Counts are tokens read, tokens cut, unknown tokens and
-            windows; estimated for a service.
 
-    Args:
-        folder: folder of one model with one set of options; created on the first write.
-    """
+def _read_part(path: Path) -> _Rows:
+    return {
+        row["key"]: (np.array(row["vector"], np.float32), row["counts"])
+        for row in pq.read_table(path).to_pylist()
+    }
 
-    def __init__(self, folder: Path) -> None:
-        self.rows: dict[str, tuple[np.ndarray, list[int]]] = {}
-        self.folder = folder
-        self._parts = Cache(folder)
-        self._new: dict[str, tuple[np.ndarray, list[int]]] = {}
-        for _, table in self._parts.stored(pq.read_table):
-            for row in table.to_pylist():
-                self.rows[row["key"]] = np.array(row["vector"], np.float32), row["counts"]
 
-    def put(self, key: str, vector: np.ndarray, counts: list[int]) -> None:
-        """Add an embedding; several are written to disk together."""
-        self.rows[key] = self._new[key] = (vector, counts)
-        if len(self._new) >= _KEEP_AFTER_TEXTS:
-            self.keep()
-
-    def keep(self) -> None:
-        """Write new embeddings to disk."""
-        if self._new:
-            vectors, counts = zip(*self._new.values(), strict=True)
-            columns = {
-                "key": pa.array(self._new),
-                "vector": pa.array(vectors, pa.list_(pa.float32())),
-                "counts": pa.array(counts, pa.list_(pa.int64())),
-            }
-            table, write = pa.table(columns), pq.write_table
-            key = sorted(self._new)
-            self._parts.get(key, lambda: table, pq.read_table, write, suffix=".parquet")
-        self._new.clear()
+def _write_part(part: _Rows, path: Path) -> None:
+    vectors, counts = zip(*part.values(), strict=True)
+    columns = {
+        "key": pa.array(part),
+        "vector": pa.array(vectors, pa.list_(pa.float32())),
+        "counts": pa.array(counts, pa.list_(pa.int64())),
+    }
+    pq.write_table(pa.table(columns), path)
 
 
 class _Encoder:
@@ -200,11 +194,11 @@ class _Encoder:
         return windows[:n_read], [sum(sizes[:n_read]), sum(sizes[n_read:]), n_unknown]
 
     def embed_all(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, list[int]]]:
-        """Yield the vector of each text and the counts of `EmbeddingStore`."""
+        """Yield the vector of each text and the counts of `_Rows`."""
         return map(self.embed, texts)
 
     def embed(self, text: str) -> tuple[np.ndarray, list[int]]:
-        """One vector of length 1, float32, and the counts of `EmbeddingStore`."""
+        """One vector of length 1, float32, and the counts of `_Rows`."""
         import torch  # noqa: PLC0415
 
         windows, counts = self._windows(text)

@@ -9,7 +9,7 @@ import pytest
 
 from litbench.data.text import digest
 from litbench.research.embedding_service import Service
-from litbench.research.embeddings import EmbeddingOptions, EmbeddingStore, embed, normalised
+from litbench.research.embeddings import EmbeddingOptions, embed, normalised
 from litbench.runs.errors import ConfigError, ModelError
 
 httpx = pytest.importorskip("httpx")
@@ -34,11 +34,11 @@ def serve(monkeypatch):
 
         def answer(request):
             body = json.loads(request.content)
-            token = request.headers["Authorization"].removeprefix("Bearer ")
-            assert (request.url.path, body["model"], token) == ("/v1/embeddings", "small", KEY)
+            given = request.headers["Authorization"].removeprefix("Bearer ")
+            assert (request.url.path, body["model"], given) == ("/v1/embeddings", "small", KEY)
             calls.append(body["input"])
             if isinstance(fault, int):
-                said = f"Incorrect API key provided: {token}" if fault == 401 else "slow down"
+                said = f"Incorrect API key provided: {given}" if fault == 401 else "slow down"
                 return httpx.Response(fault, json={"error": {"message": said}})
             rows = [{"index": k, "embedding": vector_of(t)} for k, t in enumerate(body["input"])]
             if fault == "nan":
@@ -62,10 +62,10 @@ def fetch(texts, folder, **options):
 def test_every_text_is_embedded_once(serve, tmp_path):
     calls = serve()
     texts = [f"story {k} of the moon" for k in range(150)] + ["story 3 of the moon"]
-    result, notes = fetch(texts, tmp_path)
+    found, notes = fetch(texts, tmp_path)
     expected = normalised(np.array([vector_of(text) for text in texts]))
-    assert np.allclose(result, expected, atol=1e-6)
-    assert result.dtype == np.float32
+    assert np.allclose(found, expected, atol=1e-6)
+    assert found.dtype == np.float32
     assert Counter(text for call in calls for text in call) == Counter(set(texts))
     assert max(map(len, calls)) == 32
     assert notes["tokens"] == pytest.approx(sum(len(t) for t in set(texts)) / 4, rel=0.2)
@@ -74,7 +74,7 @@ def test_every_text_is_embedded_once(serve, tmp_path):
     asked = len(calls)
     again, noted = fetch(texts, tmp_path)
     assert len(calls) == asked
-    assert (again == result).all()
+    assert (again == found).all()
     assert noted == notes
     for file in tmp_path.rglob("*"):
         assert file.is_dir() or KEY.encode() not in file.read_bytes()
@@ -83,17 +83,15 @@ def test_every_text_is_embedded_once(serve, tmp_path):
 def test_a_killed_run_pays_for_nothing_twice(serve, tmp_path, monkeypatch):
     calls = serve()
     texts = [f"story {k}" for k in range(200)]
-    lengths = []
-    once = EmbeddingStore.keep
+    request = Service._request
 
-    def until_killed(self):
-        once(self)
-        lengths.append(1)
-        if len(lengths) == 3:
+    def until_killed(self, windows):
+        if len(calls) == 3:
             raise KeyboardInterrupt
+        return request(self, windows)
 
     with monkeypatch.context() as patched:
-        patched.setattr(EmbeddingStore, "keep", until_killed)
+        patched.setattr(Service, "_request", until_killed)
         with pytest.raises(KeyboardInterrupt):
             fetch(texts, tmp_path / "killed")
     assert sum(map(len, calls)) == 3 * 32
