@@ -147,7 +147,7 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
             yield from table.replace_schema_metadata(None).to_batches()
 
 
-def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
+def fetch_file(url: str, path: Path, sha256: str | None = None) -> None:
     """Download a file through fsspec, such as https://... or hf://datasets/OWNER/NAME/FILE.
 
     A download that was interrupted resumes at its first missing byte, if the server still has the
@@ -157,9 +157,6 @@ def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
         url: address of the file.
         path: where to write it; an existing file is replaced once the new one is complete.
         sha256: expected digest; None if it is not known.
-
-    Returns:
-        The SHA-256 of the file.
 
     Raises:
         DataError: the file cannot be fetched, or does not match `sha256`.
@@ -200,7 +197,6 @@ def fetch_file(url: str, path: Path, sha256: str | None = None) -> str:
             "it again, or correct the entry"
         )
     part.replace(path)
-    return digest
 
 
 def _append(system: Any, remote: str, part: Path) -> None:

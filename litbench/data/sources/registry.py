@@ -8,7 +8,6 @@ same form. The texts are fetched from their origin or read from a local copy; Li
 """
 
 import importlib.resources
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from litbench.data.sources.ratings import RatingImport, import_ratings
 from litbench.runs.config import build, nearest, read_yaml
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.hub import fetch_file, parse_name
-from litbench.runs.outputs import file_digest, write_json
+from litbench.runs.outputs import Cache, file_digest
 
 # Placeholder in an entry's import: the data set on the Hub, or a local copy of it.
 _ORIGIN = "origin"
@@ -143,7 +142,8 @@ def find_dataset(sets: Mapping[str, Dataset], name: str) -> Dataset:
 def fetch(name: str, dataset: Dataset, folder: Path) -> dict[str, Path]:
     """Download the files of a set into `folder`, unless they are there; return their paths.
 
-    `origin.json` notes the address and the digest of each file. An interrupted download resumes.
+    A file's name has the fingerprint of its address and digest, so that another revision is fetched
+    anew. An interrupted download resumes.
 
     Raises:
         DataError: the origin does not publish a file in this form, or cannot be reached, or a file
@@ -155,22 +155,20 @@ def fetch(name: str, dataset: Dataset, folder: Path) -> dict[str, Path]:
             "these tables with the columns of its entry in datasets.yaml, and give their "
             "folder with --from FOLDER"
         )
-    record = folder / "origin.json"
-    known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    cache, paths = Cache(folder), {}
     for local, file in dataset.files.items():
         if "://" in dataset.origin:
             url = f"{dataset.origin}/raw/{dataset.revision or 'HEAD'}/{file.path}"
         else:
             repository = parse_name(dataset.origin).repository
             url = f"hf://datasets/{repository}@{dataset.revision or 'main'}/{file.path}"
-        path = folder / local
-        noted = known.get(local, {})
-        is_same = noted.get("url") == url and file.sha256 in (None, noted["sha256"])
-        if not (is_same and path.is_file() and file_digest(path) == noted["sha256"]):
+        path = Path(local)
+        paths[local] = cache.path([url, file.sha256], path.stem, path.suffix)
+        if not paths[local].exists():
             print(f"fetching {url}")
-            known[local] = {"url": url, "sha256": fetch_file(url, path, file.sha256)}
-            write_json(known, record)
-    return {local: folder / local for local in dataset.files}
+            fetch_file(url, paths[local], file.sha256)
+    cache.discard_unused()
+    return paths
 
 
 def find_copy(name: str, dataset: Dataset, copy: Path) -> dict[str, Path]:
