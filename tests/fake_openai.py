@@ -1,6 +1,6 @@
 """A server on loopback that speaks OpenAI's chat interface, with planted faults and manners.
 
-    with FakeOpenAI(faults=drawn_faults(seed=7, share=0.2, kinds=FAULTS)) as server:
+    with FakeOpenAI(faults=lambda number, kind: "500" if number < 3 else None) as server:
         ask(server.model, ...)
 
 While it runs, the environment of this process leads to it.
@@ -98,9 +98,6 @@ class FakeOpenAI(Loopback):
         requests: how many came in.
         asked: requests by question, the faulty ones too.
         answered: good answers by question, refusals and the like too.
-        sent: when the last good answer of each question was asked for, and had been sent, by
-            `clock`.
-        clock: `time.monotonic`, unless it is replaced.
         faults: faulty answers by their kind.
         bodies: what the last request of each question said.
         files: the questions of each batch.
@@ -152,8 +149,6 @@ class FakeOpenAI(Loopback):
         self.requests = 0
         self.asked = Counter()
         self.answered = Counter()
-        self.sent = {}
-        self.clock = time.monotonic
         self.faults = Counter()
         self.bodies = {}
         self.files = {}
@@ -228,7 +223,7 @@ class _Handler(Handler):
         if self.path != "/v1/chat/completions" or body["model"] not in fake.answers:
             self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
             return
-        question, received = fake.question_of(body["messages"]), fake.clock()
+        question = fake.question_of(body["messages"])
         with fake.lock:
             fake.requests += 1
             number = fake.requests
@@ -251,8 +246,6 @@ class _Handler(Handler):
             with fake.lock:
                 fake.answered[question] += 1
             self._answer(question, body)
-            with fake.lock:
-                fake.sent[question] = (received, fake.clock())
             fake.on_request(number, "after")
         finally:
             with fake.lock:

@@ -1,6 +1,6 @@
-"""A small Reddit on loopback, for the real PRAW client, with faults drawn from a seed.
+"""A small Reddit on loopback, for the real PRAW client, with planted faults.
 
-    with FakeReddit(make_world(seed=1), faults=drawn_faults(seed=7, share=0.2)) as reddit:
+    with FakeReddit(make_world(seed=1), faults=lambda number, kind: "500") as reddit:
         environment = reddit.environment(tmp_path)
         ...
     assert reddit.answered["comments"] == 12
@@ -10,12 +10,9 @@ A praw.ini in the user's configuration folder points PRAW at it. What Reddit for
 
 import base64
 import json
-import math
 import os
 import random
 import re
-import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,59 +153,6 @@ def make_published(seed, posts):
     return world, pairs
 
 
-def drawn_faults(seed, share=0.2, kinds=FAULTS):
-    """Draw a fault, or none, for each request by its number."""
-
-    def draw(number, _kind):
-        source = random.Random(f"{seed}:{number}")
-        return source.choice(kinds) if source.random() < share else None
-
-    return draw
-
-
-class Killer:
-    """Kills a process at some requests, drawn from a seed, before or after their answers.
-
-    Attributes:
-        process: the one to kill next.
-        killed: how many were.
-        last: when the last one was, by `clock`.
-        clock: `time.monotonic`, unless it is replaced.
-    """
-
-    def __init__(self, seed, kills, requests):
-        """Draw the requests out of the first ones that an undisturbed run needs."""
-        source = random.Random(seed)
-        numbers = sorted(source.sample(range(2, requests - 4), kills))
-        moments = [source.choice(("before", "after")) for _ in numbers]
-        self._due = list(zip(numbers, moments, strict=True))
-        self._source = source
-        self._lock = threading.Lock()
-        self._dead = set()
-        self.last = -math.inf
-        self.clock = time.monotonic
-        self.process = None
-
-    @property
-    def killed(self):
-        return len(self._dead)
-
-    def __call__(self, number, moment):
-        if moment == "after":
-            # Somewhere between taking the answer and having it on the disk.
-            time.sleep(self._source.random() * 0.02)
-        with self._lock:
-            # Two that are due at once are two processes' kills.
-            process = self.process
-            if not self._due or process is None or process.pid in self._dead:
-                return
-            if number >= self._due[0][0] and moment == self._due[0][1]:
-                self._due.pop(0)
-                self._dead.add(process.pid)
-                self.last = self.clock()
-                process.kill()
-
-
 class FakeReddit(Loopback):
     """The server; a context manager.
 
@@ -224,7 +168,6 @@ class FakeReddit(Loopback):
         world,
         *,
         faults=lambda _number, _kind: None,
-        on_request=lambda _number, _moment: None,
         page=500,
         hang_seconds=1.0,
     ):
@@ -233,13 +176,11 @@ class FakeReddit(Loopback):
         Args:
             world: what it serves.
             faults: fault of a request, by its number (from 1) and kind; None for a good answer.
-            on_request: called with a request's number before and after its answer.
             page: top-level comments it shows before "more comments".
             hang_seconds: how long a hang lasts.
         """
         self.world = world
         self.draw = faults
-        self.on_request = on_request
         self.page = page
         self.hang_seconds = hang_seconds
         self.answered = Counter()
@@ -297,7 +238,6 @@ class _Handler(Handler):
         with reddit.lock:
             reddit.paths.append(self.path if method == "GET" else f"{parts.path}?{body}")
             number = len(reddit.paths)
-        reddit.on_request(number, "before")
         fault = reddit.draw(number, kind)
         if fault in (None, "cut"):
             status, content, headers = self._answer(kind, parts.path, values)
@@ -314,7 +254,6 @@ class _Handler(Handler):
             self._send(status, data[: len(data) // 2], headers, len(data))
         else:
             self._fail(fault)
-        reddit.on_request(number, "after")
 
     def _send(self, status, data, headers, length=None):
         self.send_response(status)

@@ -1,10 +1,7 @@
 """Episodes of narra: how they end, what they record, and whole runs through faults and kills."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +10,10 @@ from statistics import fmean
 import narra_script as script
 import pyarrow.parquet as pq
 import pytest
-from fake_openai import FAULTS, FakeOpenAI
-from fake_reddit import Killer, drawn_faults
+from fake_openai import FakeOpenAI
 from scripted import Scripted, results_of
 
-from litbench.judges.answers import Answer, AnswerStore
+from litbench.judges.answers import Answer
 from litbench.judges.session import Models, Role, UnfinishedError
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import BlindPair
@@ -637,67 +633,3 @@ def test_episode_with_a_local_model(tiny_model, tmp_path, monkeypatch):
     graded = results["quill", "storyq"]
     assert graded["grade"] is None
     assert graded["flags"] == "11 of 11 ratings missing; judged by the reader's family"
-
-
-def without_times(path):
-    return [
-        {k: v for k, v in row.items() if k not in ("seconds", "cost_usd")}
-        for row in pq.read_table(path).to_pylist()
-    ]
-
-
-@pytest.mark.long
-def test_run_through_faults_and_ten_kills(tmp_path, monkeypatch):
-    pytest.importorskip("inspect_ai")
-    kills = 10
-    killed, calm = tmp_path / "killed", tmp_path / "calm"
-    (tmp_path / "config.json").write_text(json.dumps(run_config(killed, writers=("quill", "echo"))))
-    command = [sys.executable, "-m", "litbench", "run", "--config", str(tmp_path / "config.json")]
-    killer = Killer(21, kills, requests=900)
-    kinds = [kind for kind in FAULTS if kind != "hang"] * 5 + ["hang"]
-    with FakeOpenAI(
-        others=MODELS, faults=drawn_faults(21, 0.08, kinds), on_request=killer, hang_seconds=3
-    ) as server:
-        runs = 0
-        while runs <= kills + 8:
-            killer.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                text=True,
-                env=os.environ | server.environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            said, _ = killer.process.communicate(timeout=600)
-            runs += 1
-            assert killer.process.returncode in (0, -9), said[-2_000:]
-            if killer.process.returncode == 0 and "unfinished" not in said:
-                break
-        assert killer.killed == kills
-        assert set(server.faults) == set(FAULTS)
-        with AnswerStore(killed / "answers", read_only=True) as store:
-            stored = len(store)
-        # A kill loses at most what was in flight; nothing that was stored is asked again.
-        in_flight = 8 * 5 * kills
-        assert server.answered.total() <= stored + in_flight
-    with FakeOpenAI(others=MODELS) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        again = run_config(tmp_path / "again", writers=("quill", "echo"))
-        run_here({**again, "answers": killed / "answers"})
-        assert server.requests == 0
-        run_here(run_config(calm, writers=("quill", "echo")))
-        assert server.answered.total() == stored
-    for name in TABLES:
-        assert (killed / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-        if name.endswith(".parquet"):
-            assert without_times(killed / name) == without_times(calm / name)
-        else:
-            assert (killed / name).read_bytes() == (calm / name).read_bytes()
-    ends = [
-        event
-        for line in (killed / "events.jsonl").read_text().splitlines()
-        if (event := json.loads(line))["event"] == "end"
-    ]
-    assert len(ends) == 16
-    print(f"{runs} runs, {stored:,} answers stored, {dict(Counter(e['reason'] for e in ends))}")

@@ -1,6 +1,6 @@
 """Killed at random moments and started again, every long program ends in the results of one run.
 
-    LITBENCH_KILLS=300 python -m pytest -m long -s tests/runs/test_kills.py
+    LITBENCH_KILLS=300 python -m pytest -m long -s tests/test_kills.py
 
 The programs run in forks of a process that has imported the libraries, so that the kills fall into
 their work and not into their imports.
@@ -11,7 +11,9 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,15 +25,29 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import chinese_writers
+import narra_script
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from dumps import three_months
-from fake_openai import FakeOpenAI, longer_story
+from fake_openai import (
+    FAULTS,
+    KEY,
+    FakeOpenAI,
+    drawn_manners,
+    longer_story,
+    messages_of,
+    stored_keys,
+)
 from fake_reddit import FakeReddit, make_published, make_world
 
 from litbench.data.tables import write_table
+from litbench.data.text import digest
+from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.outputs import write_atomically
+from litbench.writers.webnovel.placement import ReferenceDistribution
 
 for library in ("fastapi", "inspect_ai", "peft", "praw", "trl"):
     pytest.importorskip(library)
@@ -39,10 +55,14 @@ for library in ("fastapi", "inspect_ai", "peft", "praw", "trl"):
 # Over all programs.
 KILLS = int(os.environ.get("LITBENCH_KILLS", "40"))
 SEED = int(os.environ.get("LITBENCH_SEED", random.randrange(10**6)))
-JUDGE = {
-    "model": FakeOpenAI.model,
-    "traffic": {"connections": 8, "first_wait_seconds": 0.01, "timeout_seconds": 60},
+TRAFFIC = {
+    "connections": 8,
+    "max_retries": 12,
+    "first_wait_seconds": 0.01,
+    "timeout_seconds": 60,
+    "give_up_after": 1_000,
 }
+JUDGE = {"model": FakeOpenAI.model, "traffic": TRAFFIC}
 TRAINING = {
     "pairs": "$data/short_pairs.parquet",
     "output_dir": "$out",
@@ -79,7 +99,7 @@ class LongProgram:
         results: files that must be equal.
         parts: pattern of the files of finished work, which no later run may write again.
         server: the server that it sends requests to.
-        lost: the most requests that one kill may cost.
+        lost: the most answers that one kill may cost.
     """
 
     program: str
@@ -90,8 +110,79 @@ class LongProgram:
     lost: int = 0
 
 
-def slow_judge(answer=longer_story):
-    return FakeOpenAI(answer, seconds=0.01)
+def slow_judge(answer=longer_story, **behaviour):
+    """A server with a judge, of whose requests every fifth fails in a killed run."""
+    return FakeOpenAI(answer, seconds=0.01, hang_seconds=0.5, **behaviour)
+
+
+def planned_faults(number, _kind):
+    """Every fifth request fails. Two empty answers in a row would be taken for an answer."""
+    return FAULTS[number // 5 % len(FAULTS)] if number % 5 == 0 else None
+
+
+def judge_manners(question):
+    """A question that is never answered would be asked again in each run."""
+    manner = drawn_manners(SEED, 0.1)(question)
+    return None if manner == "no choice" else manner
+
+
+def writing(protocol, options, writers=("first", "second"), judges=("judge",), **roles):
+    """Arguments of `litbench run`."""
+
+    def role(name):
+        return {"model": FakeOpenAI.model_called(name), "traffic": TRAFFIC}
+
+    return {
+        "protocol": protocol,
+        "out": "$out",
+        "options": options,
+        "writers": {name: role(name) for name in writers},
+        "judges": {name: role(name) for name in judges},
+        "roles": {name: role(model) for name, model in roles.items()},
+    }
+
+
+WRITTEN = [f"{name}.parquet" for name in ("turns", "stories", "ratings", "grades")]
+
+
+def chinese_server():
+    """Two writers and a judge, who refuses a few ratings."""
+
+    def writer(name):
+        return lambda question: chinese_writers.answer(f"{question}\n{name}")
+
+    return slow_judge(
+        chinese_writers.answer,
+        others={name: writer(name) for name in ("first", "second")},
+        manners=lambda question: (
+            "refusal" if "评分" in question and len(question) % 23 == 0 else None
+        ),
+    )
+
+
+def write_chapter(question):
+    """An answer of some length that depends on the whole conversation."""
+    return f"{digest(question)}. " + "It rained on the lighthouse. " * 20
+
+
+def rate_chapter(question):
+    """Ratings of the packaged rubrics that depend on the question."""
+    level = "chapter" if re.search(r"CHAPTER \d+ BEGINS", question) else "final"
+    rows = [
+        f"{criterion.name}: {int(digest(question, criterion.name), 16) % 21}"
+        for criterion in load_rubric(f"longform_{level}").criteria
+    ]
+    return "It has merits.\n\n[Scores]\n" + "\n".join(rows)
+
+
+def longform_server():
+    return slow_judge(rate_chapter, others={"writer": write_chapter}, question_of=messages_of)
+
+
+def narra_server():
+    models = {"quill": narra_script.writer, "echo": narra_script.repeating_writer}
+    models |= {"player": narra_script.reader, "alpha": narra_script.judge}
+    return slow_judge(others={**models, "beta": narra_script.lazy_judge})
 
 
 PROGRAMS = {
@@ -138,15 +229,43 @@ PROGRAMS = {
     "benchmark": LongProgram(
         "eval/benchmark.py",
         {
-            "pairs": "$data/pairs.parquet",
+            "pairs": "$data/short_pairs.parquet",
             "out": "$out",
             "raters": {"longer": {"kind": "longer"}, "judge": {"kind": "judge", **JUDGE}},
             "reference": "longer",
         },
         ["verdicts.parquet"],
         "parts/*.parquet",
-        slow_judge,
+        lambda: slow_judge(manners=judge_manners),
         lost=8,
+    ),
+    "tow": LongProgram(
+        "litbench run",
+        writing("tow", {"instructions": "$data/instructions.parquet"}),
+        WRITTEN,
+        server=chinese_server,
+        lost=24,
+    ),
+    "webnovel": LongProgram(
+        "litbench run",
+        writing("webnovel", {"books": "$data/books.json", "reference": "$data/reference.json"}),
+        WRITTEN,
+        server=chinese_server,
+        lost=24,
+    ),
+    "longform": LongProgram(
+        "litbench run",
+        writing("longform", {}, writers=["writer"]),
+        WRITTEN,
+        server=longform_server,
+        lost=16,
+    ),
+    "narra": LongProgram(
+        "litbench run",
+        writing("narra", {}, ("quill", "echo"), ("alpha", "beta"), reader="player"),
+        [*WRITTEN, "events.jsonl"],
+        server=narra_server,
+        lost=40,
     ),
     "crossvalidate": LongProgram(
         "eval/crossvalidate.py",
@@ -204,7 +323,7 @@ PROGRAMS = {
         "embeddings/*/[!.]*.parquet",
     ),
     "score": LongProgram(
-        "litbench",
+        "litbench score",
         {
             "model": "$bert",
             "input": "$data/short_stories.jsonl",
@@ -278,6 +397,19 @@ def given(tmp_path_factory, tiny_model, invented):
     three_months(data / "dumps", stories=2_000, words=100)
     ids = make_published(13, posts=1_500)[1]
     (data / "ids.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in ids))
+    draw = np.random.default_rng(0)
+    ratings = draw.normal(3, 0.4, (60, 1)) + draw.normal(0, 0.2, (60, 8))
+    ReferenceDistribution.fit(ratings, chinese_writers.TAGS).write(data / "reference.json")
+    chinese_writers.write_books(data / "books.json", ["a_1.x", "a_1.y", "b"])
+    tasks = [
+        {"task": "open"},
+        {"task": "open", "genre": "公文"},
+        {"task": "guide", "information": "人物：老人。情节：等客。"},
+        {"task": "guide", "genre": "诗歌"},
+        {"task": "completion", "information": "前文。[fill in the blank]后文。"},
+        {"task": "completion"},
+    ]
+    chinese_writers.write_instructions(data / "instructions.parquet", tasks)
     warm_up = FORKS.Process(target=print)
     warm_up.start()
     warm_up.join()
@@ -337,32 +469,44 @@ class Harness:
     variables: dict[str, str] = field(default_factory=dict)
     seen: bool = False
 
-    def run(self, out, seconds=900):
-        """Run the program, and kill it after some time; returns whether it finished."""
+    def run(self, out, is_due=lambda: False):
+        """Run the program, and kill it when that is due; returns whether it finished."""
         plain = Template(json.dumps(self.long.arguments)).substitute(self.given, out=out)
         options = [
             f"--{key}={json.dumps(value) if isinstance(value, list | dict) else value}"
             for key, value in json.loads(plain).items()
         ]
-        command = ["score"] if self.long.program == "litbench" else []
         log = self.folder / "log.txt"
         process = FORKS.Process(
-            target=run_program,
-            args=(self.long.program, [*command, *options], self.variables, log),
+            target=run_program, args=(self.long.program, options, self.variables, log)
         )
         process.start()
-        process.join(seconds)
+        end = time.monotonic() + 900
+        while process.is_alive() and not is_due() and time.monotonic() < end:
+            process.join(0.002)
         process.kill()
         process.join()
-        assert process.exitcode in (0, -signal.SIGKILL), log.read_text()[-3_000:]
+        said = log.read_text()
+        assert process.exitcode in (0, -signal.SIGKILL), said[-3_000:]
+        assert KEY not in said
         return process.exitcode == 0
 
-    def run_through_kills(self, out, seconds, kills):
+    def draw_kill(self, seconds, requests):
+        """Whether a kill is due: at a request or a moment of an undisturbed run."""
+        if requests and self.source.random() < 0.5:
+            goal = self.server.requests + self.source.randint(1, requests)
+            return lambda: self.server.requests >= goal
+        end = time.monotonic() + self.source.uniform(0, seconds)
+        return lambda: time.monotonic() > end
+
+    def run_through_kills(self, out, seconds, requests, kills):
         """Kill the program up to so many times, then let it finish; returns the number of kills."""
         killed, before = 0, {}
         while True:
-            limit = self.source.uniform(0, seconds) if killed < kills else 900
-            finished = self.run(out, limit)
+            if killed < kills:
+                finished = self.run(out, self.draw_kill(seconds, requests))
+            else:
+                finished = self.run(out)
             parts = {path: path.stat().st_mtime_ns for path in out.glob(self.long.parts)}
             # A program may remove all parts once it has finished.
             unused = before.keys() - parts.keys() if parts else set()
@@ -389,33 +533,50 @@ class Harness:
         return results
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_killed_runs_end_like_an_undisturbed_one(name, given, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [
+        ("benchmark", 1),
+        ("tow", 1),
+        *(
+            pytest.param(name, max(KILLS // len(PROGRAMS), 1), marks=pytest.mark.long)
+            for name in PROGRAMS
+        ),
+    ],
+)
+def test_killed_runs_end_like_an_undisturbed_one(name, kills, given, tmp_path):
     long = PROGRAMS[name]
-    kills = round(KILLS * (list(PROGRAMS).index(name) + 1) / len(PROGRAMS)) - round(
-        KILLS * list(PROGRAMS).index(name) / len(PROGRAMS)
-    )
     with long.server() as server:
         harness = Harness(long, given, tmp_path, server, random.Random(f"{SEED} {name}"))
+        asks = isinstance(server, FakeOpenAI)
         if isinstance(server, FakeReddit):
             harness.variables = server.environment(tmp_path / "settings")
-        elif isinstance(server, FakeOpenAI):
+        elif asks:
             harness.variables = server.environment()
         harness.variables["LITBENCH_SALT"] = "a salt of the tests"
-        started = time.monotonic()
+        started, answers = time.monotonic(), tmp_path / "whole/answers"
         assert harness.run(tmp_path / "whole")
         seconds, requests = time.monotonic() - started, server.requests
         whole = harness.results(tmp_path / "whole")
+        if asks:
+            server.draw = planned_faults
+            assert requests == len(stored_keys(answers))
         killed, outputs = 0, 0
         while killed < kills:
-            out, before = tmp_path / f"out-{outputs}", server.requests
+            out = tmp_path / f"out-{outputs}"
+            if asks:
+                # With the same codes, so that equal questions have equal keys.
+                (out / "answers").mkdir(parents=True)
+                shutil.copy(answers / "seed.txt", out / "answers")
+            before = server.answered.total() if asks else server.requests
             now = harness.run_through_kills(
-                out, seconds, min(harness.source.randint(1, 5), kills - killed)
+                out, seconds, requests, min(harness.source.randint(1, 5), kills - killed)
             )
             assert harness.results(out) == whole
             assert not list(out.rglob(".part-*")), "temporary files are left"
-            assert server.requests - before <= requests + now * long.lost
+            sent = (server.answered.total() if asks else server.requests) - before
+            assert sent <= requests + now * long.lost
+            assert not asks or stored_keys(out / "answers") == stored_keys(answers)
             killed, outputs = killed + now, outputs + 1
     assert harness.seen or long.parts == "nothing" or killed < 10, f"{long.parts}: nothing found"
     print(f"\n{name}: {killed} kills in {outputs} runs of {seconds:.1f} s, seed {SEED}: equal")
