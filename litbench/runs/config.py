@@ -236,11 +236,15 @@ def check_utf8(name: str, where: str) -> None:
 
 
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
-    """Build a program's config from its command line; `--help` prints `about` and all keys."""
-    if not {"-h", "--help"}.isdisjoint(arguments):
+    """Build a program's config from its command line.
+
+    `--help` prints `about` and LitBench's keys, `--help_all` those of trl and transformers too.
+    """
+    if not {"-h", "--help", "--help_all"}.isdisjoint(arguments):
+        keys = describe(cls, is_whole="--help_all" in arguments)
         further = getattr(cls, "explain", lambda _: ())(arguments)
-        keys = "\n".join([*describe(cls), *further])
-        print(f"{inspect.cleandoc(about or '')}\n\nKeys (set each with --key value):\n\n{keys}")
+        lines = [inspect.cleandoc(about or ""), "\nKeys (set each with --key value):\n"]
+        print(*lines, *keys, *further, sep="\n")
         raise SystemExit(0)
     for argument in arguments:
         check_utf8(argument, "command line")
@@ -394,8 +398,13 @@ def _expand(value: Any, where: str) -> Any:
     return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
 
 
-def describe(cls: Any, prefix: str = "", instance: Any = None) -> Iterator[str]:
-    """Yield lines of help: each key with type, default (from `given`, if any) and docstring."""
+def describe(
+    cls: Any, prefix: str = "", instance: Any = None, *, is_whole: bool = False
+) -> Iterator[str]:
+    """Yield lines of help: each key with type, default (of `instance`, if any) and docstring.
+
+    Keys of trl and transformers are only counted, unless `is_whole`.
+    """
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
@@ -409,7 +418,9 @@ def describe(cls: Any, prefix: str = "", instance: Any = None) -> Iterator[str]:
         is_optional = any(value is not dataclasses.MISSING for value in defaults)
         return is_optional, packages <= {"trl", "transformers"}, cls not in declaring
 
-    for field in sorted(dataclasses.fields(cls), key=rank):
+    fields = sorted(dataclasses.fields(cls), key=rank)
+    shown = [field for field in fields if is_whole or rank(field)[:2] != (True, True)]
+    for field in shown:
         default = getattr(instance, field.name, field.default)
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
@@ -427,6 +438,8 @@ def describe(cls: Any, prefix: str = "", instance: Any = None) -> Iterator[str]:
             if dataclasses.is_dataclass(part):
                 inner = f"{prefix}{field.name}."
                 yield from describe(part, inner, default if _fields(default) else None)
+    if hidden := len(fields) - len(shown):
+        yield f"\n  {hidden} further keys of trl and transformers: --help_all"
 
 
 def is_full_disk(error: Exception) -> bool:
