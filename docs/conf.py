@@ -1,6 +1,17 @@
-"""Sphinx: make docs builds the site in docs/_build from these pages and the public names."""
+"""Sphinx: make docs builds the site in docs/_build.
+
+From these pages, the public names, and the help and schemas in the code (`reference.py`).
+"""
+
+import sys
+from pathlib import Path
 
 from litbench import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference
+
+reference.write(Path(__file__).parent / "reference")
 
 project = "LitBench"
 release = __version__

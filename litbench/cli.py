@@ -405,6 +405,14 @@ def commands_of(group: str) -> dict[str, str]:
     }
 
 
+def command_names() -> list[str]:
+    """All commands, such as `fit` and `eval benchmark`."""
+    return [
+        *_COMMANDS,
+        *(f"{group} {member}" for group in _GROUPS for member in commands_of(group)),
+    ]
+
+
 def _first_line(source: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 

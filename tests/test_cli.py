@@ -236,13 +236,7 @@ def test_closed_pipe_ends_quietly():
     assert (process.returncode, error) == (141, b"")
 
 
-COMMANDS = [
-    *cli._COMMANDS,
-    *(f"{group} {name}" for group in cli._GROUPS for name in cli.commands_of(group)),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", cli.command_names())
 def test_every_command_has_the_same_grammar(command):
     _, cls, _ = cli.find_command(command)
     hints = typing.get_type_hints(cls)
