@@ -25,7 +25,8 @@ PROGRAMS = sorted(path for folder in PROGRAM_FOLDERS for path in (ROOT / folder)
 CONFIGS = [
     path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"
 ]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(DOCS / "guides").glob("*.md")])
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
@@ -219,5 +220,6 @@ def test_links_lead_somewhere(path):
 
 
 def test_every_page_of_docs_is_in_the_contents():
-    listed = re.findall(r"^\w+$", (ROOT / "docs" / "index.md").read_text(), re.M)
-    assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= set(listed)
+    listed = re.findall(r"^[\w/]+$", (DOCS / "index.md").read_text(), re.M)
+    pages = {path.relative_to(DOCS) for path in PAGES if path.is_relative_to(DOCS)}
+    assert {page.with_suffix("").as_posix() for page in pages} - {"index"} <= set(listed)
