@@ -8,8 +8,10 @@ raters learn from all its pairs, which must have other prompts; without it they 
 on the prompts of `data`. The claims and their stated values are in docs/results/claims.csv.
 
 Writes `replication.csv` and `replication.txt` into `out`: each claim, the stated value, the value
-there, and the difference with its 95 % interval. The stated values were chosen among many, so that
-smaller ones are to be expected (docs/results.md). Two CPU cores, minutes.
+there, the difference with its 95 % interval, and the p value of no effect there (1/2, or no
+difference), corrected for all figures that the claims were chosen from (Bonferroni). The stated
+values were chosen among many, so that smaller ones are to be expected (docs/results.md). Two CPU
+cores, minutes.
 """
 
 import csv
@@ -28,10 +30,10 @@ from litbench.data.sources.registry import find_dataset, import_dataset, read_re
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import compare_annotators
 from litbench.evaluation.report.csv_table import write_csv
-from litbench.evaluation.report.document import Table
+from litbench.evaluation.report.document import Table, p_value
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.agreement import pair_scores
-from litbench.metrics.comparisons import paired_difference
+from litbench.metrics.comparisons import interval_p, paired_difference
 from litbench.metrics.intervals import Interval, training_of_difference
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.runs.config import run_program
@@ -57,11 +59,13 @@ class Config:
         data: folder of the sets to try the claims on.
         train: folder of the sets that trained raters learn from; null cross-validates them.
         out: output folder.
+        looked_at: number of figures to correct for; by default all of docs/results.
     """
 
     data: Path
     train: Path | None = None
     out: Path = Path("runs/replication")
+    looked_at: int = 370
 
 
 def read_claims(path: Path = CLAIMS) -> list[dict[str, str]]:
@@ -205,17 +209,21 @@ def main(config: Config) -> None:
         stated = [float(claim[end] or math.nan) for end in ("stated", "low", "high")]
         there = replication.value(claim)
         row: dict[str, Any] = {"claim": claim["claim"], "stated": stated[0]}
-        cells = [claim["claim"], _text(stated), "–", "–", "–"]
+        cells = [claim["claim"], _text(stated), "–", "–", "–", "–"]
         if there is not None:
             gap = difference(stated, there)
             row |= {"there": there.mean, "low": there.low, "high": there.high, "n": there.n}
             row |= {"prompts": there.clusters, "difference": gap[0]}
             row |= {"difference_low": gap[1], "difference_high": gap[2]}
+            is_share = not claim["figure"].startswith("minus")
+            row["p"] = interval_p(there, 0.5 * is_share, is_share=is_share)
+            row["p_corrected"] = min(1.0, row["p"] * config.looked_at)
             size = f"{there.n:,}, {there.clusters} ({there.effective_clusters:.0f})"
-            cells[2:] = [str(there), _text(gap, sign="+"), size]
+            cells[2:] = [str(there), _text(gap, sign="+"), size, p_value(row["p_corrected"])]
         rows.append(row)
         shown.append(cells)
     heading = ["claim", "stated", "there", "there minus stated", "n, prompts (effective)"]
+    heading.append(f"p, corrected for {config.looked_at} figures")
     table = Table(heading, shown).as_text()
     names = list(dict.fromkeys(name for row in rows for name in row))
     filled = [{name: row.get(name) for name in names} for row in rows]
