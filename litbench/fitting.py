@@ -357,7 +357,6 @@ def _raters(config: Fit, n_pairs: int) -> list[RaterSpec]:
 
 
 def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str, Path]:
-    """Train on all pairs; returns the folders of the models by rater."""
     folders = {"features": config.out / ("model" if len(specs) == 1 else "features")}
     if len(specs) > 1:
         folders["reward"] = config.out / "model"

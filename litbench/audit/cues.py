@@ -152,7 +152,6 @@ class Texts:
 
     @classmethod
     def of(cls, pairs: pa.Table) -> "Texts":
-        """Of a table with the schema PAIRS."""
         prompts = pairs["prompt"].to_pylist()
         texts = {side: list(zip(prompts, pairs[side].to_pylist(), strict=True)) for side in SIDES}
         distinct = dict.fromkeys([*texts["chosen"], *texts["rejected"]])

@@ -153,7 +153,6 @@ class Evaluation:
 
     @cached_property
     def rows(self) -> list[LeaderboardRow]:
-        """The leaderboard."""
         return leaderboard(
             self.verdicts,
             self.pairs.headline,
@@ -169,7 +168,6 @@ class Evaluation:
 
     @property
     def unjudged(self) -> list[str]:
-        """The raters that judged no pair."""
         return [row.rater for row in self.rows if not row.is_judged]
 
     def annotators(self) -> dict[str, Any] | None:

@@ -174,7 +174,6 @@ class PairQuestion:
 
     @property
     def is_coded(self) -> bool:
-        """Whether the template asks for a code."""
         return self.template.is_coded
 
     def render(self, code: str | None) -> str:

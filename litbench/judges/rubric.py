@@ -114,7 +114,6 @@ class RatingQuestion:
 
     @property
     def is_coded(self) -> bool:
-        """Whether the rubric asks for a code."""
         return self.rubric.is_coded and not self.as_published
 
     def render(self, code: str | None) -> list[tuple[str, str]]:
@@ -178,7 +177,6 @@ class RubricOptions(ModelOptions):
     as_published: bool = False
 
     def rubrics(self) -> list[str]:
-        """The rubrics, one or several."""
         return [self.rubric] if isinstance(self.rubric, str) else self.rubric
 
     def files(self) -> dict[str, str]:
@@ -208,7 +206,6 @@ class RubricRater(ModelRater):
         self._counts: Counter[str] = Counter()
 
     def notes(self) -> dict[str, Any]:
-        """Model, rubric, price, and the number of ratings by outcome."""
         return {
             "model": self.options.model,
             "rubric": ", ".join(rubric.name for rubric in self._rubrics),

@@ -68,7 +68,6 @@ class ModelOptions:
     trust_remote_code: bool = False
 
     def files(self) -> dict[str, str]:
-        """Model, by key."""
         return {"path": self.path}
 
 

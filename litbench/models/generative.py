@@ -122,7 +122,6 @@ class GenerativeModel(FolderRater):
         ).load(name)
 
     def stored(self) -> dict[str, Any]:
-        """The question."""
         return {"question": self.question}
 
     def notes(self) -> dict[str, Any]:

@@ -154,7 +154,6 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         return int(min(steps, num_training_steps - 1))
 
     def files(self) -> dict[str, str]:
-        """Model, by key."""
         return {"model_name_or_path": self.model_name()}
 
     def model_name(self) -> str:
@@ -351,7 +350,6 @@ class Progress(TrainerCallback):  # type: ignore[misc]
             )
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Close the bar."""
         self._bar.close()
 
 

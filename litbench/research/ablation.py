@@ -119,7 +119,6 @@ class Training(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in verdicts."""
         return f"{self.spec.name} on {self.variant}@{self.pairs_used}"
 
 
@@ -216,7 +215,6 @@ def _check(config: Ablation) -> str:
 
 
 def _read_variant(config: Ablation, name: str) -> PairRules | Path:
-    """Return the checked rules or the pairs file of a variant."""
     keys, where = config.variants[name], f"variants: {name}"
     if list(keys) == ["pairs"]:
         return Path(str(keys["pairs"]))
@@ -773,7 +771,6 @@ def _learning_curves(rows: Sequence[AblationRow], headline: Headline) -> Figure:
 
 
 def _make_command(config: Ablation, rules: PairRules, name: str) -> str:
-    """The command that makes the pairs of a variant again."""
     default = as_plain(PairRules())
     keys = {key: value for key, value in as_plain(rules).items() if value != default[key]}
     options = {"stories": str(config.stories), "out": str(config.out / "pairs" / name), **keys}

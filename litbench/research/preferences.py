@@ -182,7 +182,6 @@ class UnitRow:
         return "; ".join(f"{name} {r:+.2f}" for name, r in list(self.surface.items())[:2])
 
     def as_row(self) -> dict[str, Any]:
-        """The unit as a row of units.csv."""
         names = ("unit", "label", "coefficient", "p_bh", "prevalence", "preferred")
         return {name: getattr(self, name) for name in names} | {
             "pairs": self.preferred.n,

@@ -275,7 +275,6 @@ class Cache:
         self.used: set[str] = set()
 
     def path(self, key: Any, label: str, suffix: str) -> Path:
-        """Return the path of the part of a key."""
         # A label may contain characters that file names cannot, as in owner/model.
         readable = re.sub(r"[^-.+=@ \w]", "_", label)[:40]
         path = self.folder / f"{readable}-{fingerprint(key)[:16]}{suffix}"

@@ -158,11 +158,9 @@ each: {facts["sessions"]:,} sessions of {facts["readers"]:,} readers
         return text + "what a session usually costs: litbench run narra --dry_run\n"
 
     def answers_of(self, number: int, position: int) -> Path:
-        """The folder of the writer's answers in a session."""
         return self.folder / "answers" / f"{number}-{position}"
 
     def session(self, page: Page) -> tuple[Session, Item]:
-        """The session of a page, and its item."""
         cell = self.by_id[page.pair_id]
         sample = FIRST_SAMPLE + page.number
         return Session(cell["writer"], cell["item"].prompt_id, sample), cell["item"]

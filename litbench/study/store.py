@@ -466,7 +466,6 @@ class Store:
         return [dict(row) for row in self._all(_ANSWERED)]
 
     def readers(self) -> list[dict[str, Any]]:
-        """The results of every reader, see `reader_results`."""
         return reader_results(self.choices(), self._plan.exclude)
 
     def left_out(self) -> dict[str, int]:
@@ -478,7 +477,6 @@ class Store:
         raise NotImplementedError
 
     def states(self) -> dict[str, int]:
-        """Number of readers in each state."""
         return dict(map(tuple, self._all("select state, count(*) from readers group by 1")))
 
     def progress(self) -> dict[str, tuple[int, int]]:

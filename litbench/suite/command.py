@@ -167,7 +167,6 @@ def suite(config: Suite) -> None:
 
 
 def _set_entry(config: Suite, name: str, dataset: Dataset) -> dict[str, Any]:
-    """The entry of a set in a benchmark."""
     folder = config.data / name / "pairs"
     ratings = folder / "ratings.parquet"
     has_people = ratings.is_file() and read_manifest(folder)["counts"]["people"] > 1

@@ -62,7 +62,6 @@ class Entry:
 
     @property
     def address(self) -> str:
-        """The file of its page."""
         return f"{file_name(f'rater {self.passport.rater}')}.html"
 
 

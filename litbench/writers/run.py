@@ -188,7 +188,6 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
 
 
 def _is_own_judge(writer: str, judge: str, models: Models) -> bool:
-    """Whether a judge is the writer itself."""
     names = set()
     for name, role in ((writer, models.writers[writer]), (judge, models.roles[judge])):
         # The same model may be reached through several providers.
@@ -229,7 +228,6 @@ class _Tables:
         self.rejected = RejectedRows()
 
     def add(self, session: Session) -> None:
-        """Add a session that has ended."""
         rows = rows_of(session, self._items[session.prompt_id], self._models)
         for name, added in rows.items():
             self._rows[name] += added

@@ -61,7 +61,6 @@ class Funnel:
 
     @classmethod
     def of(cls, steps: Iterable[Mapping[str, Any]]) -> "Funnel":
-        """Return the funnel of steps from `plain`."""
         funnel = cls()
         funnel.steps = [FunnelStep(**step) for step in steps]
         return funnel

@@ -278,7 +278,6 @@ def _with_words(lines: Sequence[str], numbers: Iterable[int]) -> Iterator[int]:
 
 
 def _notes_at_edges(lines: Sequence[str], candidates: dict[int, bool]) -> set[int]:
-    """Return the numbers of the candidate lines that are notes to readers."""
     cut: set[int] = set()
     is_fiction = False
     for n, at_end in candidates.items():

@@ -99,7 +99,6 @@ class Narra(Protocol):
         self._families: dict[tuple[str, str], str] = {}
 
     def items(self) -> list[Item]:
-        """The personas."""
         return [
             Item(name, one["emotional_need"].strip(), one) for name, one in self._personas.items()
         ]

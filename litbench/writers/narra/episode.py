@@ -362,7 +362,6 @@ class Episode:
     # The turns -----------------------------------------------------------------------------
 
     async def _play(self) -> None:
-        """Turns of reader and writer until one of the ends."""
         for turn in range(1, self.persona["end_condition"]["max_user_turns"] + 1):
             # The reader does not see the memory, so both are asked at the same time.
             action, answers = await at_once(self._reader_turn(turn), self._ask_memory())

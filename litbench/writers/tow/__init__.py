@@ -360,7 +360,6 @@ class Tow(Protocol):
         return final_plan(stated, planned, attempt + 1)
 
     async def _rate(self, session: Session, task: Task, text: str, judge: str) -> dict[str, Rated]:
-        """Have a judge rate the leaves of a text."""
         filled = {"prompt": task.question, "text": text, "reference": task.reference or ""}
         skipped = _FORMAT_RATED if task.task == "completion" else ()
         questions = {
