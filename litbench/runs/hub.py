@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
@@ -33,8 +33,6 @@ _FILE_ENDINGS = (
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 # Rows per batch: about one row group of a published set, tens of megabytes of stories.
 _ROWS = 4_096
-# Bytes per request of a download.
-_CHUNK = 1 << 23
 # Without a connection, an error comes after so many seconds.
 _SECONDS = 5
 _SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
@@ -150,9 +148,6 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
 def fetch_file(url: str, path: Path, sha256: str | None = None) -> None:
     """Download a file through fsspec, such as https://... or hf://datasets/OWNER/NAME/FILE.
 
-    A download that was interrupted resumes at its first missing byte, if the server still has the
-    same version of the file and serves ranges.
-
     Args:
         url: address of the file.
         path: where to write it; an existing file is replaced once the new one is complete.
@@ -161,54 +156,30 @@ def fetch_file(url: str, path: Path, sha256: str | None = None) -> None:
     Raises:
         DataError: the file cannot be fetched, or does not match `sha256`.
     """
+    part = path.with_name(f".part-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         import fsspec  # noqa: PLC0415
 
         system, remote = fsspec.url_to_fs(url)
-        info = system.info(remote)
-        size = info.get("size")
-        version = [info.get(key) for key in ("ETag", "blob_id", "size")]
-        name = hashlib.sha256(repr((url, version)).encode()).hexdigest()[:16]
-        part = path.with_name(f".{path.name}-{name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for other in path.parent.glob(f".{path.name}-*"):
-            # Parts of other versions.
-            if other != part:
-                other.unlink()
-        try:
-            _append(system, remote, part)
-        except ValueError:
-            # The server serves no ranges.
-            part.unlink()
-            _append(system, remote, part)
+        system.get_file(remote, str(part))
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "data") from error
     except Exception as error:  # fsspec's file systems raise many types
+        part.unlink(missing_ok=True)
         raise DataError(
             f"cannot fetch {url} ({type(error).__name__}: {error}): check the address and the "
-            "network; run the same command again to resume"
+            "network; run the same command again"
         ) from error
     with part.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if (size is not None and part.stat().st_size != size) or sha256 not in (None, digest):
+    if sha256 not in (None, digest):
         part.unlink()
         raise DataError(
             f"{url} is damaged or of another revision: its sha256 is {digest}, not {sha256}; fetch "
             "it again, or correct the entry"
         )
     part.replace(path)
-
-
-def _append(system: Any, remote: str, part: Path) -> None:
-    """Append the bytes of a file that `part` lacks; ValueError if the server serves no ranges."""
-    done = part.stat().st_size if part.exists() else 0
-    # One request for a whole file, a request per chunk for the rest of one.
-    options = {"block_size": _CHUNK, "cache_type": "none"} if done else {"block_size": 0}
-    with part.open("ab") as file, system.open(remote, "rb", **options) as source:
-        if done:
-            source.seek(done)
-        while chunk := source.read(_CHUNK):
-            file.write(chunk)
 
 
 def fetch_model(name: str, *, with_code: bool = False) -> Path:

@@ -13,7 +13,6 @@ from loopback import Handler, Loopback
 from litbench.data.records import PAIRS
 from litbench.data.sources.registry import PublishedFile, fetch, import_dataset, read_registry
 from litbench.data.tables import read_table
-from litbench.runs import hub
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import read_manifest
 
@@ -175,11 +174,10 @@ def test_a_wrong_entry_is_refused_when_it_is_read(change, message, tmp_path):
 
 
 class Repositories(Loopback):
-    """A host of repositories: serves `/raw/REVISION/PATH`, and ranges unless `ranges` is false."""
+    """A host of repositories: serves `/raw/REVISION/PATH`, `most` bytes of a file."""
 
     def __init__(self, files):
         self.files = files
-        self.ranges = True
         self.most = None
         self.asked = []
         super().__init__(RepositoriesHandler)
@@ -192,36 +190,22 @@ class RepositoriesHandler(Handler):
         if content is None:
             self.send_error(404)
             return
-        asked = self.headers.get("Range") if fake.ranges else None
-        start, stop = 0, len(content)
-        if asked:
-            first, _, last = asked.removeprefix("bytes=").partition("-")
-            start, stop = int(first), min(int(last or len(content)) + 1, len(content))
         if self.command == "GET":
-            fake.asked.append(start)
-        self.send_response(206 if asked else 200)
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        if fake.ranges:
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
-        self.send_header("Content-Length", str(stop - start))
+            fake.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command == "GET":
-            if fake.most is not None and stop > fake.most:
-                # The connection ends in the middle of the file.
-                self.wfile.write(content[start : fake.most])
-                self.close_connection = True
-                self.connection.close()
-                return
-            self.wfile.write(content[start:stop])
+            self.wfile.write(content[: fake.most])
+            # Fewer bytes: the connection ends in the middle of the file.
+            self.close_connection = fake.most is not None
 
     do_HEAD = do_GET
 
 
 @pytest.fixture
-def host(monkeypatch):
+def host():
     """A host with two revisions of a file, and a set that it publishes."""
-    monkeypatch.setattr(hub, "_CHUNK", 100_000)
     files = {f"{name}/data/rows.bin": name.encode() * 750_000 for name in ("HEAD", "0ld1")}
     with Repositories(files) as server:
         file = PublishedFile("data/rows.bin")
@@ -229,35 +213,24 @@ def host(monkeypatch):
         yield server, replace(SETS["wqrm"], origin=origin, revision=None, files={"rows.bin": file})
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_an_interrupted_download_resumes(host, ranges, tmp_path):
+def test_only_whole_files_are_kept(host, tmp_path):
     server, dataset = host
-    server.ranges = ranges
     server.most = 2_000_000
-    with pytest.raises(DataError, match="run the same command again to resume"):
+    with pytest.raises(DataError, match=r"rows\.bin.*run the same command again"):
         fetch("mine", dataset, tmp_path)
-    assert not list(tmp_path.glob("rows*"))
-    server.most, server.asked = None, []
+    assert not list(tmp_path.iterdir())
+    server.most = None
     path = fetch("mine", dataset, tmp_path)["rows.bin"]
     content = server.files["HEAD/data/rows.bin"]
     assert path.read_bytes() == content
-    first = server.asked[0] if ranges else server.asked[-1]
-    assert (0 < first <= 2_000_000) if ranges else (first == 0), "only the missing bytes are asked"
     server.asked = []
     fetch("mine", dataset, tmp_path)
     assert not server.asked, "what is there is not fetched again"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_of_another_revision_is_not_mixed_in(host, tmp_path):
+def test_a_file_of_another_revision_is_refused(host, tmp_path):
     server, dataset = host
-    server.most = 2_000_000
-    with pytest.raises(DataError):
-        fetch("mine", dataset, tmp_path)
-    server.most = None
-    # The newest revision is another one by now.
-    server.files["HEAD/data/rows.bin"] = b"NEW!" * 750_000
-    assert fetch("mine", dataset, tmp_path)["rows.bin"].read_bytes() == b"NEW!" * 750_000
     old = hashlib.sha256(server.files["0ld1/data/rows.bin"]).hexdigest()
     pinned = PublishedFile("data/rows.bin", old)
     files = fetch("mine", replace(dataset, revision="0ld1", files={"rows.bin": pinned}), tmp_path)

@@ -143,7 +143,7 @@ def fetch(name: str, dataset: Dataset, folder: Path) -> dict[str, Path]:
     """Download the files of a set into `folder`, unless they are there; return their paths.
 
     A file's name has the fingerprint of its address and digest, so that another revision is fetched
-    anew. An interrupted download resumes.
+    anew.
 
     Raises:
         DataError: the origin does not publish a file in this form, or cannot be reached, or a file
