@@ -58,27 +58,12 @@ create table if not exists turns (
 ) strict;
 create index if not exists choices_of_pair on choices (pair_id, kind);
 """
-_LATEST = """
-select coalesce(max(at), 0.0) from (
-    select seen as at from readers union all select max(shown, coalesce(answered, 0)) from choices
-)
-"""
 _ANSWERED = """
 select hashed(reader) as reader, place, kind, pair_id, "order", outcome, answer, is_right, seconds,
     hurried, reason, version, cast(answered as integer) as answered_utc,
     state = 'finished' as finished
 from choices join readers using (number) where answered is not null order by answered
 """
-
-
-def steady_clock(last: float) -> Callable[[], float]:
-    """A clock in seconds since 1970, UTC, which starts no earlier than `last`.
-
-    Later steps of the machine's clock do not reach it, so that no time runs backwards and no
-    reader seems to have read, or been silent, for an hour.
-    """
-    offset = max(time.time(), last) - time.monotonic()
-    return lambda: offset + time.monotonic()
 
 
 def _sign(secret: bytes, purpose: str, text: str) -> str:
@@ -116,7 +101,7 @@ class Store:
     Args:
         study: the study; its `database` is created if it does not exist.
         path: another file, or None for the study's; ":memory:" keeps everything in memory.
-        now: the clock, in seconds since 1970; None for one that never runs backwards.
+        now: the clock, in seconds since 1970.
     """
 
     counted: ClassVar[tuple[str, ...]]
@@ -126,7 +111,7 @@ class Store:
         self,
         study: Study,
         path: str | Path | None = None,
-        now: Callable[[], float] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.study, self._plan = study, study.plan
         path = path or study.database
@@ -156,8 +141,7 @@ class Store:
         # Not a method: the database would keep this object, and this object the database.
         hashed = partial(_sign, self._secret, "reader")
         self._database.create_function("hashed", 1, lambda text: hashed(text)[:16])
-        ((last,),) = self._all(_LATEST)
-        self._now = now or steady_clock(last)
+        self._now = now
         self._restarted = -math.inf
 
     def close(self) -> None:
@@ -198,8 +182,8 @@ class Store:
     def note_restart(self) -> None:
         """Measure silence and reading times from now on.
 
-        While the server was down, nobody could send anything, and the machine's clock may have been
-        set: a page that was shown before gets no reading time.
+        While the server was down, nobody could send anything: a page that was shown before gets no
+        reading time.
         """
         self._restarted = self._now()
         self._database.execute(
