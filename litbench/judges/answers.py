@@ -169,8 +169,6 @@ class AnswerStore:
         self._settled: set[str] = set()
         self._file: BinaryIO | None = None
         try:
-            # Before `_open`, which would wait for the other end of a pipe.
-            self._files()
             if not read_only:
                 self._open()
             incomplete = self.refresh()
@@ -231,8 +229,11 @@ class AnswerStore:
             DataError: a file cannot be read.
         """
         try:
-            grown = [path for path, size in self._files() if size > self._read.get(path, 0)]
-            return sum(map(self._read_file, grown))
+            return sum(
+                self._read_file(path)
+                for path in sorted(self.folder.glob("*.jsonl"))
+                if path.stat().st_size > self._read.get(path, 0)
+            )
         except OSError as error:
             raise DataError(
                 f"cannot read the answers in {self.folder}: {error}: make the folder readable"
@@ -288,14 +289,6 @@ class AnswerStore:
             raise DataError(
                 f"cannot write answers to {self._path}: {error}: choose another folder"
             ) from error
-
-    def _files(self) -> list[tuple[Path, int]]:
-        files = []
-        for path in sorted(self.folder.glob("*.jsonl")):
-            if not path.is_file():
-                raise DataError(f"{path} is not a file: move it out of the stored answers")
-            files.append((path, path.stat().st_size))
-        return files
 
     def _read_file(self, path: Path) -> bool:
         """Read the lines that were appended to a file; returns whether the last is not whole."""

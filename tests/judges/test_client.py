@@ -622,14 +622,7 @@ def test_truncated_line_loses_one_answer(tmp_path):
         assert store.get("c") is None
 
 
-@pytest.mark.parametrize("name", ["answers.jsonl", "part.jsonl"])
-def test_a_part_that_is_no_file(name, tmp_path):
-    for kind, make in (("folder", Path.mkdir), ("pipe", os.mkfifo)):
-        (tmp_path / kind).mkdir()
-        make(tmp_path / kind / name)
-        for read_only in (False, True):
-            with pytest.raises(DataError, match=rf"^\S+{name} is not a file: [^\n]+$"):
-                AnswerStore(tmp_path / kind, read_only=read_only)
+def test_a_file_in_place_of_the_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"^cannot write answers to [^\n]+$"):
         AnswerStore(tmp_path / "file")
