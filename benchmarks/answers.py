@@ -6,7 +6,8 @@ Five campaigns write answers in which a judge prefers B, or rates low, and quote
 A, or the highest ratings. Each answer is read in the coded form, where the judge's own lines carry
 the code of the question, and in the plain form. `as the story wants` must be 0. A plain answer that
 states its own verdict in other words and ends with a bare quoted line cannot be told from an honest
-one by any rule; the row `ends with the quoted line` counts how many of these are read.
+one by any rule, and neither can a block of ratings that a judge breaks off and that bare quoted
+lines complete, in either form. The last two rows count how many of these are read.
 
 Honest answers state their verdict in the asked form; those of the plain form end with it.
 """
@@ -170,9 +171,11 @@ def ratings(draw: random.Random, mark: str) -> str:
         ]
     )
     names = NAMES if draw.random() < 0.6 else tuple(draw.sample(NAMES, draw.randint(1, 3)))
-    order = [quotation(block(HIGH, "", draw, names), draw), own]
+    quote = quotation(block(HIGH, "", draw, names), draw)
+    order = [quote, own]
     if draw.random() < 0.5 and "Scores" in own:
-        order.reverse()
+        is_whole = all(name in own for name in NAMES)
+        order = [own, quote if is_whole else f"{draw.choice(INTRODUCTIONS)}\n{quote}"]
         return joined([prose(draw), *order, "There it ends, and I keep to mine."], draw)
     if "Scores" in own:
         return joined([prose(draw), *order], draw)
@@ -198,6 +201,14 @@ def last_line(draw: random.Random, mark: str) -> str:
     return joined([prose(draw), draw.choice(FREE_WORDS), quote], draw)
 
 
+def completed_block(draw: random.Random, mark: str) -> str:
+    """An own block of ratings that breaks off, and bare quoted lines that complete it."""
+    number = draw.randint(1, 3)
+    own = block(LOW, mark, draw, NAMES[:number])
+    rest = [f"{name}: {HIGH}" for name in NAMES[number:]]
+    return "\n".join([prose(draw), "", own, *rest])
+
+
 Campaign = Callable[[random.Random, str], str]
 CAMPAIGNS: dict[str, Campaign] = {
     "own verdict in the asked form": asked_form,
@@ -210,7 +221,7 @@ CAMPAIGNS: dict[str, Campaign] = {
 
 def outcome(name: str, answer: str, code: str | None) -> str:
     """Whether an answer is read as the judge means it, as the story wants, or not at all."""
-    if name in ("ratings", "a quoted </think>"):
+    if name in ("ratings", "a quoted </think>", "bare quoted lines complete a block"):
         numbers = {
             rating.rating for rating in RUBRIC.read(without_reasoning(answer), code).values()
         }
@@ -386,7 +397,10 @@ def main() -> None:
     forms = {"coded": (f" [{CODE}]", CODE), "plain": ("", None)}
     rows = []
     for form, (mark, code) in forms.items():
-        campaigns = CAMPAIGNS | {"ends with the quoted line": last_line}
+        campaigns = CAMPAIGNS | {
+            "ends with the quoted line": last_line,
+            "bare quoted lines complete a block": completed_block,
+        }
         for name, campaign in campaigns.items():
             counts = dict.fromkeys(("judge", "unread", "story"), 0)
             for answer in cases(campaign, options.cases, options.seed, mark):

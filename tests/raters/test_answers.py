@@ -93,7 +93,7 @@ CODED = {
     "full-width": ("Preferred【ｋ７ｆ３ｑ】：Ｂ", "B"),
     "upper case": ("PREFERRED [K7F3Q]: B", "B"),
     "without brackets": ("Preferred k7f3q: B", "B"),
-    "code behind": ("Preferred: B [k7f3q]", "B"),
+    "code behind": ("Preferred: B [k7f3q]", "unparsed"),
     "key in another language": ("首选 [k7f3q]：故事B", "B"),
     "a fence": ("```\nPreferred [k7f3q]: B\n```", "B"),
     "a block quotation": ("> Preferred [k7f3q]: B", "B"),

@@ -309,11 +309,11 @@ def test_long_reply_is_read_in_linear_time(piece):
     """Four times the text may take eight times as long; a quadratic expression takes sixteen."""
     for form in ("lines", "tags", "brackets", "json"):
         mine = rubric(form, CRITERIA[:1])
-        for before in ("", "[Scores]\nCompelling Plot: 1"):
+        for before, behind in (("", ""), ("[Scores]\nCompelling Plot: 1", "x")):
             seconds = []
             for size in (20_000, 80_000):
                 started = time.process_time()
-                mine.read(before + piece * (size // len(piece)))
+                mine.read(before + piece * (size // len(piece)) + behind)
                 seconds.append(time.process_time() - started)
             assert seconds[1] < 8 * max(seconds[0], 0.05), (form, before)
     assert values(mine.read("x" * (LONGEST_REPLY + 1)))[0] is None
@@ -390,12 +390,6 @@ def test_reads_other_forms_as_published():
     for reply in ("<coherence>4</coherence>", "<coherence>4</coherence><empathy>2.5</empathy>"):
         assert values(tags.read(reply, as_published=True)) == [None, None], "all or nothing"
     assert values(brackets.read("[[3]] Score: [[9]]", as_published=True)) == [3]
-
-
-def test_names_have_at_most_200_characters():
-    for length, expected in ((200, 12), (201, None)):
-        line = "Compelling Plot".rjust(length, "*") + ": 12"
-        assert values(rubric(criteria=CRITERIA[:1]).read(line)) == [expected]
 
 
 def test_json_with_raw_line_breaks_and_controls():

@@ -1,6 +1,7 @@
 """Sparse units of differences: found again, odd, reproducible; figures and questions about them."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -289,6 +290,10 @@ def test_descriptions_are_one_line_of_bounded_length():
         assert read_description(marked) == "a twist"
     assert read_description("**Quality:** **") is None
     assert read_description("A twist.") is None
+    started = time.process_time()
+    assert read_description("\n" * 100_000 + "x") is None
+    assert read_more("\n" * 100_000 + "more: A" + "*" * 100_000 + "x") is None
+    assert time.process_time() - started < 1
     assert read_description("Quality:   ") is None
     long = read_description("Quality: " + "very " * 200)
     assert long is not None

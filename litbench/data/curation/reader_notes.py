@@ -22,7 +22,7 @@ _WORD = re.compile(r"[^\W_]")
 _LINK = re.compile(r"!?\[([^\[\]]{0,300})\]\s?\(\s?([^()\s]{0,500})[^()]{0,100}\)")
 _ADDRESS = re.compile(r"https?://(?:(?:www|old|new|np|m)\.)?", re.I)
 _ENTITY = re.compile(r"&(?:amp;)?(?:nbsp|#x200b|#8203);", re.I)
-_MARKUP = re.compile(r"[*~^#>\\|`\u200b]+|!<|(?<!\w)_+|_+(?!\w)")
+_MARKUP = re.compile(r"[*~^#>\\|`\u200b]+|!<|(?<!\w)_+|(?<!_)_++(?!\w)")
 _QUOTES = str.maketrans("“”„«»‘’", '"""""\'\'')
 _BEFORE_WORDS = " \t-–—=+•·:;,.!?([{<"
 

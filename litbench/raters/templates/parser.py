@@ -104,8 +104,7 @@ _WORD = re.compile(r"[^\W_]")
 # What may precede the verdict of a longer answer on its line: Markdown and the start of an object,
 # but no mark of a quotation.
 _DECORATION = re.compile(r" {0,3}(?:\d{1,2}[.)] )?[*_#\[(\\$-]*[ \t]*[*_]*(?:\{\s*[\"'“]?)?")
-_FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})(?P<info>[^\n`]*)$", re.M)
-_OUTER_FENCE = re.compile(r"(`{3,}|~{3,})[^\n]*\n(?P<inside>.*)\n\1", re.S)
+_FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})([^\n`]*)$", re.M)
 # HTML and LaTeX around a value.
 _TAGS = re.compile(r"<(?![AB]>)[/|]?[a-zA-Z][^<>\n]{0,80}>|\\(?:boxed|text|mathbf)\b")
 _OPENS = re.compile(r"^[ \t]*+(?P<start>\{)\s*+[\"'“]", re.M)
@@ -128,15 +127,12 @@ def _verdict(match: re.Match[str]) -> Verdict:
 def _coded(answer: str, code: str) -> _Stated | None:
     """The verdict that every line with the code states."""
     value = re.compile(rf"[\W_]*+(?:is[\W_]++)?{_VALUE}(?P<rest>.*)", re.I | re.S)
-    value_before = re.compile(rf".*preferred[\W_]*+{_VALUE}[\W_]*+\Z", re.I | re.S)
     verdicts: set[Verdict | None] = set()
     spans = []
     for line in _LINE.finditer(answer):
-        before, *pieces = re.split(re.escape(code), _TAGS.sub("", _folded(line[0])), flags=re.I)
-        for piece in pieces:
+        text = _TAGS.sub("", _folded(line[0]))
+        for piece in re.split(re.escape(code), text, flags=re.I)[1:]:
             match = value.match(piece)
-            if match is None and len(pieces) == 1 and not _WORD.search(piece):
-                match = value_before.match(before)
             verdicts.add(None if match is None or _names_both(match) else _verdict(match))
             spans.append(line.span())
     if len(verdicts) != 1 or (verdict := verdicts.pop()) is None:
@@ -146,9 +142,8 @@ def _coded(answer: str, code: str) -> _Stated | None:
 
 def _names_both(match: re.Match[str]) -> bool:
     """Whether the rest of a line names the other story, as in "A: 6, B: 9"."""
-    rest = match.groupdict().get("rest") or ""
     # A JSON string ends with its quotation mark.
-    rest = _OVER.sub("", re.split(r"[\"'”]\s*[,}]", rest, maxsplit=1)[0])
+    rest = _OVER.sub("", re.split(r"[\"'”]\s*[,}]", match["rest"], maxsplit=1)[0])
     names = set(re.findall(r"(?<![A-Za-z0-9'’])[AB](?![A-Za-z0-9'’])", rest))
     return bool(names - {_verdict(match)})
 
@@ -172,14 +167,9 @@ def _plain(answer: str, form: AnswerForm) -> _Stated | None:
 
 def _ends(text: str, last: re.Match[str]) -> bool:
     """Whether a statement ends a text, on a line that nothing marks as a quotation."""
-    fences = list(_FENCE.finditer(text[: last.start()]))
-    before = text[: last.start()]
-    if outer := _OUTER_FENCE.fullmatch(text.strip()):
-        is_inside = "```" in outer["inside"] or "~~~" in outer["inside"]
-        before = before[before.find("\n") + 1 :]
-    else:
-        is_inside = bool(len(fences) % 2) and fences[-1]["info"].strip().casefold() != "json"
-    behind = text[last.end() :]
+    before, behind = text[: last.start()], text[last.end() :]
+    fences = _FENCE.findall(before)
+    is_inside = bool(len(fences) % 2) and fences[-1].strip().casefold() != "json"
     is_open = "{" in before.rpartition("\n")[2] and "}" not in behind
     if is_open or _WORD.search(behind) or re.search("[?+/%&=]", behind):
         return False

@@ -19,7 +19,7 @@ from litbench.raters.templates.parser import LONGEST_REPLY
 Form = Literal["lines", "tags", "brackets", "json"]
 
 # A number, optionally with what it is out of; no unit, and no other number behind it.
-_OUT_OF = r"\s*\(?\s*(?:points?\s+|stars?\s+)?(?:/|(?:out\s+)?of\b)\s*"
+_OUT_OF = r"\s*+(?:\(\s*+)?(?:(?:points?|stars?)\s++)?(?:/|(?:out\s++)?of\b)\s*+"
 _NUMBER = re.compile(
     rf"([-+]?\d{{1,9}}(?:\.\d{{1,9}})?)(?:{_OUT_OF}(\d{{1,9}}))?(?![a-z_]|\s*[%‰^±×+?→<>]|\D*\d)",
     re.I,
@@ -39,8 +39,6 @@ _OTHER_HEADING = re.compile("max|weight|out of|scale|range|满分|权重", re.I)
 # The value of a line that rates begins with a number.
 _BEGINS = re.compile(r"[\W_]*(?:满分)?\d")
 _FIRST_KEY = re.compile(r'\{\s*"([^"]{1,200})"\s*:')
-_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\w*\s*")
-_LONGEST_NAME = 200
 # Names, canonical where they are compared, and values.
 _Pairs = list[tuple[str, Any]]
 
@@ -103,12 +101,10 @@ def _line_blocks(
     block: _Pairs = []
     headings: list[str] = []
     is_inside = code is None
-    if form == "tags":
-        text = _TAG.sub(lambda tag: " ".join(tag[0].split()), text)
     for line in text.strip().splitlines():
         pairs = _pairs(line, form, names, headings)
         is_marker = code is not None and code in line.casefold()
-        is_other = not pairs and not _FENCE.fullmatch(line) and re.search(r"[^\W_]", line)
+        is_other = not pairs and re.search(r"[^\W_]", line)
         is_over = is_other or (block and not line.strip())
         if is_over and not block and not is_marker and "|" in line:
             headings = _cells(line)
@@ -131,7 +127,6 @@ def _pairs(line: str, form: Form, names: Sequence[str], headings: list[str]) -> 
     parts = [
         (canonical(_IN_BRACKETS.sub("", line[: match.start()])), line[match.end() :])
         for match in itertools.islice(_SEPARATOR.finditer(line), 3)
-        if match.start() <= _LONGEST_NAME
     ]
     pairs = [(name, value) for name, value in parts if _BEGINS.match(value)]
     return [pair for pair in pairs if pair[0] in names][:1] or pairs[:1]
