@@ -117,16 +117,7 @@ class Benchmark(PairColumns):
 
 @dataclass
 class OpenedSet:
-    """A set with its pairs and raters, ready to judge.
-
-    Attributes:
-        name: name of the set, "" if it is the only one.
-        source: its entry.
-        pairs: its pairs.
-        specs: its raters.
-        reference: the rater that all others are compared with.
-        notes: what was left out.
-    """
+    """A set, ready to judge; a single one is named "". `notes` say what was left out."""
 
     name: str
     source: Set
@@ -179,12 +170,7 @@ def open_set(
 ) -> OpenedSet:
     """Read the pairs and the recorded judges of a set.
 
-    Args:
-        name: name of the set.
-        source: its entry.
-        specs: the raters; without any, the recorded judges alone.
-        reference: see `Benchmark`; without raters, the default is the first recorded judge.
-        most_pairs: see `Benchmark`.
+    Without `specs` these judge alone, and the first of them is the default reference.
 
     Raises:
         DataError: the set cannot be used.
@@ -274,12 +260,7 @@ def judge_sets(
 ) -> dict[str, Evaluation]:
     """Judge every set and write the evaluations, unless all of them are up to date.
 
-    Args:
-        opened: the sets.
-        out: their folder.
-        rules: `on_training_prompts`, `most_pairs` and `folds` of `Benchmark`.
-        parts: stores verdicts.
-        program: for the manifests.
+    `rules` has `on_training_prompts`, `most_pairs` and `folds` of `Benchmark`.
     """
     artifacts, jobs = {}, {}
     for judged in opened:
@@ -366,16 +347,8 @@ def select_templates(
 ) -> dict[str, RaterSpec]:
     """Return the best entry of each judge without a template, by a benchmark of templates.
 
-    The benchmark judges the validation pairs and writes into `folder`; a dry run estimates its cost
-    and takes the first template.
-
-    Args:
-        select: see `Selection`.
-        specs: the raters.
-        judged_prompts: `prompt_key`s of the pairs to judge, which validation pairs must not have.
-        folder: output folder.
-        program: for the manifest.
-        dry_run: only estimate the cost.
+    The benchmark judges the validation pairs, none of which has a `prompt_key` of `judged_prompts`,
+    and writes into `folder`; a dry run estimates its cost and takes the first template.
     """
     candidates = list_candidates(select, specs)
     entries = parse_raters({one.name: one.plain() for row in candidates.values() for one in row})
@@ -427,11 +400,8 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
             print_estimates(judged.specs, judged.pairs.all, out)
     else:
         is_single = "" in sets
-        rules = {
-            "on_training_prompts": config.on_training_prompts,
-            "most_pairs": config.most_pairs,
-            "folds": config.folds,
-        }
+        keys = ("on_training_prompts", "most_pairs", "folds")
+        rules = {key: getattr(config, key) for key in keys}
         parts = Cache(out / "parts")
         evaluations = judge_sets(opened, out, rules, parts, program)
         if not is_single:

@@ -136,7 +136,7 @@ def choice_weights(rewards: np.ndarray, n: int) -> np.ndarray:
 
 def _beats_others(second: np.ndarray) -> np.ndarray:
     """Share of the other stories that each story beats, a tie counting one half; shape (N,)."""
-    above = (second[:, None] > second[None, :]) + 0.5 * (second[:, None] == second[None, :])
+    above = np.heaviside(second[:, None] - second[None, :], 0.5)
     share: np.ndarray = (above.sum(1) - 0.5) / (len(second) - 1)
     return share
 

@@ -304,7 +304,7 @@ def win_rates(
             others = [other for other in indices if writers[other] != writers[index]]
             if others:
                 gaps = rewards[index] - np.array([rewards[other] for other in others])
-                credit = float(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+                credit = float(np.mean(np.heaviside(gaps, 0.5)))
                 credits.append((writers[index], credit, prompts[index]))
     return {
         writer: jackknife_interval(
