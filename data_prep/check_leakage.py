@@ -19,7 +19,7 @@ from litbench.data.curation.leakage import Kind, LeakageReport, by_split, leakag
 from litbench.data.curation.near_duplicates import check_rensa
 from litbench.data.records import PAIRS
 from litbench.data.tables import read_table, write_table
-from litbench.runs.config import Input, run_program
+from litbench.runs.config import run_program
 from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import Artifact, read_manifest
 
@@ -39,9 +39,9 @@ class Config:
     """
 
     out: Path
-    pairs: Annotated[Path | None, Input] = None
-    train: Annotated[Path | None, Input] = None
-    test: Annotated[Path | None, Input] = None
+    pairs: Path | None = None
+    train: Path | None = None
+    test: Path | None = None
     must_be_clean: list[Kind] = field(
         default_factory=lambda: ["prompts", "stories", "near_duplicates"]
     )
@@ -62,7 +62,7 @@ def check(config: Config) -> dict[str, Path]:
 def main(config: Config) -> None:
     """Write the leakage report; raise DataError for kinds in `must_be_clean`."""
     inputs = check(config)
-    artifact = Artifact(config.out, program=__file__, config=config)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     path = config.out / "leakage.parquet"
     if artifact.is_current():
         # Check a stored report again, so that a second run also fails.

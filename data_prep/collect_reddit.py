@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -46,7 +46,7 @@ from litbench.data.sources.posts import (
 )
 from litbench.data.tables import write_sorted_batches
 from litbench.data.text import count_words, digest
-from litbench.runs.config import Input, run_program
+from litbench.runs.config import run_program
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 from litbench.runs.progress import ProgressBar
@@ -78,7 +78,7 @@ class Config:
     out: Path
     subreddit: str = "WritingPrompts"
     prompts: list[str] = field(default_factory=list)
-    prompts_file: Annotated[Path | None, Input] = None
+    prompts_file: Path | None = None
     posts: list[str] = field(default_factory=list)
     listings: list[str] = field(default_factory=list)
     skip_posts: list[str] = field(default_factory=list)
@@ -208,9 +208,8 @@ def collected_rows(
 def main(config: Config) -> None:
     """Request missing searches and posts, and write the stories."""
     salt = load_salt()
-    artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"salt": salt_name(salt)}
-    )
+    inputs = {"salt": salt_name(salt), "prompts_file": config.prompts_file}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     made_for = {"form": 5, "salt": salt_name(salt)}
     search_parts, post_parts = (
         fresh_parts(config.out, kind, made_for, config.read_again_after_days)

@@ -30,7 +30,7 @@ from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.prices import dollars_of
 from litbench.raters.interface import estimates_text
 from litbench.raters.templates.template import assign_positions
-from litbench.runs.config import Input, Runtime, run_program
+from litbench.runs.config import Runtime, run_program
 from litbench.runs.errors import ConfigError, DataError, ModelError
 from litbench.runs.outputs import Artifact
 
@@ -55,7 +55,7 @@ class Config:
         dry_run: estimate the cost without sending requests.
     """
 
-    pairs: Annotated[str, Input]
+    pairs: str
     out: Path
     model: str
     template: str = "rationale"
@@ -106,7 +106,7 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"template": template.path},
+        inputs={"template": template.path, "pairs": config.pairs},
         # Other models are identified by their name in the config.
         models={} if folder is None else {"model": folder},
     )

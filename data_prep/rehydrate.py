@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ from litbench.data.sources.posts import (
 )
 from litbench.data.tables import write_table
 from litbench.data.text import count_words, normalise_prompt
-from litbench.runs.config import Input, run_program
+from litbench.runs.config import run_program
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact, Cache
 from litbench.runs.progress import ProgressBar
@@ -80,7 +80,7 @@ class Config:
             that were deleted since; null never reads again.
     """
 
-    pairs: Annotated[str, Input]
+    pairs: str
     out: Path
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
@@ -249,7 +249,7 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"salt": salt_name(salt)},
+        inputs={"salt": salt_name(salt), "pairs": config.pairs},
     )
     made_for = {"form": 5, "salt": salt_name(salt)}
     comment_parts, post_parts = (

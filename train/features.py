@@ -8,13 +8,12 @@ Runs on any machine, in seconds for thousands of pairs.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from litbench.data.columns import PairColumns
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.sources.pairs import find_pair_columns
 from litbench.models.features import FeatureOptions, fit_features
-from litbench.runs.config import Input, run_program
+from litbench.runs.config import run_program
 from litbench.runs.outputs import Artifact, only_writer
 
 
@@ -30,7 +29,7 @@ class Config(PairColumns, FeatureOptions):
         drop: features to exclude.
     """
 
-    pairs: Annotated[Path, Input]
+    pairs: Path
     out: Path
     split: str | None = None
 
@@ -42,7 +41,8 @@ def main(config: Config) -> None:
 
 
 def _fit_and_write(config: Config) -> None:
-    artifact = Artifact(config.out, program=__file__, config=config)
+    inputs = {"pairs": config.pairs}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         return
     columns = config.columns()

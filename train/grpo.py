@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from litbench.models.training import (
 )
 from litbench.raters.entries import files_of, parse_raters
 from litbench.rl.rewards import PolicyReward, RewardShaping
-from litbench.runs.config import Input, build, run_program
+from litbench.runs.config import build, run_program
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
 
@@ -83,7 +83,7 @@ class Config:
         grpo: keys of trl's GRPOConfig, such as max_steps, learning_rate, beta or seed.
     """
 
-    stories: Annotated[Path, Input]
+    stories: Path
     rater: dict[str, Any]
     out: Path
     model_name_or_path: str
@@ -202,6 +202,7 @@ def main(config: Config) -> None:
         config.out,
         program=__file__,
         config=config,
+        inputs={"stories": config.stories},
         models=files_of(specs) | {"model_name_or_path": config.model_name_or_path},
     )
     if artifact.is_current():

@@ -57,7 +57,7 @@ from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.raters.entries import files_of, parse_raters
-from litbench.runs.config import Input, Runtime
+from litbench.runs.config import Runtime
 from litbench.runs.outputs import Artifact, Cache, read_manifest
 from litbench.runs.terminal import clean_name
 
@@ -92,7 +92,7 @@ class ProbesConfig(PairColumns):
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
-    pairs: Annotated[Path, Input]
+    pairs: Path
     out: Path
     raters: dict[str, Any] = field(default_factory=dict)
     split: str | None = None
@@ -235,7 +235,13 @@ def run_probes(config: ProbesConfig) -> None:
     """Change the stories, judge the pairs, and write the results."""
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
-    artifact = Artifact(config.out, program=__file__, config=config, models=files_of(specs))
+    artifact = Artifact(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={"pairs": config.pairs},
+        models=files_of(specs),
+    )
     if not config.dry_run and is_finished(artifact):
         show_results(config.out, "probes")
         return

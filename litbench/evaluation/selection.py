@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 
 import pyarrow as pa
 
@@ -11,7 +10,6 @@ from litbench.data.records import prompt_keys
 from litbench.evaluation.results import Evaluation
 from litbench.raters.entries import RaterSpec
 from litbench.raters.templates.template import family_names
-from litbench.runs.config import Input
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.terminal import clean_name
 
@@ -27,7 +25,7 @@ class Selection:
         sample: maximum number of pairs to draw.
     """
 
-    pairs: Annotated[Path, Input]
+    pairs: Path
     split: str = "train"
     templates: list[str] = field(default_factory=list)
     sample: int = 500

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +58,7 @@ from litbench.metrics.intervals import Interval, clustered_mean, jackknife_inter
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.power import needed_signal
 from litbench.raters.entries import RaterSpec, files_of, parse_raters
-from litbench.runs.config import Input, as_plain, build, nearest
+from litbench.runs.config import as_plain, build, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, Cache, fingerprint, read_manifest, write_json
 from litbench.runs.terminal import clean_name
@@ -92,7 +92,7 @@ class Ablation(PairRules):
     out: Path
     variants: dict[str, dict[str, Any]]
     reference: str | None = None
-    stories: Annotated[Path | None, Input] = None
+    stories: Path | None = None
     test_pairs: dict[str, Path] = field(default_factory=dict)
     raters: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, float] = field(default_factory=lambda: {"train": 0.8, "test": 0.2})
@@ -389,7 +389,8 @@ def run_ablation(config: Ablation, program: str) -> None:
         config.out,
         program=program,
         config=config,
-        inputs={f"pairs of {k}": path for k, path in sources.items() if isinstance(path, Path)},
+        inputs={"stories": config.stories}
+        | {f"pairs of {k}": path for k, path in sources.items() if isinstance(path, Path)},
         models=files_of(specs),
     )
     if artifact.is_current():

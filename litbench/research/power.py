@@ -24,7 +24,7 @@ from litbench.metrics.agreement import pair_scores
 from litbench.metrics.intervals import clustered_mean
 from litbench.metrics.power import Case, measure, needed_signal, plan, t_power
 from litbench.research.ablation import is_ablation, read_headline
-from litbench.runs.config import Input, build, nearest
+from litbench.runs.config import build, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 
@@ -65,7 +65,7 @@ class PowerConfig:
     out: Path
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grades: dict[str, dict[str, Any]] = field(default_factory=dict)
-    people: Annotated[Path | None, Input] = None
+    people: Path | None = None
     evaluation: Path | None = None
     reference: str | None = None
     power: float = 0.8
@@ -326,14 +326,15 @@ def run_power(config: PowerConfig) -> None:
     """Compute the power of the cases and of the evaluation, and write the tables."""
     if not (config.cases or config.grades or config.evaluation):
         raise ConfigError("cases, grades and evaluation are empty: give one of them")
-    ablation, judged, inputs = None, None, {}
+    ablation, judged = None, None
+    inputs: dict[str, Path | None] = {"people": config.people}
     if config.evaluation is not None and is_ablation(config.evaluation):
         ablation = config.evaluation
         files = ("manifest.json", "verdicts.parquet", "test_pairs.parquet")
-        inputs = {name: ablation / name for name in files}
+        inputs |= {name: ablation / name for name in files}
     elif config.evaluation is not None:
         judged = Evaluation.find(config.evaluation)
-        inputs = judged.inputs()
+        inputs |= judged.inputs()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         show_results(config.out, "power")

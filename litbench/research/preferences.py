@@ -58,7 +58,7 @@ from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.research.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
 from litbench.research.embeddings import EmbeddingOptions, embed
 from litbench.research.units import Fidelity, describe_units
-from litbench.runs.config import Input, Runtime
+from litbench.runs.config import Runtime
 from litbench.runs.errors import DataError
 from litbench.runs.locations import locate
 from litbench.runs.outputs import Artifact, write_json
@@ -109,7 +109,7 @@ class PreferencesConfig(PairColumns):
         prices: file of prices that override the packaged ones.
     """
 
-    pairs: Annotated[Path, Input]
+    pairs: Path
     out: Path
     split: str | None = None
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
@@ -458,7 +458,8 @@ def run_preferences(config: PreferencesConfig) -> None:
         models["embedding.model"] = locate(config.embedding.model)[0]
     if config.prices is not None:
         models["prices"] = str(config.prices)
-    artifact = Artifact(config.out, program=__file__, config=config, models=models)
+    inputs = {"pairs": config.pairs}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
     if artifact.is_current():
         show_results(config.out, "preferences")
         return

@@ -43,13 +43,6 @@ class Positional:
     """Marks a key whose name may be left out: `input: Annotated[str, Positional]`."""
 
 
-class Input:
-    """Marks a key with a file, folder or data set that the program reads, and may be null.
-
-    Its content enters the fingerprint of the program's results, its path does not.
-    """
-
-
 class Runtime:
     """Marks a key that does not change the results.
 
@@ -312,7 +305,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
 
 
 def marks_of(cls: Any) -> dict[str, tuple[Any, ...]]:
-    """The marks of each key of a dataclass, such as `Input`."""
+    """The marks of each key of a dataclass, such as `Runtime`."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench.runs import hub
-from litbench.runs.config import Input, Runtime, as_plain, check_utf8, is_full_disk, marks_of
+from litbench.runs.config import Runtime, as_plain, check_utf8, is_full_disk, marks_of
 from litbench.runs.errors import DataError, LitBenchError
 
 T = TypeVar("T")
@@ -378,9 +378,9 @@ class Artifact:
     Args:
         folder: output folder.
         program: path of the program.
-        config: config of the program.
-        inputs: files, folders and data sets that the program reads, by config key, beside those
-            that the config marks as `Input`. Keys marked as `Runtime` are left out.
+        config: config of the program; keys marked as `Runtime` are left out.
+        inputs: files, folders and data sets that the program reads, by config key; without those
+            that are null.
         models: models that the program uses, by config key.
     """
 
@@ -390,7 +390,7 @@ class Artifact:
         *,
         program: str,
         config: Any,
-        inputs: Mapping[str, str | Path] | None = None,
+        inputs: Mapping[str, str | Path | None] | None = None,
         models: Mapping[str, str | Path] | None = None,
     ) -> None:
         self.folder = folder
@@ -398,22 +398,21 @@ class Artifact:
         self._program = Path(program).name
         self._config = as_plain(config)
         marks = marks_of(type(config))
-        named = {name: getattr(config, name) for name, marked in marks.items() if Input in marked}
-        inputs = {key: path for key, path in named.items() if path is not None} | dict(inputs or {})
+        sources = {key: path for key, path in (inputs or {}).items() if path is not None}
         models = models or {}
         for name, marked in marks.items():
             if Runtime in marked:
                 del self._config[name]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
-        self.paths = {name: Path(source) for name, source in inputs.items()}
+        self.paths = {name: Path(source) for name, source in sources.items()}
         self.digests = {
-            **{name: source_digest(source) for name, source in inputs.items()},
+            **{name: source_digest(source) for name, source in sources.items()},
             **{name: source_digest(model, is_model=True) for name, model in models.items()},
         }
         self._inputs = {
             name: {"path": _path_from(folder, source), "sha256": self.digests[name]}
-            for name, source in {**inputs, **models}.items()
+            for name, source in {**sources, **models}.items()
         }
         # The output folder is `out`, or `output_dir` in programs with trl's names.
         paths = {"out", "output_dir", *self._inputs}

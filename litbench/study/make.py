@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,7 @@ from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.tables import read_table, write_table
 from litbench.evaluation.report.document import publish, show_results
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.config import Input, as_plain
+from litbench.runs.config import as_plain
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
 from litbench.study.pairs import PairStudy
@@ -52,9 +51,9 @@ class StudyMaking(PairColumns, Plan):
     """
 
     out: Path
-    pairs: Annotated[Path | None, Input] = None
+    pairs: Path | None = None
     split: str | None = None
-    stories: Annotated[Path | None, Input] = None
+    stories: Path | None = None
 
 
 def write_pairs(config: StudyMaking, plan: Plan, artifact: Artifact) -> Study:
@@ -112,7 +111,8 @@ def make_study(config: StudyMaking) -> None:
     """Check the plan, write the study and print the estimate."""
     plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
     files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
-    artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
+    inputs = {**files, "pairs": config.pairs, "stories": config.stories}
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         show_results(config.out, "estimate")
         return

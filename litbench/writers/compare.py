@@ -23,7 +23,7 @@ from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.raters.entries import files_of, parse_raters
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.config import Input, Runtime, nearest
+from litbench.runs.config import Runtime, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, Cache, read_manifest_of, write_json
 from litbench.writers.grades import (
@@ -94,7 +94,7 @@ class WritersConfig:
     quantity: str | None = None
     reference: str | None = None
     raters: dict[str, Any] = field(default_factory=dict)
-    slop: Annotated[Path | None, Input] = None
+    slop: Path | None = None
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     utility_prior: NonNegativeFloat = 0.0
     collapse: float | None = None
@@ -333,9 +333,8 @@ def compare_writers(config: WritersConfig) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={
-            f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)
-        },
+        inputs={"slop": config.slop}
+        | {f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)},
         models=files_of(parse_raters(config.raters)) if config.raters else {},
     )
     if artifact.is_current():

@@ -12,7 +12,6 @@ from pydantic import Field
 from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import TURNS
 from litbench.data.tables import write_table
-from litbench.runs.config import Input
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact
 
@@ -50,7 +49,7 @@ class TurnImport:
         encoding: encoding of the table, if it is a text file.
     """
 
-    table: Annotated[str, Input]
+    table: str
     out: Path
     selects: Annotated[list[Select], Field(min_length=1)]
     encoding: str | None = None
@@ -58,7 +57,7 @@ class TurnImport:
 
 def import_turns(config: TurnImport) -> None:
     """Read the table once per select, and write the turns."""
-    artifact = Artifact(config.out, program=__file__, config=config)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs={"table": config.table})
     if artifact.is_current():
         return
     rejected_rows = RejectedRows()

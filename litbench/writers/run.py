@@ -46,7 +46,7 @@ from litbench.judges.session import (
 )
 from litbench.metrics.intervals import mean_interval
 from litbench.raters.interface import estimates_text
-from litbench.runs.config import Input, Positional, Runtime, describe, nearest
+from litbench.runs.config import Positional, Runtime, describe, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, file_name, only_writer, read_manifest
 from litbench.runs.terminal import show, write_dollars
@@ -106,7 +106,7 @@ class Run:
     samples: PositiveInt = 1
     judge_samples: Annotated[int, Field(ge=1, le=MOST_JUDGE_SAMPLES)] = 1
     traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
-    prices: Annotated[Path | None, Input] = None
+    prices: Path | None = None
     answers: Annotated[Path | None, Runtime] = None
     dry_run: Annotated[bool, Runtime] = False
 
@@ -333,7 +333,9 @@ def run(config: Run) -> bool:
         out,
         program="litbench run",
         config=config,
-        inputs={**protocol.files(), **{f"recorded.{file}": Path(file) for file in recorded}},
+        inputs={"prices": config.prices}
+        | protocol.files()
+        | {f"recorded.{file}": Path(file) for file in recorded},
         models={role.model: folder for role in roles if (folder := local_folder(role.model))},
     )
     # Recorded models fail again in the same way.

@@ -17,7 +17,7 @@ import pytest
 
 import litbench.runs.hub
 from litbench.runs import outputs
-from litbench.runs.config import Input, Runtime
+from litbench.runs.config import Runtime
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import (
     Artifact,
@@ -127,7 +127,6 @@ class Marked:
 
     out: str
     password: Annotated[str, Runtime]
-    stories: Annotated[Path | None, Input] = None
     seed: int = 0
 
 
@@ -138,20 +137,10 @@ def test_runtime_keys_are_left_out(tmp_path):
         return Artifact(out, program=__file__, config=Marked(str(out), secret, seed=seed))
 
     artifact(PASSWORD).finish()
-    assert read_manifest(out)["config"] == {"out": str(out), "stories": None, "seed": 0}
+    assert read_manifest(out)["config"] == {"out": str(out), "seed": 0}
     assert PASSWORD not in (out / "manifest.json").read_text()
     assert artifact("another").is_current()
     assert not artifact(PASSWORD, seed=1).is_current()
-
-
-def test_marked_inputs_are_found(tmp_path):
-    path = tmp_path / "stories.txt"
-    path.write_text("once upon a time")
-    artifact = Artifact(tmp_path, program=__file__, config=Marked("out", "", path))
-    assert artifact.digests == {"stories": file_digest(path)}
-    path.write_text("once upon a crime")
-    changed = Artifact(tmp_path, program=__file__, config=Marked("out", "", path))
-    assert changed.fingerprint != artifact.fingerprint
 
 
 def test_manifest_digest_must_match(config):

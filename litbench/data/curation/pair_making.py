@@ -30,7 +30,7 @@ from litbench.data.curation.rules import PairRules, buckets_for
 from litbench.data.records import PAIRS, SIDES, STORIES
 from litbench.data.tables import check_parquet, write_sorted_batches
 from litbench.data.text import prompt_key
-from litbench.runs.config import Input, Runtime
+from litbench.runs.config import Runtime
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact, only_writer, own_manifest
 from litbench.runs.progress import ProgressBar
@@ -377,7 +377,7 @@ class PairMaking(PairRules):
         spark: Spark settings, such as {"spark.master": "spark://host:7077"}.
     """
 
-    stories: Annotated[Path, Input]
+    stories: Path
     out: Path
     engine: Annotated[EngineName, Runtime] = "duckdb"
     memory_limit: Annotated[str | None, Runtime] = None
@@ -399,7 +399,8 @@ def make_pairs(config: PairMaking, program: str) -> None:
 
 
 def _make_pairs(config: PairMaking, program: str) -> None:
-    artifact = Artifact(config.out, program=program, config=config)
+    inputs = {"stories": config.stories}
+    artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
     if artifact.is_current():
         return
     # The report also shows the counts of the program that wrote the stories.

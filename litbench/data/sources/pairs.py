@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,7 +41,7 @@ from litbench.data.sources.posts import hash_accounts
 from litbench.data.sources.verdict_lines import has_verdict_line, split_verdict
 from litbench.data.tables import read_table, write_table
 from litbench.data.text import NO_TEXT, are_empty, count_words, digest
-from litbench.runs.config import Input, nearest
+from litbench.runs.config import nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 
@@ -406,14 +406,14 @@ class PairImport:
         cleaning: cleaning steps; steps that are not given are off.
     """
 
-    pairs: Annotated[str, Input]
+    pairs: str
     out: Path
     pair_columns: dict[str, str] = field(default_factory=dict)
     keep: list[str] = field(default_factory=list)
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
     rationale: str | None = None
-    stories: Annotated[str | None, Input] = None
+    stories: str | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     encoding: str | None = None
@@ -550,7 +550,8 @@ def import_pairs(config: PairImport, program: str) -> None:
         DataError: no pair could be made.
     """
     check_keys(config)
-    artifact = Artifact(config.out, program=program, config=config)
+    inputs = {"pairs": config.pairs, "stories": config.stories}
+    artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
     if artifact.is_current():
         return
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()

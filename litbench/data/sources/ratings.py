@@ -34,7 +34,7 @@ from litbench.data.records import (
 )
 from litbench.data.tables import write_table
 from litbench.data.text import count_words, digest
-from litbench.runs.config import Input, nearest
+from litbench.runs.config import nearest
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact
 
@@ -400,7 +400,7 @@ class RatingImport:
         writer: column of the stories that says who wrote them, a system or a person.
     """
 
-    stories: Annotated[Path, Input]
+    stories: Path
     people: RatingTable
     out: Path
     recorded: RatingTable | None = None
@@ -426,6 +426,7 @@ def import_ratings(config: RatingImport, program: str) -> None:
     if config.recorded is not None:
         tables["recorded"] = config.recorded
     inputs = {f"ratings ({kind})": how.table for kind, how in tables.items()}
+    inputs["stories"] = config.stories
     artifact = Artifact(config.out, program=program, config=config, inputs=inputs)
     if artifact.is_current():
         return

@@ -33,7 +33,7 @@ from litbench.judges.session import (
 from litbench.raters.interface import estimates_text
 from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.config import Input, Runtime
+from litbench.runs.config import Runtime
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact
 from litbench.writers.protocol import written_text
@@ -107,16 +107,16 @@ class NovelImport:
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
-    input: Annotated[Path, Input]
+    input: Path
     out: Path
     columns: dict[str, str] | None = None
     encoding: str | None = None
     min_works: PositiveInt = 2
     first_chapters: bool = False
     seed: int = 0
-    grades: Annotated[Path | None, Input] = None
+    grades: Path | None = None
     extractor: Role | None = None
-    texts: Annotated[Path | None, Input] = None
+    texts: Path | None = None
     prices: Annotated[Path | None, Runtime] = None
     dry_run: Annotated[bool, Runtime] = False
 
@@ -280,6 +280,7 @@ def import_novels(config: NovelImport) -> None:
         config.out,
         program=__file__,
         config=config,
+        inputs={key: getattr(config, key) for key in ("input", "grades", "texts")},
         models={} if model is None else {"extractor.model": model},
     )
     if not config.dry_run and artifact.is_current():
