@@ -30,7 +30,6 @@ from litbench.data.tables import write_table
 from litbench.data.text import digest
 from litbench.evaluation.loop import (
     Job,
-    count_errors,
     evaluate,
     is_finished,
     print_estimates,
@@ -52,7 +51,7 @@ from litbench.evaluation.report.document import (
     stacked,
     written_now,
 )
-from litbench.evaluation.results import error_notes
+from litbench.evaluation.results import error_notes, failed_requests
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
@@ -269,7 +268,7 @@ def run_probes(config: ProbesConfig) -> None:
         "stories": len(stories),
         "pairs": pairs.num_rows,
         "not_applicable": not_applicable,
-        "errors": count_errors(verdicts),
+        "errors": failed_requests(verdicts).num_rows,
         "trained_on": trained_on,
         "raters": records,
     }

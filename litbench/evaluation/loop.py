@@ -30,7 +30,7 @@ from litbench.data.sources.ratings import overall_ratings
 from litbench.data.tables import read_table, write_table
 from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.leaderboard import annotators_section, leaderboard_text
-from litbench.evaluation.results import Evaluation, error_notes
+from litbench.evaluation.results import Evaluation, error_notes, failed_requests
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
@@ -178,20 +178,12 @@ def evaluate(
                 write_table,
                 label=job.label,
                 suffix=".parquet",
-                again=count_errors,
+                again=lambda verdicts: failed_requests(verdicts).num_rows,
             )
             shutil.rmtree(scratch, ignore_errors=True)
             record = json.loads(table.schema.metadata[_RECORD])
             bar.update(job.work)
             yield Result(job, table.replace_schema_metadata(), record)
-
-
-def count_errors(verdicts: pa.Table) -> int:
-    """Count the verdicts whose requests failed."""
-    # An error of a recorded judge is a rating that the recording lacks.
-    is_asked = pc.not_equal(verdicts["kind"], "recorded")
-    is_error = pc.and_(pc.equal(verdicts["outcome"], "error"), is_asked)
-    return int(pc.sum(is_error).as_py() or 0)
 
 
 def asked_pairs(verdicts: pa.Table) -> tuple[pa.Array, str]:
@@ -332,7 +324,7 @@ def finish_evaluation(
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
         "verdicts": table.num_rows,
-        "errors": count_errors(table),
+        "errors": failed_requests(table).num_rows,
         "partial": partial_note,
         "trained_on": trained_on,
         "raters": records,

@@ -51,20 +51,25 @@ def find_input(folder: Path, manifest: Mapping[str, Any], key: str) -> Path:
     )
 
 
-def error_notes(verdicts: pa.Table) -> list[str]:
-    """By rater, how many verdicts are errors, the first message and how often it came.
+def failed_requests(verdicts: pa.Table) -> pa.Table:
+    """The verdicts whose requests failed.
 
-    Errors of recorded judges are ratings that the recording lacks, and are left out.
+    An error of a recorded judge is a rating that the recording lacks, not a failed request.
     """
+    is_asked = pc.not_equal(verdicts["kind"], "recorded")
+    return verdicts.filter(pc.and_(pc.equal(verdicts["outcome"], "error"), is_asked))
+
+
+def error_notes(verdicts: pa.Table) -> list[str]:
+    """By rater, how many verdicts are failed requests, the first message and how often it came."""
     notes = []
-    for rater in verdicts["rater"].unique().to_pylist():
-        rows = verdicts.filter(pc.equal(verdicts["rater"], rater))
-        errors = rows.filter(pc.equal(rows["outcome"], "error"))
+    failed = failed_requests(verdicts)
+    for rater in failed["rater"].unique().to_pylist():
+        total = pc.sum(pc.equal(verdicts["rater"], rater)).as_py()
+        errors = failed.filter(pc.equal(failed["rater"], rater))
         messages = Counter(clean_name(text or "") for text in errors["explanation"].to_pylist())
-        if not messages or rows["kind"][0].as_py() == "recorded":
-            continue
         message, count = next(iter(messages.items()))
-        note = f"{rater}: {messages.total():,} of {rows.num_rows:,} verdicts are errors"
+        note = f"{rater}: {messages.total():,} of {total:,} verdicts are errors"
         if message:
             note += f": {count:,} times “{message}”"
         if len(messages) > 1:

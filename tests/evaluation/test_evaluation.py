@@ -17,11 +17,10 @@ from litbench.evaluation import loop
 from litbench.evaluation.loop import (
     Job,
     Result,
-    count_errors,
     evaluate,
     finish_evaluation,
 )
-from litbench.evaluation.results import error_notes
+from litbench.evaluation.results import error_notes, failed_requests
 from litbench.models.baselines import LengthRater
 from litbench.raters import entries, templates
 from litbench.raters.entries import Kind, RaterSpec, files_of
@@ -258,7 +257,7 @@ def test_errors_are_judged_again(plugin, pair_table, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Trained, "judge", lambda _, pairs: [[Judgement("error")] for _ in pairs])
         (failed,) = evaluate([job], Cache(tmp_path / "parts"))
-    assert count_errors(failed.verdicts) == 4
+    assert failed_requests(failed.verdicts).num_rows == 4
     assert "plugin: 4 of 4 verdicts are errors" in error_notes(failed.verdicts)[0]
     (again,), _ = run([job], tmp_path)
     assert "error" not in again["outcome"].to_pylist()
