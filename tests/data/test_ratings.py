@@ -344,6 +344,10 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
     again = capsys.readouterr().out
     assert again.startswith("unchanged")
     assert "one annotator" in again
+    # The default, longer, is no rater here.
+    benchmark.main(config_of(study, benchmark, out, reference="longer"))
+    assert capsys.readouterr().out.startswith("reference: dull, the first recorded judge")
+    assert read_manifest(out)["config"]["reference"] == "dull"
     importing.main(build(importing.Config, study))
     assert "unchanged" in capsys.readouterr().out
 
