@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import re
 import string
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,8 @@ BATCH = 100
 _MOST_COMMENTS = 500
 # Per request. Pauses double up to ten minutes, the window of Reddit's rate limit.
 _MOST_RETRIES = 10
+# Where there is no connection; prawcore repeats these twice.
+_MOST_CONNECTS = 3
 _BACKOFF_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 600
 _RETRIED = (408, 429, 500, 502, 503, 504, 520, 522)
@@ -119,8 +122,20 @@ class RedditClient:
         from requests.adapters import HTTPAdapter  # noqa: PLC0415
         from urllib3.util import Retry  # noqa: PLC0415
 
-        retry = Retry(
+        class StatedRetry(Retry):
+            """Says on stderr that a request is repeated, and why."""
+
+            def increment(self, *request: Any, **reasons: Any) -> Any:
+                following = super().increment(*request, **reasons)
+                response, error = reasons.get("response"), reasons.get("error")
+                # The cause is at the end of the message.
+                reason = f"status {response.status}" if response else str(error)[-80:]
+                print(f"no answer from Reddit ({reason}): trying again", file=sys.stderr)
+                return following
+
+        retry = StatedRetry(
             _MOST_RETRIES,
+            connect=_MOST_CONNECTS,
             status_forcelist=_RETRIED,
             # POST too: signing in and "more comments" change nothing.
             allowed_methods=None,

@@ -43,6 +43,14 @@ _NAMES = {
     + " response_k",
 }
 
+# Form of HelpSteer3: the sign of a preference from -3 to 3 names the better response.
+_SIGNED = ("response1", "response2", "overall_preference")
+_SIGN = "sign(TRY_CAST(overall_preference AS DOUBLE))"
+_OF_SIGN = {
+    "chosen": f"CASE {_SIGN} WHEN -1 THEN response1 WHEN 1 THEN response2 END",
+    "rejected": f"CASE {_SIGN} WHEN -1 THEN response2 WHEN 1 THEN response1 END",
+}
+
 
 @dataclass(kw_only=True)
 class PairColumns:
@@ -127,6 +135,9 @@ def find_columns(
         return known if known in columns else guess_column(name, columns)
 
     found = {name: guess(name) if origin == GUESS else origin for name, origin in given.items()}
+    is_open = all(found.get(side, "") is None for side in _OF_SIGN)
+    if is_open and set(_SIGNED) <= set(columns):
+        found |= _OF_SIGN
     if missing := [name for name in required if found[name] is None]:
         advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
         if "chosen" in missing:

@@ -43,6 +43,11 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]
             }
         super().__init__(*arguments, **options)
 
+    def moveto(self, n: int) -> None:
+        """Move the cursor between bars, in a terminal only."""
+        if not self._next:
+            super().moveto(n)
+
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Show the state, in lines at most every 30 seconds."""
         if self._next:

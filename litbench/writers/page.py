@@ -345,7 +345,8 @@ def writers_page(
     who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
     lead = (
         f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
-        f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over {best.clusters:,} prompts."
+        f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over "
+        f"{best.clusters:,} {'prompt' if best.clusters == 1 else 'prompts'}."
     )
     facts, files = f"{len(rows)} writers. {written_now()}", {"writers": panel}
     page = Page("LitBench: writers", lead, facts, sections, files=files)

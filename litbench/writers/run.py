@@ -29,7 +29,7 @@ from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES, TURNS, empt
 from litbench.data.sources.ratings import story_digest
 from litbench.data.text import count_words_of
 from litbench.judges.answers import AnswerStore, identity, local_folder
-from litbench.judges.client import Traffic
+from litbench.judges.client import REPEATING, Traffic
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
 from litbench.judges.rubric import MOST_JUDGE_SAMPLES
@@ -203,6 +203,7 @@ class _Tables:
         counts: numbers of sessions (`dialogues`), of turns and of ratings, by outcome. A session
             that ended without a text has failed; an unfinished one can go on.
         cost: dollars of all turns whose cost is known.
+        may_go_on: whether a further run may mend one of the unfinished sessions.
         rejected: the sessions that failed or did not end, with the reason.
     """
 
@@ -225,6 +226,7 @@ class _Tables:
         self._written = Counter[str]()
         self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
         self.cost = 0.0
+        self.may_go_on = False
         self.rejected = RejectedRows()
 
     def add(self, session: Session) -> None:
@@ -238,6 +240,7 @@ class _Tables:
         result: ItemResult | None = session.result
         if result is None:
             outcome, reason = "unfinished", session.reason or ""
+            self.may_go_on |= REPEATING not in reason
         elif not any(result.written.texts.values()):
             flags = [*result.written.flags, *(one for grade in result.grades() for one in grade[3])]
             outcome, reason = "failed", "; ".join(dict.fromkeys(flags)) or "no text was written"
@@ -357,7 +360,8 @@ def run(config: Run) -> bool:
             "cost_usd": round(tables.cost, 6),
         }
         artifact.finish()
-    _print_summary(out, tables, protocol.headline, may_go_on=not is_recorded)
+    may_go_on = tables.may_go_on and not is_recorded
+    _print_summary(out, tables, protocol.headline, may_go_on=may_go_on)
     return _has_results(tables.counts)
 
 
@@ -420,7 +424,7 @@ def _print_summary(folder: Path, tables: _Tables, headline: str, *, may_go_on: b
         f"{failed}, {ratings['rated']:,} of {ratings.total():,} ratings read, ${tables.cost:.2f}"
     )
     print(tables.rejected.summary(), end="")
-    if dialogues["unfinished"] and may_go_on:
+    if may_go_on:
         print("run the same command again to go on with the unfinished dialogues")
     if not dialogues["finished"]:
         print("no dialogue finished: see the reasons in rejected.jsonl", file=sys.stderr)

@@ -87,6 +87,12 @@ def more_forms(prompt):
             "chosen": [user(prompt), assistant(chosen)],
             "rejected": [user(prompt), assistant(rejected)],
         },
+        "signed preference": {
+            "context": [user(prompt)],
+            "response1": chosen if prompt == PROMPTS[0] else rejected,
+            "response2": rejected if prompt == PROMPTS[0] else chosen,
+            "overall_preference": -3 if prompt == PROMPTS[0] else 1,
+        },
         "sides first": {
             "question": prompt,
             "response_chosen": chosen,

@@ -22,3 +22,12 @@ def test_short_work_writes_no_line(capsys):
     with progress.ProgressBar(total=10, desc="training", mininterval=0) as bar:
         bar.update(10)
     assert not capsys.readouterr().err
+
+
+def test_nested_bars_move_no_cursor(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SECONDS", 0.0)
+    for _ in progress.ProgressBar(range(2), desc="outer", mininterval=0):
+        for _ in progress.ProgressBar(range(2), desc="inner", mininterval=0):
+            pass
+    lines = capsys.readouterr().err.splitlines()
+    assert {line.partition(":")[0] for line in lines} == {"outer", "inner"}
