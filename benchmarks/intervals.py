@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from scipy import sparse, stats
+from scipy import sparse, special, stats
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -48,7 +48,7 @@ from litbench.metrics.intervals import (
     jackknife_interval,
     training_of_difference,
 )
-from litbench.models.linear_preference import leave_out_each, logistic
+from litbench.models.linear_preference import leave_out_each
 from litbench.writers.metrics import PairCredits, pair_credits
 
 # Prompts, pairs, and the standard deviation of the log weights of prompts. Each prompt has 1 to 40
@@ -322,6 +322,23 @@ def balance_sets(sets: Sequence[SimulatedSet]) -> None:
                 sets[number].trainings[key] = left
 
 
+def fit_chosen(differences: np.ndarray, strength: float) -> np.ndarray:
+    """The coefficients of `logistic` for rows that are all chosen, by Newton's method.
+
+    Without scikit-learn's checks and its copy of the rows, a small fit takes a fifth of the time.
+    """
+    coefficients = np.zeros(differences.shape[1])
+    for _ in range(50):
+        wrong = special.expit(-differences @ coefficients)
+        hessian = differences.T @ ((wrong * (1 - wrong))[:, None] * differences)
+        hessian += np.eye(len(coefficients)) / strength
+        step = np.linalg.solve(hessian, coefficients / strength - differences.T @ wrong)
+        coefficients -= step
+        if np.abs(step).max() < 1e-9:
+            return coefficients
+    raise ArithmeticError("50 steps were too few")
+
+
 def crossvalidate(rater: str, drawn: SimulatedSet) -> tuple[np.ndarray, np.ndarray, Training]:
     """Credits of a rater of RATERS on the judged pairs, those of the first repeat, and training."""
     columns, strength, share = RATERS[rater]
@@ -337,7 +354,7 @@ def crossvalidate(rater: str, drawn: SimulatedSet) -> tuple[np.ndarray, np.ndarr
             continue
         test = np.flatnonzero((drawn.folds[repeat] == fold) & is_judged)
         chosen = np.ones(len(train), bool)
-        fitted = logistic(scaled[train], chosen, strength)
+        fitted = fit_chosen(scaled[train], strength)
         right = (np.sign(scaled[test] @ fitted) + 1) / 2
         credit[test] += right / repeats
         if repeat == 0:

@@ -16,6 +16,7 @@ from litbench.metrics.intervals import (
     mean_interval,
     training_of_difference,
 )
+from litbench.models.linear_preference import logistic
 
 # Three prompts with 2, 1 and 3 pairs.
 VALUES = np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0])
@@ -264,6 +265,15 @@ def test_simulated_cross_validation_has_wider_intervals_than_fixed_models(benchm
     agreement = figures["features", "agreement"]
     assert agreement["width"] > 1.2 * figures["features", "fixed models"]["width"]
     assert 0.3 < agreement["mean"] < 0.7
+
+
+def test_the_simulation_fits_the_model_of_the_raters(benchmark):
+    drawn = benchmark.draw_set(benchmark.Cell(12, 1.0, False), 1, np.random.default_rng(0))
+    for columns, strength in (("style", 0.1), ("words", 1.0)):
+        differences = drawn.differences[columns]
+        fitted = benchmark.fit_chosen(differences, strength)
+        wanted = logistic(differences, np.ones(len(differences), bool), strength)
+        assert fitted == pytest.approx(wanted, abs=1e-7)
 
 
 @pytest.mark.long
