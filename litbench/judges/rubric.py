@@ -153,7 +153,7 @@ async def rate(
     if session.judge_sample >= MOST_JUDGE_SAMPLES:
         raise ConfigError(
             f"{step}: {session.judge_sample + 1} judgements of a text, of at most "
-            f"{MOST_JUDGE_SAMPLES}: lower judge_samples or num_final_judgments"
+            f"{MOST_JUDGE_SAMPLES}: lower judge_samples or the protocol's number of judgements"
         )
     first = session.judge_sample * ATTEMPTS
     turns, code = await session.ask_readable(role, question, step=step, attempt=first)

@@ -158,6 +158,17 @@ def test_the_final_judgement_has_its_own_weight_and_number(tmp_path):
         run_one(Longform(replace(options, num_final_judgments=31)), long_text, lambda _: scores())
 
 
+def test_chapters_have_their_own_number_of_judgements(tmp_path):
+    options = LongformOptions(write_texts(tmp_path / "texts"), 2, num_chapter_judgments=2)
+    replies = {"chapter_1": scores(8), "chapter_1/4": scores(16)}
+    results, _, judge = run_one(
+        Longform(options), long_text, lambda step: replies.get(step, scores())
+    )
+    assert sorted(judge.asked) == ["chapter_1", "chapter_1/4", "chapter_2", "chapter_2/4", "final"]
+    counts = {quantity: grade for _, quantity, grade, _ in results.grades}
+    assert counts["chapter_1"] == pytest.approx(counts["chapter_2"])
+
+
 def test_a_story_of_which_no_chapter_was_graded_has_no_grade(tmp_path):
     protocol = Longform(LongformOptions(texts=write_texts(tmp_path / "texts"), chapters=2))
     results, *_ = run_one(

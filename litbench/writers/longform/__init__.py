@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import NonNegativeFloat, PositiveInt
 
 from litbench.judges.answers import Sampling
-from litbench.judges.rubric import mean_rated
+from litbench.judges.rubric import Rated, mean_rated
 from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Criterion, Rubric, load_rubric
@@ -76,8 +76,8 @@ class LongformOptions:
             repository); null for our own.
         chapters: number of chapters (`NUM_CHAPTERS` in the benchmark's README).
         final_score_weight: weight of the final judgement in the story's grade; a chapter's is 1.
-        num_final_judgments: how often the judge rates the whole story, chapters once; ratings and
-            grade are means.
+        num_final_judgments: how often the judge rates the whole story; ratings and grade are means.
+        num_chapter_judgments: how often the judge rates each chapter, likewise.
         as_published: read the judges' replies as the benchmark's program does: names verbatim,
             numbers clamped to the scale.
     """
@@ -86,6 +86,7 @@ class LongformOptions:
     chapters: PositiveInt = 8
     final_score_weight: NonNegativeFloat = 1.0
     num_final_judgments: PositiveInt = 1
+    num_chapter_judgments: PositiveInt = 1
     as_published: bool = False
 
 
@@ -193,18 +194,30 @@ class Longform(Protocol):
             for number in range(1, self._options.chapters + 1)
         )
         final = {"final": (self.rubrics["final"], {"prompt": item.prompt, "text": whole})}
-        as_published, count = self._options.as_published, self._options.num_final_judgments
-        first = session.judge_sample * count
-        rated, *finals = await at_once(
-            rate_texts(session, judge, questions, as_published=as_published),
-            *(
-                rate_texts(
-                    replace(session, judge_sample=number), judge, final, as_published=as_published
+        options = self._options
+
+        async def repeated(
+            questions: Mapping[str, tuple[Rubric, Mapping[str, str]]], count: int
+        ) -> dict[str, Rated]:
+            first = session.judge_sample * count
+            repeats = await at_once(
+                *(
+                    rate_texts(
+                        replace(session, judge_sample=number),
+                        judge,
+                        questions,
+                        as_published=options.as_published,
+                    )
+                    for number in range(first, first + count)
                 )
-                for number in range(first, first + count)
-            ),
+            )
+            return {step: mean_rated([rated[step] for rated in repeats]) for step in questions}
+
+        chapters, ending = await at_once(
+            repeated(questions, options.num_chapter_judgments),
+            repeated(final, options.num_final_judgments),
         )
-        rated["final"] = mean_rated([repeat["final"] for repeat in finals])
+        rated = chapters | ending
         # On a scale of 0 to 100.
         grades: list[Grade] = [
             (judge, step, None if one.grade is None else 5 * one.grade, missing_flag([one]))
@@ -213,8 +226,7 @@ class Longform(Protocol):
         known = {step: one.grade for step, one in rated.items() if one.grade is not None}
         # A story of which no chapter was read has no grade: the final judgement saw none either.
         is_read = bool(known.keys() & written.texts.keys())
-        final_weight = self._options.final_score_weight
-        weights = [final_weight if step == "final" else 1.0 for step in known]
+        weights = [options.final_score_weight if step == "final" else 1.0 for step in known]
         overall = 5 * fmean(known.values(), weights) if is_read else None
         flags = missing_flag(list(rated.values()))
         flags += ["no chapter graded"] if known and not is_read else []
