@@ -12,6 +12,7 @@ depend only on the stories, the rules and the seed, not on row order or engine.
 """
 
 from litbench.data.curation.pair_making import PairMaking, make_pairs
+from litbench.data.records import NOT_STATED
 from litbench.runs.config import run_program
 
 Config = PairMaking
@@ -20,6 +21,8 @@ Config = PairMaking
 def main(config: PairMaking) -> None:
     """Make the pairs."""
     make_pairs(config, __file__)
+    if config.label_source == NOT_STATED:
+        print("who gave the scores is not stated: give --label_source votes or people")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,11 @@ Config = Benchmark
 
 def main(config: Benchmark) -> None:
     """Read the sets, select templates, judge, and write the results."""
-    check_judged(run_benchmark(config, __file__).values())
+    evaluations = run_benchmark(config, __file__)
+    if "" in evaluations:
+        folder = config.out
+        print(f"next: litbench eval report --evaluations.results {folder} --out {folder}/report")
+    check_judged(evaluations.values())
 
 
 if __name__ == "__main__":

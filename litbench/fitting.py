@@ -22,7 +22,7 @@ from litbench.data.curation.funnel import Funnel
 from litbench.data.curation.pair_making import BEFORE_SYMMETRY, PAIRS_FILE, PairMaking, make_pairs
 from litbench.data.curation.rules import Buckets, PairRules
 from litbench.data.curation.story_making import StoryMaking, make_stories
-from litbench.data.records import NOT_STATED, LabelSource, connected_prompts
+from litbench.data.records import NOT_STATED, connected_prompts
 from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.evaluation.crossvalidation import CrossValidation, crossvalidate
 from litbench.evaluation.report.data_sections import PairsFolder
@@ -127,7 +127,6 @@ class Fit(PairRules, FitOptions):
     """
 
     symmetry_buckets: Buckets = "auto"
-    label_source: LabelSource = NOT_STATED
 
 
 def fit(config: Fit) -> tuple[Path, Evaluation]:

@@ -59,6 +59,7 @@ def _fit_and_write(config: Config) -> None:
     print(f"{folder}: C = {model.c}; coefficients of the standardised differences:")
     for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
         print(f"  {name:<22} {coefficient:+.3f}")
+    print("agreement: not measured here; litbench eval benchmark or crossvalidate measures it")
 
 
 if __name__ == "__main__":

@@ -142,6 +142,11 @@ def find_columns(
         advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
         if "chosen" in missing:
             advice += "; two texts with a label are read by litbench data import_pairs"
+        elif {"chosen", "rejected"} <= set(columns):
+            advice = (
+                "these are pairs already: train on them by litbench train, and measure raters on "
+                "them by litbench eval benchmark or crossvalidate, or litbench judge"
+            )
         raise DataError(
             f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
             f"columns are {', '.join(columns)}: {advice}"

@@ -688,6 +688,7 @@ def estimate(
                 measured[id(client.budget)].append(stored.seconds)
             return stored
         read, written = map(estimate_tokens, (text_of(request.messages), mock.example(request)))
+        written = min(written, client.sampling.max_tokens or written)
         counted[key] = read, written
         if request.repair is not None:
             repairs[id(client.budget)].append(read + estimate_tokens(request.repair))

@@ -121,7 +121,7 @@ def test_writes_pairs_funnel_and_examples(pairs_from, story_table):
         assert row["prompt"] == chosen["prompt"] == rejected["prompt"]
         assert row["prompt_id"] == chosen["prompt_id"] == rejected["prompt_id"]
         assert row["pair_id"] == pair_id(chosen["story_id"], rejected["story_id"])
-        assert (row["label_source"], row["split"]) == ("votes", "all")
+        assert (row["label_source"], row["split"]) == ("not stated", "all")
         assert row["margin"] is row["weight"] is row["fold"] is None
         for column in ("score", "created_utc", "author", "n_words"):
             values = (row[f"chosen_{column}"], row[f"rejected_{column}"])

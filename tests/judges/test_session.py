@@ -259,6 +259,13 @@ def test_dry_run_tells_what_is_left(tmp_path):
         assert (writer.calls, writer.known, judge.known) == (8, 4, 2)
 
 
+def test_an_estimate_has_no_more_than_max_tokens(tmp_path):
+    models = Models({"w": Role(WRITER, Sampling(max_tokens=4))}, {"judge": Role(JUDGE)})
+    with serve(), AnswerStore(tmp_path, read_only=True) as store:
+        writer, _ = estimate(sessions(6), 6, models, store, MOCK)
+    assert (writer.calls, writer.output_tokens) == (12, 12 * 4)
+
+
 # Recorded models ------------------------------------------------------------------------------
 
 

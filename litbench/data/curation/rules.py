@@ -7,7 +7,7 @@ from pydantic import Field
 
 from litbench.data.curation.near_duplicates import check_rensa
 from litbench.data.curation.splits import day_start
-from litbench.data.records import LabelSource
+from litbench.data.records import NOT_STATED, LabelSource
 from litbench.runs.errors import ConfigError
 
 Buckets = Annotated[int, Field(ge=2, multiple_of=2)] | Literal["auto"] | None
@@ -40,7 +40,8 @@ class PairRules:
         max_pairs_per_prompt: most pairs of a prompt; larger prompts are subsampled.
         symmetry_buckets: number of buckets of the length-difference histogram; must be even. `auto`
             selects it by the number of pairs, see `buckets_for`.
-        label_source: votes; people if `score` is a rating; planted if it is simulated.
+        label_source: who gave the scores: votes; people if they are ratings; planted if they are
+            simulated.
     """
 
     seed: int = 0
@@ -59,7 +60,7 @@ class PairRules:
     chosen_later: bool = True
     max_pairs_per_prompt: Annotated[int, Field(ge=1)] | None = None
     symmetry_buckets: Buckets = 100
-    label_source: LabelSource = "votes"
+    label_source: LabelSource = NOT_STATED
 
     def check(self) -> None:
         """Raise ConfigError for values that the types allow but that do not fit together."""

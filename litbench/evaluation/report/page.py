@@ -150,10 +150,10 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
     text = f"{best.rater} agrees with the labels on {100 * interval.mean:.1f}% of the pairs"
     if math.isfinite(interval.low):
         text += f" (95 % interval {100 * interval.low:.1f}% to {100 * interval.high:.1f}%)"
-    if best.comparison is not None:
+    if (compared := best.comparison) is not None:
         text += (
-            f", {100 * best.comparison.difference.mean:+.1f} points against "
-            f"{best.comparison.reference}, {p_value(best.comparison.p_holm)} (Holm)"
+            f", {100 * compared.difference.mean:+.1f} points against {compared.reference} "
+            f"({'' if compared.is_clear else 'not '}significant, {p_value(compared.p_holm)}, Holm)"
         )
     longer = next((row for row in rows if row.kind == "longer"), None)
     if longer is not None:
