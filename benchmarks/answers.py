@@ -132,8 +132,8 @@ def joined(parts: list[str], draw: random.Random) -> str:
 
 def asked_form(draw: random.Random, mark: str) -> str:
     """An own verdict in the asked form beside a quoted line."""
-    own = draw.choice(OWN).format(mark)
-    order = [quotation(draw.choice(WANTED), draw), own]
+    wording = draw.choice(OWN).format(mark)
+    order = [quotation(draw.choice(WANTED), draw), wording]
     draw.shuffle(order)
     return joined([prose(draw), *order, draw.choice(["", prose(draw)])], draw)
 
@@ -149,9 +149,9 @@ def free_words(draw: random.Random, mark: str) -> str:
 
 def no_full_stop(draw: random.Random, mark: str) -> str:
     """A line without a full stop above the own verdict, and a quoted line before it."""
-    own = draw.choice(OWN).format(mark)
+    wording = draw.choice(OWN).format(mark)
     quote = quotation(draw.choice(WANTED), draw)
-    return joined([prose(draw), quote, draw.choice(NO_STOP), own], draw)
+    return joined([prose(draw), quote, draw.choice(NO_STOP), wording], draw)
 
 
 def block(number: int, mark: str, draw: random.Random, names: tuple[str, ...] = NAMES) -> str:
@@ -163,7 +163,7 @@ def block(number: int, mark: str, draw: random.Random, names: tuple[str, ...] = 
 
 def ratings(draw: random.Random, mark: str) -> str:
     """Own ratings, whole, partial or in other words, beside quoted ones."""
-    own = draw.choice(
+    wording = draw.choice(
         [
             block(LOW, mark, draw),
             block(LOW, mark, draw, NAMES[: draw.randint(1, 3)]),
@@ -172,12 +172,12 @@ def ratings(draw: random.Random, mark: str) -> str:
     )
     names = NAMES if draw.random() < 0.6 else tuple(draw.sample(NAMES, draw.randint(1, 3)))
     quote = quotation(block(HIGH, "", draw, names), draw)
-    order = [quote, own]
-    if draw.random() < 0.5 and "Scores" in own:
-        is_whole = all(name in own for name in NAMES)
-        order = [own, quote if is_whole else f"{draw.choice(INTRODUCTIONS)}\n{quote}"]
+    order = [quote, wording]
+    if draw.random() < 0.5 and "Scores" in wording:
+        is_whole = all(name in wording for name in NAMES)
+        order = [wording, quote if is_whole else f"{draw.choice(INTRODUCTIONS)}\n{quote}"]
         return joined([prose(draw), *order, "There it ends, and I keep to mine."], draw)
-    if "Scores" in own:
+    if "Scores" in wording:
         return joined([prose(draw), *order], draw)
     return joined([prose(draw), *order, draw.choice(COMMENTS)], draw)
 
@@ -185,10 +185,10 @@ def ratings(draw: random.Random, mark: str) -> str:
 def closing_tag(draw: random.Random, mark: str) -> str:
     """Own ratings or an own verdict before or after a quoted `</think>`."""
     tag = draw.choice(["</think>", "</thinking>", "<think></think>", "</think>\n</think>"])
-    own = block(LOW, mark, draw)
+    wording = block(LOW, mark, draw)
     wanted = block(HIGH, "", draw, tuple(draw.sample(NAMES, draw.randint(1, 4))))
     quote = quoted(f"{tag}\n{wanted}", draw)
-    order = [f"{draw.choice(INTRODUCTIONS)}\n{quote}\n{draw.choice(COMMENTS)}", own]
+    order = [f"{draw.choice(INTRODUCTIONS)}\n{quote}\n{draw.choice(COMMENTS)}", wording]
     draw.shuffle(order)
     opened = f"<think>\n{prose(draw)}\n</think>\n" if draw.random() < 0.5 else ""
     return opened + joined([prose(draw), *order, draw.choice(["", prose(draw)])], draw)

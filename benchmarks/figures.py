@@ -121,11 +121,11 @@ def machine() -> str:
 
     if torch.cuda.is_available():
         return _slug(torch.cuda.get_device_name())
-    found = platform.processor() or platform.machine()
+    processor = platform.processor() or platform.machine()
     if (info := Path("/proc/cpuinfo")).exists():
         named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
-        found = named[1] if named else found
-    return f"{_slug(found)}-{os.cpu_count()}-cores"
+        processor = named[1] if named else processor
+    return f"{_slug(processor)}-{os.cpu_count()}-cores"
 
 
 def _slug(name: str) -> str:
@@ -145,16 +145,16 @@ def changes(
         low, high = row["low"] * (1 - margin), row["high"] * (1 + margin)
         return bool(low <= median <= high)
 
-    known = {row["figure"]: row for row in before}
-    found: dict[str, list[str]] = {"worse": [], "better": []}
+    rows = {row["figure"]: row for row in before}
+    named: dict[str, list[str]] = {"worse": [], "better": []}
     for row in now:
-        was = known.get(row["figure"])
+        was = rows.get(row["figure"])
         if was is None or is_within(row["median"], was) or is_within(was["median"], row):
             continue
         grew = row["median"] > was["median"]
         line = f"{row['figure']}: {was['median']:g} -> {row['median']:g}"
-        found["worse" if grew == row["at_most"] else "better"].append(line)
-    return found
+        named["worse" if grew == row["at_most"] else "better"].append(line)
+    return named
 
 
 def main() -> None:
@@ -162,13 +162,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--save", action="store_true", help="keep the run as baseline")
-    given = parser.parse_args()
-    if unknown := set(given.names) - set(BENCHMARKS):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(BENCHMARKS):
         parser.error(f"no benchmark {', '.join(unknown)}: give any of {', '.join(BENCHMARKS)}")
     path = HERE / "baselines" / f"{machine()}.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    baseline = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     worse = []
-    for name in given.names or BENCHMARKS:
+    for name in arguments.names or BENCHMARKS:
         print(f"== {name}", flush=True)
         command = [sys.executable, str(HERE / f"{name}.py")]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -176,14 +176,14 @@ def main() -> None:
         if done.returncode:
             raise SystemExit(f"{name} ended with code {done.returncode}")
         result = json.loads(done.stdout.splitlines()[-1])
-        found = changes(known.get(name, {}).get("figures", []), result["figures"])
-        for kind, lines in found.items():
+        changed = changes(baseline.get(name, {}).get("figures", []), result["figures"])
+        for kind, lines in changed.items():
             for line in lines:
                 print(f"{kind} than the baseline by more than the noise: {line}")
-        worse += found["worse"]
-        if given.save:
-            known[name] = result
-            path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        worse += changed["worse"]
+        if arguments.save:
+            baseline[name] = result
+            path.write_text(json.dumps(baseline, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     if worse:
         raise SystemExit(f"{len(worse)} figures got worse")
 

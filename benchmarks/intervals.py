@@ -182,12 +182,12 @@ def draw_panel(
     noise = random.normal(size=(3, writers, prompts, 1))
     noise = noise + random.normal(size=(3, writers, prompts, chapters))
     values = math.sqrt(between) * levels[:, :, None, None] + math.sqrt((1 - between) / 2) * noise
-    writer, prompt, chapter = (of.ravel().tolist() for of in np.indices(values.shape[1:]))
+    writer, prompt, chapter = (index.ravel().tolist() for index in np.indices(values.shape[1:]))
     groups = [(p, c) for p, c in zip(prompt, chapter, strict=True)]
     grades, *rewards = values.reshape(3, -1).tolist()
     first, second = (
-        pair_credits(grades, of, groups, list(map(str, prompt)), list(map(str, writer)))
-        for of in rewards
+        pair_credits(grades, reward, groups, list(map(str, prompt)), list(map(str, writer)))
+        for reward in rewards
     )
     return first, second
 
@@ -197,7 +197,7 @@ def measure_writers(
 ) -> dict[str, float]:
     """Coverage of the true agreement and of the true difference, the means over simulations."""
     random = np.random.default_rng(int(digest(seed, 2, writers, correlation, between), 16))
-    found: dict[str, list[tuple[float, float, float]]] = {
+    results: dict[str, list[tuple[float, float, float]]] = {
         "prompt and writer (reported)": [],
         "prompt": [],
         "difference (reported)": [],
@@ -209,10 +209,10 @@ def measure_writers(
             jackknife_interval(rater.credits, rater.prompts),
             rater.difference(other)[0],
         )
-        for rows, one in zip(found.values(), intervals, strict=True):
-            rows.append((one.mean, one.low, one.high))
+        for rows, interval in zip(results.values(), intervals, strict=True):
+            rows.append((interval.mean, interval.low, interval.high))
     coverage = {}
-    for method, rows in found.items():
+    for method, rows in results.items():
         mean, low, high = np.array(rows).T
         coverage[method] = float(np.mean((low <= mean.mean()) & (mean.mean() <= high)))
     return coverage
@@ -418,14 +418,16 @@ def measure_fits(
             if cell.is_symmetric:
                 balance_sets(sets)
             rows += [judge_set(cell, raters, drawn) for drawn in sets]
-    found = {}
+    figures_by_name = {}
     for key in rows[0]:
         intervals = [row[key][0] for row in rows]
-        means, lows, highs = np.array([(one.mean, one.low, one.high) for one in intervals]).T
+        means, lows, highs = np.array(
+            [(interval.mean, interval.low, interval.high) for interval in intervals]
+        ).T
         is_share = not key[1].startswith("minus")
         truth = float(means.mean()) if cell.signal else 0.5 * is_share
         p_values = np.array([row[key][1] for row in rows])
-        found[key] = {
+        figures_by_name[key] = {
             "mean": float(means.mean()),
             "sd": float(means.std(ddof=1)),
             "below": float((highs < truth).mean()),
@@ -433,7 +435,7 @@ def measure_fits(
             "p_under_0.05": float((p_values < 0.05).mean()),
             "width": float((highs - lows).mean()),
         }
-    return found
+    return figures_by_name
 
 
 def print_fits(options: argparse.Namespace) -> None:
@@ -443,13 +445,13 @@ def print_fits(options: argparse.Namespace) -> None:
     print("below_percent,above_percent,p_under_0.05_percent,width")
     for key in itertools.product(options.prompts, options.signals, (False, True)):
         figures = measure_fits(Cell(*key), options.kinds, fits, repeats)
-        for (rater, quantity), of in figures.items():
-            below, above = 100 * of["below"], 100 * of["above"]
+        for (rater, quantity), row in figures.items():
+            below, above = 100 * row["below"], 100 * row["above"]
             values = [
-                *(f"{of[name]:.3f}" for name in ("mean", "sd")),
+                *(f"{row[name]:.3f}" for name in ("mean", "sd")),
                 *(f"{percent:.1f}" for percent in (below + above, below, above)),
-                f"{100 * of['p_under_0.05']:.1f}",
-                f"{of['width']:.3f}",
+                f"{100 * row['p_under_0.05']:.1f}",
+                f"{row['width']:.3f}",
             ]
             columns = [f'"{rater}"', *map(str, key), f'"{quantity}"', str(fits), str(repeats)]
             print(",".join([*columns, *values]), flush=True)
@@ -489,11 +491,11 @@ def main() -> None:
     panels = [measure_writers(*panel, count // 2, 0) for panel in tqdm(PANELS, unit="cell")]
     print("\n| writers | correlation | between writers | " + " | ".join(panels[0]) + " |")
     print("| --- " * (len(panels[0]) + 3) + "|")
-    for panel, of in zip(PANELS, panels, strict=True):
-        print("|", " | ".join([*map(str, panel), *(f"{100 * c:.1f}" for c in of.values())]), "|")
-    writers = {method: min(of[method] for of in panels) for method in panels[0]}
-    found = {"coverage": summary, "false_alarms": false_alarms, "lowest_by_writer": writers}
-    print(json.dumps({"simulations": count, **found}))
+    for panel, rates in zip(PANELS, panels, strict=True):
+        print("|", " | ".join([*map(str, panel), *(f"{100 * c:.1f}" for c in rates.values())]), "|")
+    writers = {method: min(panel[method] for panel in panels) for method in panels[0]}
+    results = {"coverage": summary, "false_alarms": false_alarms, "lowest_by_writer": writers}
+    print(json.dumps({"simulations": count, **results}))
 
 
 if __name__ == "__main__":

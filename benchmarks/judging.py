@@ -209,7 +209,7 @@ def run_dialogues() -> float:
         started = time.perf_counter()
         run_sessions(sessions, len(sessions), models, store, ended.append, "sessions")
         seconds = time.perf_counter() - started
-    if sum(len(one.transcript) for one in ended) != DIALOGUES * (TURNS + RATINGS):
+    if sum(len(session.transcript) for session in ended) != DIALOGUES * (TURNS + RATINGS):
         raise SystemExit("turns are missing")
     return seconds
 
@@ -258,10 +258,10 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="more questions to judges")
     parser.add_argument("--connections", type=int, default=64, help="of the judges")
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
-    figures = measure_judges(given.full, given.connections, given.repeats)
-    figures += [measure_dialogues(given.repeats), measure_memory()]
-    report("judging", figures, connections=given.connections)
+    arguments = parser.parse_args()
+    figures = measure_judges(arguments.full, arguments.connections, arguments.repeats)
+    figures += [measure_dialogues(arguments.repeats), measure_memory()]
+    report("judging", figures, connections=arguments.connections)
 
 
 if __name__ == "__main__":

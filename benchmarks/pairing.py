@@ -194,12 +194,12 @@ def pair_by_sql(stories: Path, out: Path, *, with_texts: bool) -> int:
         con.execute("SET preserve_insertion_order = false")
         for statement in SQL.split(";"):
             used = {name: value for name, value in values.items() if f"${name}" in statement}
-            found = con.execute(statement, used).fetchall()
+            rows = con.execute(statement, used).fetchall()
         if with_texts:
             for name, where in (("pairs", "WHERE p.stays"), ("pairs_before_symmetry", "")):
                 path = out / f"{name}.parquet"
                 con.execute(COPY.format(stories=stories, where=where, out=path))
-    return int(found[0][0])
+    return int(rows[0][0])
 
 
 def pair_by_litbench(stories: Path, out: Path, *, with_texts: bool) -> int:

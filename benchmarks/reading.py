@@ -64,10 +64,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stories.jsonl"
-        good = write_rows(given.rows, path)
+        good = write_rows(arguments.rows, path)
 
         def ours() -> int:
             return int(read_foreign(path, STORIES, rejected_rows=RejectedRows()).num_rows)
@@ -75,16 +75,16 @@ def main() -> None:
         def by_duckdb() -> int:
             with duckdb.connect() as connection:
                 query = connection.sql(_QUERY, params={"path": str(path)})
-                found = query.to_arrow_reader(CHUNK_ROWS).read_all()
-            return int(found.num_rows)
+                table = query.to_arrow_reader(CHUNK_ROWS).read_all()
+            return int(table.num_rows)
 
         ways = {"ours": ours, "duckdb": by_duckdb}
-        seconds, rows = in_turn(ways, given.repeats, time.process_time)
+        seconds, rows = in_turn(ways, arguments.repeats, time.process_time)
     if set(rows.values()) != {good}:
         raise SystemExit(f"{good} rows are not broken, but read were {rows}")
     name = "reading broken JSON lines: CPU to that of DuckDB's reader"
     ratios = quotients(seconds["ours"], seconds["duckdb"])
-    report("reading", [Figure(name, ratios, 1.5, at_most=True)], rows=given.rows)
+    report("reading", [Figure(name, ratios, 1.5, at_most=True)], rows=arguments.rows)
 
 
 if __name__ == "__main__":

@@ -152,15 +152,15 @@ class Replication:
         if rater == "people":
             ratings = pairs.with_name("ratings.parquet")
             within = read_any_pairs(pairs.with_name("all_pairs.parquet"))
-            found = compare_annotators(VERDICTS.arrow().empty_table(), ratings, within)
+            annotators = compare_annotators(VERDICTS.arrow().empty_table(), ratings, within)
             people = {"one_annotator": "one_annotator", "two_annotators": "two_decided"}
-            return None if found is None else getattr(found, people[figure])
+            return None if annotators is None else getattr(annotators, people[figure])
         if rater == "source":
             results = audit_pairs(read_any_pairs(pairs)).results
-            names = [one.agreement for one in results if one.cue.name.startswith("name:")]
-            return max(names, key=lambda one: abs(one.mean - 0.5), default=None)
+            names = [result.agreement for result in results if result.cue.name.startswith("name:")]
+            return max(names, key=lambda interval: abs(interval.mean - 0.5), default=None)
         evaluation = self.evaluation(name, pairs)
-        row = next((one for one in evaluation.rows if one.rater == rater), None)
+        row = next((row for row in evaluation.rows if row.rater == rater), None)
         if row is None or row.trained_on:
             return None
         if figure == "agreement":
@@ -173,10 +173,10 @@ class Replication:
         whole, cut = (
             next(
                 scores
-                for scores in pair_scores(one.verdicts, one.pairs.headline)
+                for scores in pair_scores(result.verdicts, result.pairs.headline)
                 if scores.rater == rater
             )
-            for one in both
+            for result in both
         )
         prompts = connected_prompts(evaluation.pairs.headline)
         training = training_of_difference(whole.training, cut.training)

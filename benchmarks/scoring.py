@@ -93,15 +93,16 @@ def matrix_products(model: Any, lengths: list[int], batch_tokens: int) -> Callab
             groups.append([])
         groups[-1].append(length)
     inputs = [
-        {n: randn(sum(group), n) for n in {one.in_features for one in layers}} for group in groups
+        {n: randn(sum(group), n) for n in {layer.in_features for layer in layers}}
+        for group in groups
     ]
     sides = {n: randn(1, heads, n, width) for n in set(lengths)}
 
     def multiply() -> None:
         with torch.inference_mode():
-            for group, given in zip(groups, inputs, strict=True):
+            for group, values in zip(groups, inputs, strict=True):
                 for layer in layers:
-                    torch.nn.functional.linear(given[layer.in_features], layer.weight, layer.bias)
+                    torch.nn.functional.linear(values[layer.in_features], layer.weight, layer.bias)
                 for length in group:
                     side = sides[length]
                     for _ in range(config.num_hidden_layers):
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, help="hidden size of llama-1b")
     parser.add_argument("--layers", type=int, help="number of layers of llama-1b")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     # On a GPU the pipeline recommends a `Dataset`; here all variants get lists.
     warnings.filterwarnings("ignore", message=".*pipelines sequentially on GPU.*")
     logging.set_verbosity_error()
@@ -131,12 +132,12 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        backbone, tokenizer = load_model(given)
+        backbone, tokenizer = load_model(arguments)
         RewardModel(backbone, tokenizer).save(folder)
-        model = RewardModel.load(folder, device=given.device)
-        classify = pipeline("text-classification", str(folder), device=given.device)
-    factor = 1.0 if given.model == "minilm" else 1.5
-    stories = generate_stories(given.stories, seed=0, factor=factor)
+        model = RewardModel.load(folder, device=arguments.device)
+        classify = pipeline("text-classification", str(folder), device=arguments.device)
+    factor = 1.0 if arguments.model == "minilm" else 1.5
+    stories = generate_stories(arguments.stories, seed=0, factor=factor)
     prompts = [
         f"[WP] A letter arrives for the wrong brother, number {p % 40}."
         for p in range(len(stories))
@@ -155,22 +156,22 @@ def main() -> None:
         return np.array([row["score"] for row in output])
 
     lengths = [len(ids) for ids in model.tokenizer(rendered, truncation=True)["input_ids"]]
-    batch_tokens = model.usual_batch_tokens[given.device != "cpu"]
+    batch_tokens = model.usual_batch_tokens[arguments.device != "cpu"]
     ways: dict[str, Callable[[], Any]] = {"RewardModel": partial(model.score, prompts, stories)}
     ways |= {f"pipeline, batch {size}": partial(by_pipeline, size) for size in BATCH_SIZES}
     products = matrix_products(model.model, lengths, batch_tokens)
     for way in ways.values():
         way()
-    seconds, rewards = in_turn({**ways, "products": products}, given.repeats)
+    seconds, rewards = in_turn({**ways, "products": products}, arguments.repeats)
     difference = max(
         float(np.abs(rewards[name] - rewards["RewardModel"]).max()) for name in list(ways)
     )
     if difference > (1e-4 if model.model.dtype == torch.float32 else 1e-1):
         raise SystemExit(f"rewards differ by {difference:.2e}")
     best = min(list(ways)[1:], key=lambda name: median(seconds[name]))
-    own = seconds["RewardModel"]
+    ours = seconds["RewardModel"]
     facts: dict[str, Any] = {"stories": len(stories), "best_pipeline": best}
-    if given.device != "cpu":
+    if arguments.device != "cpu":
         facts["stories_per_second"] = {
             name: round(len(stories) / median(times), 1) for name, times in seconds.items()
         }
@@ -179,13 +180,13 @@ def main() -> None:
         "scoring",
         [
             Figure(
-                f"scoring, {given.model}: over the pipeline at its best batch size",
-                quotients(seconds[best], own),
+                f"scoring, {arguments.model}: over the pipeline at its best batch size",
+                quotients(seconds[best], ours),
                 1.3,
             ),
             Figure(
-                f"scoring, {given.model}: share of the rate of bare matrix products",
-                quotients(seconds["products"], own),
+                f"scoring, {arguments.model}: share of the rate of bare matrix products",
+                quotients(seconds["products"], ours),
                 0.9,
             ),
         ],

@@ -305,27 +305,27 @@ def main() -> None:
     parser.add_argument("--width", type=int, help="hidden size of the model")
     parser.add_argument("--layers", type=int, help="number of layers of the model")
     parser.add_argument("--threads", type=int, help="CPU threads; torch's default if omitted")
-    given = parser.parse_args()
-    tiny, has_gpu = given.model == "tiny", torch.cuda.is_available()
-    if not tiny and not has_gpu and given.layers is None:
+    arguments = parser.parse_args()
+    tiny, has_gpu = arguments.model == "tiny", torch.cuda.is_available()
+    if not tiny and not has_gpu and arguments.layers is None:
         raise SystemExit(
-            f"--model {given.model} needs a GPU, but torch finds none: omit --model, or make the "
-            "model small with --width and --layers"
+            f"--model {arguments.model} needs a GPU, but torch finds none: omit --model, or make "
+            "the model small with --width and --layers"
         )
     for name, small, large in (("steps", 1, 10), ("warmup", 0, 3), ("pairs", 8, 128)):
-        if getattr(given, name) is None:
-            setattr(given, name, small if tiny else large)
-    given.fp32 = given.fp32 or not has_gpu
-    given.pairs_per_micro_batch = min(given.pairs_per_micro_batch, given.pairs)
-    if given.threads:
-        torch.set_num_threads(given.threads)
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, small if tiny else large)
+    arguments.fp32 = arguments.fp32 or not has_gpu
+    arguments.pairs_per_micro_batch = min(arguments.pairs_per_micro_batch, arguments.pairs)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
-        vocabulary = save_random_model(given, Path(scratch))
-        speeds = compare(given, Path(scratch), vocabulary)
-    modes = [given.model, *(["lora"] if given.lora else [])]
-    modes += ["checkpointing"] if given.checkpointing else []
+        vocabulary = save_random_model(arguments, Path(scratch))
+        speeds = compare(arguments, Path(scratch), vocabulary)
+    modes = [arguments.model, *(["lora"] if arguments.lora else [])]
+    modes += ["checkpointing"] if arguments.checkpointing else []
     name = ", ".join(modes)
-    facts = {"model": name} | (gpu_facts(given, speeds) if has_gpu else {})
+    facts = {"model": name} | (gpu_facts(arguments, speeds) if has_gpu else {})
     report(
         "training",
         [

@@ -98,11 +98,11 @@ def guess_column(name: str, columns: Iterable[str]) -> str | None:
     """
     columns = list(columns)
     bare = {_bare(column): column for column in reversed(columns)}
-    for known in _NAMES[name].split():
-        if known in columns:
-            return known
-        if _bare(known) in bare:
-            return bare[_bare(known)]
+    for word in _NAMES[name].split():
+        if word in columns:
+            return word
+        if _bare(word) in bare:
+            return bare[_bare(word)]
     return None
 
 
@@ -131,14 +131,14 @@ def find_columns(
     """
 
     def guess(name: str) -> str | None:
-        known = (remembered or {}).get(name)
-        return known if known in columns else guess_column(name, columns)
+        stored = (remembered or {}).get(name)
+        return stored if stored in columns else guess_column(name, columns)
 
-    found = {name: guess(name) if origin == GUESS else origin for name, origin in given.items()}
-    is_open = all(found.get(side, "") is None for side in _OF_SIGN)
+    origins = {name: guess(name) if origin == GUESS else origin for name, origin in given.items()}
+    is_open = all(origins.get(side, "") is None for side in _OF_SIGN)
     if is_open and set(_SIGNED) <= set(columns):
-        found |= _OF_SIGN
-    if missing := [name for name in required if found[name] is None]:
+        origins |= _OF_SIGN
+    if missing := [name for name in required if origins[name] is None]:
         advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
         if "chosen" in missing:
             advice += "; two texts with a label are read by litbench data import_pairs"
@@ -151,4 +151,4 @@ def find_columns(
             f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
             f"columns are {', '.join(columns)}: {advice}"
         )
-    return found
+    return origins

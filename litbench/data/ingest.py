@@ -155,12 +155,12 @@ class _Chunk(NamedTuple):
 
 def _without(table: pa.Table, *names: str) -> pa.Table:
     """Drop columns by name, and pandas' index."""
-    kept = [
+    columns = [
         index
         for index, name in enumerate(table.column_names)
         if name not in names and not re.fullmatch(r"__index_level_\d+__", name)
     ]
-    return table.select(kept)
+    return table.select(columns)
 
 
 def _check_columns(names: Collection[str]) -> None:
@@ -193,15 +193,15 @@ def _valid(rows: pa.Table, where: str, problem: Problem, encoding: str) -> pa.Ta
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid:
-        kept = []
+        indices = []
         for index in range(rows.num_rows):
             try:
                 for column in rows.columns:
                     column[index].as_py()
-                kept.append(index)
+                indices.append(index)
             except UnicodeDecodeError:
                 problem(rows[ROW][index].as_py(), where, f"bytes that are not {encoding.upper()}")
-        rows = rows.take(pa.array(kept, pa.int64()))
+        rows = rows.take(pa.array(indices, pa.int64()))
     return rows
 
 
@@ -606,40 +606,40 @@ def _database() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _converted(value: str, given: str, kind: str) -> str:
+def _converted(value: str, form: str, kind: str) -> str:
     """Return SQL that converts a value of an SQL type to a kind of column; null if it cannot."""
     text = "NULL::VARCHAR"
     if kind == "messages":
-        return f"({_extra(value, given)})::VARCHAR"
-    if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
+        return f"({_extra(value, form)})::VARCHAR"
+    if kind == "time" and form.startswith(("DATE", "TIMESTAMP")):
         return f"trunc(epoch(TRY_CAST({value} AS TIMESTAMP)))"
-    if given in _WHOLE:
+    if form in _WHOLE:
         macro = {"text": "CAST({} AS VARCHAR)", "time": "as_seconds({})"}.get(kind, "{}")
         return macro.format(value)
-    if given == "JSON":
+    if form == "JSON":
         is_scalar = f"json_type({value}) IN ('VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE')"
         if kind == "text":
             is_whole = f"regexp_full_match({value}->>'$', '-?[0-9]+')"
             is_scalar = f"json_type({value}) = 'VARCHAR' OR {is_whole}"
         text = f"CASE WHEN {is_scalar} THEN {value}->>'$' END"
-    elif given in ("DOUBLE", "FLOAT") and kind == "text":
+    elif form in ("DOUBLE", "FLOAT") and kind == "text":
         # pandas writes integers as floats in a column with nulls.
         is_whole = f"{value} = trunc({value}) AND abs({value}) < 9007199254740992"
         text = f"CASE WHEN {is_whole} THEN {value}::BIGINT::VARCHAR END"
-    elif given.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not given.endswith("]"):
+    elif form.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not form.endswith("]"):
         text = f"{value}::VARCHAR"
     return f"{_KINDS[kind][0]}({text})"
 
 
-def _extra(value: str, given: str) -> str:
+def _extra(value: str, form: str) -> str:
     """Return SQL for a column that is not in the schema; lists and objects become JSON text."""
-    if given == "JSON":
+    if form == "JSON":
         # Texts are written without quotes.
         return f"({value}->>'$')"
-    if given == "INTERVAL":
+    if form == "INTERVAL":
         # Parquet has no such type.
         return f"{value}::VARCHAR"
-    is_nested = given.endswith("]") or given.startswith(("STRUCT", "MAP", "UNION"))
+    is_nested = form.endswith("]") or form.startswith(("STRUCT", "MAP", "UNION"))
     return f"to_json({value})::VARCHAR" if is_nested else value
 
 
@@ -721,18 +721,18 @@ def _query(
         empty for rows left out by `where`.
     """
     mapped = dict(columns or {})
-    known = [column.name for column in schema.columns]
-    for name in mapped.keys() - set(known):
-        advice = nearest(name, known)
+    allowed = [column.name for column in schema.columns]
+    for name in mapped.keys() - set(allowed):
+        advice = nearest(name, allowed)
         raise DataError(f"{source}: columns: '{name}' is not a column of {schema.name}: {advice}")
     origins = mapped | {n: n for n in names if n not in mapped and n not in mapped.values()}
-    if LINE in known:
+    if LINE in allowed:
         is_json = LINE in connection.sql(f"SELECT * FROM {rows}").columns  # noqa: S608
         origins[LINE] = f'"{LINE}"' if is_json else "NULL"
     values = _mapped(connection, source, names, rows, origins, where)
     relation = connection.sql(values)
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
-    given = {name: (f"v{k}", kinds[f"v{k}"]) for k, name in enumerate(origins)}
+    foreign = {name: (f"v{k}", kinds[f"v{k}"]) for k, name in enumerate(origins)}
     cases: list[str] = []
 
     def flag(column: str, reason: str, condition: str, value: str = "NULL") -> None:
@@ -746,7 +746,7 @@ def _query(
     fitted = {}
     for column in schema.columns:
         name, (_, sql_type, reason) = column.name, _KINDS[column.kind]
-        value, kind = given.pop(name, ("NULL", ""))
+        value, kind = foreign.pop(name, ("NULL", ""))
         if name == "n_words" and schema is STORIES and columns is not None:
             # Counted later by our rule.
             fitted[name] = "NULL::BIGINT"
@@ -758,8 +758,8 @@ def _query(
                 f"{', '.join(origins)}{advice}"
             )
         converted, shown = f"o{len(fitted)}", _extra(value, kind)
-        own = _converted(value, kind, column.kind) if kind else value
-        fitted[name] = f"({own})::{sql_type}"
+        text = _converted(value, kind, column.kind) if kind else value
+        fitted[name] = f"({text})::{sql_type}"
         if kind not in ("", sql_type) or kind == "DOUBLE":
             failed = f"{value} IS NOT NULL AND {converted} IS NULL"
             flag(name, reason, failed, shown)
@@ -780,7 +780,7 @@ def _query(
             reason = f"not one of {', '.join(column.choices)}"
             flag(name, reason, f"{converted} NOT IN {column.choices}", value)
     is_unnested = any("unnest(" in origin.lower() for origin in mapped.values())
-    for name, (value, kind) in given.items():
+    for name, (value, kind) in foreign.items():
         # Leave out unnested lists, which would be repeated in full in each of their rows.
         if not (is_unnested and kind.endswith("]")):
             fitted[name] = _extra(value, kind)
@@ -867,12 +867,12 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
     sql = ""
     with closing(_database().cursor()) as connection:
         for chunk in _read_chunks(Path(source), options.get("encoding"), problem):
-            own = _distinct(chunk.names, str(source), schema, columns)
+            chunk_columns = _distinct(chunk.names, str(source), schema, columns)
             connection.register("raw", chunk.rows)
             try:
                 if not sql:
                     sql, names = _query(
-                        connection, str(source), own, chunk.sql, schema, columns, where
+                        connection, str(source), chunk_columns, chunk.sql, schema, columns, where
                     )
                 for batch in connection.sql(sql).to_arrow_reader(CHUNK_ROWS):
                     table = pa.Table.from_batches([batch]).rename_columns(names)

@@ -68,17 +68,19 @@ def _fitted(table: pa.Table, column: Column) -> pa.ChunkedArray:
             raise ValueError(f"column '{name}' is missing ({column.about})")
         return pa.chunked_array([pa.nulls(table.num_rows, kind)])
     values = table[name]
-    found = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    is_number = pa.types.is_integer(found) or pa.types.is_floating(found)
-    suits = is_text(found) if column.kind == "text" else is_number
-    if not (suits or pa.types.is_null(found)):
-        raise ValueError(f"column '{name}' is {found}, not {kind}")
-    values = values.cast(stored_type(column, found))
+    stored = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    is_number = pa.types.is_integer(stored) or pa.types.is_floating(stored)
+    suits = is_text(stored) if column.kind == "text" else is_number
+    if not (suits or pa.types.is_null(stored)):
+        raise ValueError(f"column '{name}' is {stored}, not {kind}")
+    values = values.cast(stored_type(column, stored))
     if column.required:
         _check(pc.is_valid(values), name, "null")
     if column.choices:
-        known = pc.is_in(values, value_set=pa.array(column.choices, kind))
-        _check(pc.or_(known, pc.is_null(values)), name, f"not one of {', '.join(column.choices)}")
+        is_valid = pc.is_in(values, value_set=pa.array(column.choices, kind))
+        _check(
+            pc.or_(is_valid, pc.is_null(values)), name, f"not one of {', '.join(column.choices)}"
+        )
     if pa.types.is_floating(values.type):
         _check(pc.is_finite(values), name, "not a finite number")
     return values
@@ -114,15 +116,15 @@ def check_parquet(path: Path, schema: Schema) -> None:
     import pyarrow.dataset as pa_dataset  # noqa: PLC0415
 
     try:
-        given = pa_dataset.dataset(path, format="parquet")
-        faults = [] if given.count_rows() else ["holds no rows"]
+        dataset = pa_dataset.dataset(path, format="parquet")
+        faults = [] if dataset.count_rows() else ["holds no rows"]
         for column in schema.columns:
             name = column.name
-            found = given.schema.field(name).type if name in given.schema.names else None
-            wanted = stored_type(column, found or pa.null())
-            if found != wanted and not (column.kind == "text" and found and is_text(found)):
-                faults.append(f"column '{name}' is {found or 'missing'}, not {wanted}")
-            elif column.required and (nulls := given.count_rows(filter=pc.field(name).is_null())):
+            actual = dataset.schema.field(name).type if name in dataset.schema.names else None
+            wanted = stored_type(column, actual or pa.null())
+            if actual != wanted and not (column.kind == "text" and actual and is_text(actual)):
+                faults.append(f"column '{name}' is {actual or 'missing'}, not {wanted}")
+            elif column.required and (nulls := dataset.count_rows(filter=pc.field(name).is_null())):
                 faults.append(f"column '{name}' has {nulls} nulls")
     except (pa.ArrowException, OSError) as error:
         faults = [f"not a Parquet file ({error})"]
@@ -143,9 +145,9 @@ def write_sorted_batches(batches: pa.RecordBatchReader, schema: Schema, path: Pa
     """
     names = [column.name for column in schema.columns]
     extra = [column.with_metadata(None) for column in batches.schema if column.name not in names]
-    found = {field.name: field.type for field in batches.schema}
+    types = {field.name: field.type for field in batches.schema}
     declared = [
-        pa.field(c.name, stored_type(c, found[c.name]), nullable=not c.required)
+        pa.field(c.name, stored_type(c, types[c.name]), nullable=not c.required)
         for c in schema.columns
     ]
     target = pa.schema([*declared, *extra])

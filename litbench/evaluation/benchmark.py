@@ -155,12 +155,12 @@ def list_sets(config: Benchmark) -> dict[str, Set]:
         if getattr(config, key) not in (None, GUESS, NOT_STATED):
             raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
     sets = {}
-    for name, given in config.pairs.items():
+    for name, value in config.pairs.items():
         if not re.fullmatch(r"[\w-][\w.-]*", name):
             raise ConfigError(
                 f"pairs: '{name}' cannot be a folder's name: use letters, digits, -, _ and ."
             )
-        entry = given if isinstance(given, Mapping) else {"pairs": given}
+        entry = value if isinstance(value, Mapping) else {"pairs": value}
         sets[name] = build(Set, entry, f"pairs.{name}")
     return sets
 
@@ -351,7 +351,7 @@ def select_templates(
     and writes into `folder`; a dry run estimates its cost and takes the first template.
     """
     candidates = list_candidates(select, specs)
-    entries = parse_raters({one.name: one.plain() for row in candidates.values() for one in row})
+    entries = parse_raters({spec.name: spec.plain() for row in candidates.values() for spec in row})
     validation = open_set("", Set(select.pairs, select.split), entries, entries[0].name, None)
     check_validation(select, validation.pairs.headline, judged_prompts)
     drawn = subsample(validation.pairs.headline, select.sample)

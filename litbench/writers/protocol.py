@@ -92,11 +92,11 @@ class ItemResult:
 
     def grades(self) -> list[Grade]:
         """All grades; those that judges share, such as a plan's weights, once."""
-        found: dict[tuple[str | None, str], Grade] = {}
-        for grades in (self.written.grades, *(one.grades for one in self.judged.values())):
+        by_quantity: dict[tuple[str | None, str], Grade] = {}
+        for grades in (self.written.grades, *(ratings.grades for ratings in self.judged.values())):
             for rater, quantity, grade, flags in grades:
-                found.setdefault((rater, quantity), (rater, quantity, grade, flags))
-        return list(found.values())
+                by_quantity.setdefault((rater, quantity), (rater, quantity, grade, flags))
+        return list(by_quantity.values())
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,9 @@ async def judge_repeatedly(
     first = repeats[0]
     if samples == 1:
         return first
-    ratings = {step: mean_rated([one.ratings[step] for one in repeats]) for step in first.ratings}
+    ratings = {
+        step: mean_rated([repeat.ratings[step] for repeat in repeats]) for step in first.ratings
+    }
     # Others are asked once, such as the planner.
     grades = [grade for grade in first.grades if grade[0] != judge]
     repeated = [[grade for grade in repeat.grades if grade[0] == judge] for repeat in repeats]
@@ -217,10 +219,10 @@ async def judge_repeatedly(
     for quantity in dict.fromkeys(grade[1] for repeat in repeated for grade in repeat):
         same = [grade for repeat in repeated for grade in repeat if grade[1] == quantity]
         flags = list(dict.fromkeys(flag for *_, flags in same for flag in flags))
-        known = [value for _, _, value, _ in same if value is not None]
-        grades.append((judge, quantity, mean_of_known(known), flags))
-        if len(known) > 1:
-            grades.append((judge, f"{quantity} spread", stdev(known), flags))
+        numbers = [value for _, _, value, _ in same if value is not None]
+        grades.append((judge, quantity, mean_of_known(numbers), flags))
+        if len(numbers) > 1:
+            grades.append((judge, f"{quantity} spread", stdev(numbers), flags))
     events = [event for repeat in repeats for event in repeat.events]
     return ItemRatings(ratings, grades, events, repeated)
 
@@ -291,6 +293,6 @@ def written_text(turn: Turn) -> str:
 
 def missing_flag(rated: Sequence[Rated]) -> list[str]:
     """The flag of a grade that is made of fewer ratings than there are criteria."""
-    missing = sum(len(one.missing) for one in rated)
-    number = sum(len(one.ratings) for one in rated)
+    missing = sum(len(rating.missing) for rating in rated)
+    number = sum(len(rating.ratings) for rating in rated)
     return [f"{missing} of {number} ratings missing"] if missing else []

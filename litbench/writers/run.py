@@ -113,14 +113,14 @@ class Run:
 
 def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict[str, Any]]]:
     """The rows of all tables, and the events, that a session adds."""
-    place = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
-    turns = sorted(session.transcript.values(), key=lambda one: (one.role, _natural(one.step)))
+    key = {name: getattr(session, name) for name in ("writer", "prompt_id", "sample")}
+    turns = sorted(session.transcript.values(), key=lambda turn: (turn.role, _natural(turn.step)))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in (*SCHEMAS, "events", "repeats")}
     for turn in turns:
         answer = {name: getattr(turn.answer, name) for name in _OF_ANSWER}
         cost = models.cost(session.writer, turn)
         rows["turns"].append(
-            {**place, "role": turn.role, "step": turn.step, "cost_usd": cost, **answer}
+            {**key, "role": turn.role, "step": turn.step, "cost_usd": cost, **answer}
         )
     if session.result is None:
         return rows
@@ -163,15 +163,15 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
                 {**common, "criterion": name, "rating": rating, "outcome": outcome}
                 for name, (rating, outcome) in rated.ratings.items()
             ]
-    for rater, quantity, grade, given in result.grades():
-        own = rater is not None and _is_own_judge(session.writer, rater, models)
-        flags = "; ".join([*given, *["judged by its writer"] * own]) or None
+    for rater, quantity, grade, notes in result.grades():
+        is_own = rater is not None and _is_own_judge(session.writer, rater, models)
+        flags = "; ".join([*notes, *["judged by its writer"] * is_own]) or None
         rows["grades"].append(
-            {**place, "rater": rater, "quantity": quantity, "grade": grade, "flags": flags}
+            {**key, "rater": rater, "quantity": quantity, "grade": grade, "flags": flags}
         )
     rows["repeats"] = [
         {
-            **place,
+            **key,
             "rater": rater,
             "quantity": quantity,
             "grade": grade,
@@ -183,7 +183,7 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
         for rater, quantity, grade, flags in grades
     ]
     events = [result.written.events, *(judged.events for judged in result.judged.values())]
-    rows["events"] = [{**place, **event} for of_part in events for event in of_part]
+    rows["events"] = [{**key, **event} for of_part in events for event in of_part]
     return rows
 
 
@@ -242,7 +242,10 @@ class _Tables:
             outcome, reason = "unfinished", session.reason or ""
             self.may_go_on |= REPEATING not in reason
         elif not any(result.written.texts.values()):
-            flags = [*result.written.flags, *(one for grade in result.grades() for one in grade[3])]
+            flags = [
+                *result.written.flags,
+                *(flag for grade in result.grades() for flag in grade[3]),
+            ]
             outcome, reason = "failed", "; ".join(dict.fromkeys(flags)) or "no text was written"
         else:
             outcome, reason = "finished", ""
@@ -267,9 +270,9 @@ class _Tables:
         for name, writer in self._writers.items():
             writer.close()
             path = self._scratch / f"{name}.parquet"
-            if (found := pq.read_metadata(path).num_rows) != self._written[name]:
+            if (count := pq.read_metadata(path).num_rows) != self._written[name]:
                 raise DataError(
-                    f"{path} has {found:,} rows, but {self._written[name]:,} were written: another "
+                    f"{path} has {count:,} rows, but {self._written[name]:,} were written: another "
                     "program changed it: run the same command again"
                 )
         for path in sorted(self._scratch.iterdir()):
@@ -283,7 +286,7 @@ class _Tables:
         """Write the rows and the log of the sessions that were added since the last time."""
         if events := self._rows.pop("events", []):
             with (self._scratch / "events.jsonl").open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in events)
+                file.writelines(json.dumps(event, ensure_ascii=False) + "\n" for event in events)
         for name, rows in self._rows.items():
             if rows:
                 writer = self._writers[name]
@@ -322,8 +325,8 @@ def run(config: Run) -> bool:
     if config.dry_run:
         with AnswerStore(answers, read_only=True) as store:
             estimates = estimate(sessions, total, models, store, mock_of(name, protocol))
-        calls = sum(one.calls + one.known for one in estimates) / max(total, 1)
-        costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
+        calls = sum(estimate.calls + estimate.known for estimate in estimates) / max(total, 1)
+        costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
         dollars = sum(costs) / max(total, 1) if len(costs) == len(estimates) else None
         print("dry run: no request is sent")
         print(f"{total:,} dialogues of {name}; estimate:")
@@ -403,17 +406,17 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
     first_judge = next(iter(config["judges"].values()), None)
     defaults = {name for name, role in protocol.roles.items() if role.is_judge and first_judge}
     named = {**config, "roles": {**dict.fromkeys(defaults, first_judge), **config["roles"]}}
-    found = {f"options.{name}": value for name, value in config["options"].items()}
+    settings = {f"options.{name}": value for name, value in config["options"].items()}
     for kind in ("writers", "judges", "roles"):
         for name, entry in named[kind].items():
             role = {"model": entry} if isinstance(entry, str) else entry
-            found[f"{kind}.{name}"] = {key: role[key] for key in role if key != "traffic"}
+            settings[f"{kind}.{name}"] = {key: role[key] for key in role if key != "traffic"}
     items = [item.prompt_id for item in protocol.items()]
-    found |= {f"items.{name}": True for name in (config["items"] or items)}
+    settings |= {f"items.{name}": True for name in (config["items"] or items)}
     for name in ("samples", "judge_samples"):
-        found |= {f"{name}.{number}": True for number in range(config[name])}
+        settings |= {f"{name}.{number}": True for number in range(config[name])}
     digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
-    return {"protocol": config["protocol"], "prices": None, **found, **digests}
+    return {"protocol": config["protocol"], "prices": None, **settings, **digests}
 
 
 def _print_summary(folder: Path, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
@@ -438,12 +441,12 @@ def _print_summary(folder: Path, tables: _Tables, headline: str, *, may_go_on: b
 
 def _grades_text(path: Path, headline: str) -> str:
     """Mean grades of the headline by writer and judge, with intervals by prompt."""
-    found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    by_judge: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for row in pq.read_table(path).to_pylist():
         if row["quantity"] == headline and row["grade"] is not None:
-            found[row["writer"], row["rater"] or ""].append((row["grade"], row["prompt_id"]))
+            by_judge[row["writer"], row["rater"] or ""].append((row["grade"], row["prompt_id"]))
     rows = [("writer", "judge", headline, "95 %", "items")]
-    for (writer, judge), grades in found.items():
+    for (writer, judge), grades in by_judge.items():
         mean = mean_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
         interval = f"[{mean.low:.2f}, {mean.high:.2f}]" if mean.is_bounded else "–"
         rows.append((writer, judge, f"{mean.mean:.2f}", interval, str(mean.clusters)))
@@ -499,8 +502,8 @@ def models_of(config: Run, protocol: Protocol) -> Models:
 
 def _sum(values: Iterable[float | None]) -> float | None:
     """The sum of numbers; None if one is unknown."""
-    known = list(values)
-    return None if None in known else sum(value or 0 for value in known)
+    numbers = list(values)
+    return None if None in numbers else sum(value or 0 for value in numbers)
 
 
 def _natural(step: str) -> list[tuple[int, int | str]]:
@@ -539,16 +542,16 @@ class RunCommand(Run):
 
 def command(config: RunCommand) -> None:
     """Run the benchmark of a command line; exit status 1 if there are no results."""
-    given = {one.name: getattr(config, one.name) for one in fields(Run)}
+    keys = {field.name: getattr(config, field.name) for field in fields(Run)}
     for kind, models in (("writer", config.writer), ("judge", config.judge)):
         for model in models:
             names = [model]
             if model.startswith(RECORDED):
                 names = recorded_names(model)[kind == "judge"]
-            given[f"{kind}s"] = given[f"{kind}s"] | dict.fromkeys(names, model)
+            keys[f"{kind}s"] = keys[f"{kind}s"] | dict.fromkeys(names, model)
     if config.texts is not None:
-        given["options"] = {**config.options, "texts": config.texts}
-    if not run(Run(**given)):
+        keys["options"] = {**config.options, "texts": config.texts}
+    if not run(Run(**keys)):
         raise SystemExit(1)
 
 
@@ -561,8 +564,8 @@ def print_tasks(config: Tasks) -> None:
     """Print a table of the benchmarks."""
     del config
     print(f"{'benchmark':<10}{'items':>6}{'calls per item':>16}  measures")
-    for name, place in sorted(PROTOCOLS.items()):
-        cls = resolve_name(place)
+    for name, path in sorted(PROTOCOLS.items()):
+        cls = resolve_name(path)
         about = (sys.modules[cls.__module__].__doc__ or "").partition("\n")[0]
         items, calls, needs = _size(name)
         print(f"{name:<10}{items:>6}{calls:>16}  {about.partition(': ')[2]}")
@@ -573,9 +576,9 @@ def print_tasks(config: Tasks) -> None:
 def _size(name: str) -> tuple[str, str, str]:
     """The number of items, of requests to writer and judge for one, and the files it needs."""
     needs = [
-        f"--options.{one.name}"
-        for one in fields(resolve_name(PROTOCOLS[name]).options)
-        if one.default is MISSING and one.default_factory is MISSING
+        f"--options.{field.name}"
+        for field in fields(resolve_name(PROTOCOLS[name]).options)
+        if field.default is MISSING and field.default_factory is MISSING
     ]
     if needs:
         return "", "", f"; needs {' and '.join(needs)}"
@@ -587,4 +590,4 @@ def _size(name: str) -> tuple[str, str, str]:
     sessions = list_sessions(protocol, items[:1], ["w"], ["j"], 1, 1)
     with AnswerStore(Path("answers"), read_only=True) as store:
         estimates = estimate(sessions, 1, models, store, mock_of(name, protocol))
-    return f"{len(items):,}", f"{sum(one.calls for one in estimates):,}", ""
+    return f"{len(items):,}", f"{sum(estimate.calls for estimate in estimates):,}", ""

@@ -104,12 +104,12 @@ def clean_table(
             continue
         changed[step] = 0
         for column, name_column in texts.items():
-            found = find(table, column)
-            changed[step] += len(found)
-            for row, (_, passage) in found.items():
+            passages = find(table, column)
+            changed[step] += len(passages)
+            for row, (_, passage) in passages.items():
                 name = str(table[name_column][row].as_py())
                 examples.add(step, name, passage, f"cut from {column}")
-            table = _replace(table, column, {row: kept for row, (kept, _) in found.items()})
+            table = _replace(table, column, {row: text for row, (text, _) in passages.items()})
     return table, changed
 
 

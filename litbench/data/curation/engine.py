@@ -50,8 +50,8 @@ class Engine:
     def _connect(self, options: Mapping[str, str]) -> Any:
         try:
             # Queries sort explicitly where order matters; preserving it elsewhere costs memory.
-            own = {"temp_directory": str(self.work), "preserve_insertion_order": False}
-            return ibis.duckdb.connect(**own, **options)
+            settings = {"temp_directory": str(self.work), "preserve_insertion_order": False}
+            return ibis.duckdb.connect(**settings, **options)
         except duckdb.Error as error:
             text = ", ".join(f"{key} is '{value}'" for key, value in options.items())
             raise ConfigError(f"{text} ({error}): give a size such as 4GB") from error

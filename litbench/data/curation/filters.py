@@ -80,35 +80,35 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
         rules: configuration that selects the rules.
     """
     score, tokens, words = rules.least_score, rules.max_tokens, rules.min_words
-    found = []
+    checks = []
     if rules.drop_deleted:
         is_gone = stories.text.re_search(_GONE)
-        found.append(Rule("drop_deleted", "not deleted or removed", is_gone))
+        checks.append(Rule("drop_deleted", "not deleted or removed", is_gone))
     if rules.drop_bots:
-        found.append(Rule("drop_bots", "not a bot or a moderator template", _is_bot(stories)))
+        checks.append(Rule("drop_bots", "not a bot or a moderator template", _is_bot(stories)))
     if rules.drop_talk:
         about = f"not a comment on the prompt (checked below {TALK_WORDS} words)"
-        found.append(Rule("drop_talk", about, _is_talk(stories)))
-    found.append(Rule("has_score", "score is known", stories.score.isnull()))
+        checks.append(Rule("drop_talk", about, _is_talk(stories)))
+    checks.append(Rule("has_score", "score is known", stories.score.isnull()))
     if rules.chosen_later:
-        found.append(Rule("has_time", "time of posting is known", stories.created_utc.isnull()))
+        checks.append(Rule("has_time", "time of posting is known", stories.created_utc.isnull()))
     if score is not None:
-        found.append(Rule("min_score", f"score at least {score}", stories.score < score))
+        checks.append(Rule("min_score", f"score at least {score}", stories.score < score))
     if tokens is not None:
-        found.append(Rule("max_tokens", f"at most {tokens:,} tokens", stories.n_tokens > tokens))
+        checks.append(Rule("max_tokens", f"at most {tokens:,} tokens", stories.n_tokens > tokens))
     if words is not None:
-        found.append(Rule("min_words", f"at least {words} words", stories.n_words < words))
-    return found
+        checks.append(Rule("min_words", f"at least {words} words", stories.n_words < words))
+    return checks
 
 
 def _is_bot(stories: Any) -> Any:
-    found = stories.author.re_search(BOT_NAMES).fill_null(False)
+    is_bot = stories.author.re_search(BOT_NAMES).fill_null(False)
     if "is_bot" in stories.columns:
         # Stories that were CSV or JSONL have "true" as text.
-        found |= stories.is_bot.cast("boolean").fill_null(False)
+        is_bot |= stories.is_bot.cast("boolean").fill_null(False)
     head, tail = stories.text.substr(0, _EDGE), stories.text.right(_EDGE)
-    found |= head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)
-    return found | tail.re_search(_BOT_SIGNATURE)
+    is_bot |= head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)
+    return is_bot | tail.re_search(_BOT_SIGNATURE)
 
 
 def _is_talk(stories: Any) -> Any:

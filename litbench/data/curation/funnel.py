@@ -125,17 +125,17 @@ class Examples:
 
     def add(self, step: str, name: str, text: str, about: str = "") -> None:
         """Offer an example; `name` is its story_id or pair_id, `about` describes the row."""
-        kept = self._kept.setdefault(step, set())
-        kept.add((digest("example", step, name, text), name, text[:_LONGEST_EXAMPLE], about))
-        if len(kept) > self.per_step:
-            kept.remove(max(kept))
+        examples = self._kept.setdefault(step, set())
+        examples.add((digest("example", step, name, text), name, text[:_LONGEST_EXAMPLE], about))
+        if len(examples) > self.per_step:
+            examples.remove(max(examples))
 
     def rows(self) -> list[dict[str, str]]:
         """Return `step`, `name`, `text` (first 600 characters) and `about`, sorted by step."""
         return [
             {"step": step, "name": name, "text": text, "about": about}
-            for step, kept in sorted(self._kept.items())
-            for _, name, text, about in sorted(kept)
+            for step, examples in sorted(self._kept.items())
+            for _, name, text, about in sorted(examples)
         ]
 
     def write(self, path: Path) -> None:

@@ -114,7 +114,7 @@ def leakage_report(
         texts = _smallest(_sides(table, "_story_id"), _sides(table, ""))
         indexes[name] = NearDuplicateIndex(threshold=threshold, seed=seed)
         indexes[name].add(pa.array(texts.keys()), pa.array(texts.values(), pa.large_string()))
-    found: list[tuple[Any, ...]] = []
+    shared_items: list[tuple[Any, ...]] = []
     shared = []
     for kind in KINDS:
         for a, b in combinations(pairs, 2):
@@ -126,7 +126,9 @@ def leakage_report(
                 ids_a, ids_b = items[a][kind], items[b][kind]
                 both = {(ids_a[key], ids_b[key]) for key in ids_a.keys() & ids_b.keys()}
                 rows = [(*ids, None) for ids in sorted(both)]
-            found += [(kind, a, id_a, b, id_b, similarity) for id_a, id_b, similarity in rows]
+            shared_items += [
+                (kind, a, id_a, b, id_b, similarity) for id_a, id_b, similarity in rows
+            ]
             shared.append({"kind": kind, "split_a": a, "split_b": b, "shared": len(rows)})
     splits = {
         name: {
@@ -138,7 +140,7 @@ def leakage_report(
         for name, table in pairs.items()
     }
     types = [pa.float64() if name == "similarity" else pa.string() for name in _COLUMNS]
-    rows_found = [dict(zip(_COLUMNS, row, strict=True)) for row in found]
+    rows_found = [dict(zip(_COLUMNS, row, strict=True)) for row in shared_items]
     table = pa.Table.from_pylist(rows_found, pa.schema(zip(_COLUMNS, types, strict=True)))
     return LeakageReport(table, {"splits": splits, "shared": shared})
 
@@ -150,8 +152,8 @@ def _sides(pairs: pa.Table, column: str) -> list[Any]:
 
 def _smallest(keys: Iterable[str | None], values: Iterable[str]) -> dict[str, str]:
     """Map each key to the smallest of its values; null keys are skipped."""
-    known = ((key, value) for key, value in zip(keys, values, strict=True) if key is not None)
-    return dict(sorted(known, reverse=True))
+    items = ((key, value) for key, value in zip(keys, values, strict=True) if key is not None)
+    return dict(sorted(items, reverse=True))
 
 
 def _smallest_ids(pairs: pa.Table) -> dict[str, dict[str, str]]:

@@ -90,12 +90,12 @@ class NearDuplicateIndex:
             names = story_ids.slice(start, _ROWS_PER_BATCH).to_pylist()
             words = story_words(texts.slice(start, _ROWS_PER_BATCH)).to_pylist()
             # An empty text is split into one empty word.
-            known = [(name, row) for name, row in zip(names, words, strict=True) if row != [""]]
+            worded = [(name, row) for name, row in zip(names, words, strict=True) if row != [""]]
             signatures = self._minhash.from_token_sets(
-                [_shingles(row) for _, row in known], HASHES, self._seed
+                [_shingles(row) for _, row in worded], HASHES, self._seed
             )
             self._lsh.insert_many(signatures, len(self.story_ids))
-            self.story_ids.extend(name for name, _ in known)
+            self.story_ids.extend(name for name, _ in worded)
             self._signatures.extend(signatures)
 
     def _similarity(self, signature: Any, row: int) -> float:

@@ -89,9 +89,9 @@ class CuratedPairs:
         self.funnel = Funnel()
         self.notes: list[str] = []
         self._check_stories()
-        kept = self._drop_near_duplicates(self._drop_duplicates(self._clean()))
+        distinct = self._drop_near_duplicates(self._drop_duplicates(self._clean()))
         self._prompts = self._name_prompts()
-        self.before = self._cap_prompts(self._pair(self._split(kept)))
+        self.before = self._cap_prompts(self._pair(self._split(distinct)))
         self.buckets: int | None = None
         self.after = self._balance_lengths(self.before)
 
@@ -317,11 +317,11 @@ class CuratedPairs:
             return self._engine.keep(pairs)
         limits = self._engine.keep(pairing.draw_limits(pairs, most, seed))
         near = self._engine.keep(pairing.within_limits(pairs, limits, seed))
-        kept = self._engine.keep(near.filter(~pairing.over_cap(near, most, seed)))
-        total, count = self.funnel.steps[-1].kept, self._engine.count(kept)
+        capped = self._engine.keep(near.filter(~pairing.over_cap(near, most, seed)))
+        total, count = self.funnel.steps[-1].kept, self._engine.count(capped)
         about = f"at most {most} pairs per prompt"
         self.funnel.add("max_pairs_per_prompt", about, "pairs", count, total - count)
-        return kept
+        return capped
 
     def _balance_lengths(self, pairs: Any) -> Any:
         """Prune pairs until lengths are symmetric."""
@@ -333,7 +333,7 @@ class CuratedPairs:
         marked = pairing.breaks_symmetry(pairs, buckets, self._rules.seed)
         about = f"length differences mirrored, {buckets} buckets"
         rule = Rule("symmetry_buckets", about, marked.removed)
-        kept = self._remove(marked, [rule], pairs.columns)
+        balanced = self._remove(marked, [rule], pairs.columns)
         removed = self.funnel.steps[-1].removed
         if removed > total / 2 and total < 10 * buckets:
             fewer = buckets_for(total)
@@ -341,7 +341,7 @@ class CuratedPairs:
                 f"symmetry_buckets: {removed:,} of {total:,} pairs are removed; {buckets} buckets "
                 f"are too many for so few pairs: try {fewer if fewer < buckets else 'null'}"
             )
-        return kept
+        return balanced
 
 
 def _split_by_id(keys: Any, total: int) -> Iterator[Any]:

@@ -260,9 +260,9 @@ def cut_reader_notes(texts: pa.Array | pa.ChunkedArray) -> dict[int, tuple[str, 
         candidates = {n: at_end for n, at_end in numbers.items() if lines[n] in possible_lines}
         cut = _notes_at_edges(lines, candidates)
         if cut:
-            kept, gone = _without(lines, cut | _ornaments(lines, cut))
-            if has_words(kept):
-                changed[row] = (kept, gone)
+            story, gone = _without(lines, cut | _ornaments(lines, cut))
+            if has_words(story):
+                changed[row] = (story, gone)
     return changed
 
 
@@ -320,12 +320,12 @@ def _ornaments(lines: Sequence[str], cut: set[int]) -> set[int]:
 
 def _without(lines: Sequence[str], cut: set[int]) -> tuple[str, str]:
     """Return the text without the cut lines, and the cut lines."""
-    kept: list[str] = []
+    rest: list[str] = []
     for n, line in enumerate(lines):
         # Keep one of the blank lines around a cut.
-        is_second_blank = not line.strip() and n - 1 in cut and not (kept and kept[-1].strip())
+        is_second_blank = not line.strip() and n - 1 in cut and not (rest and rest[-1].strip())
         if n not in cut and not is_second_blank:
-            kept.append(line)
-    story = "\n".join(kept)
+            rest.append(line)
+    story = "\n".join(rest)
     gone = "\n".join(lines[n] for n in sorted(cut)).strip()
     return (story.rstrip() if len(lines) - 1 in cut else story), gone

@@ -43,7 +43,8 @@ class EvaluationPairs:
 
         wider = (self.before_symmetry, self.within_prompts)
         return EvaluationPairs(
-            selected(self.headline), *(None if one is None else selected(one) for one in wider)
+            selected(self.headline),
+            *(None if table is None else selected(table) for table in wider),
         )
 
 
@@ -147,7 +148,7 @@ def read_held_out(
     split: str | None,
     training: pa.Table,
     pairs: Path,
-    known: frozenset[str] = frozenset(),
+    keys: frozenset[str] = frozenset(),
     columns: Mapping[str, str] | None = None,
 ) -> pa.Table | None:
     """Read the pairs that a model judges after training; called before training to fail early.
@@ -157,7 +158,7 @@ def read_held_out(
         split: only pairs of this split; None for all.
         training: the training pairs, which must not share a prompt with the held-out pairs.
         pairs: the file of `training`.
-        known: `prompt_key`s of prompts that the base model was trained on.
+        keys: `prompt_key`s of prompts that the base model was trained on.
         columns: see `read_pairs`; those of `pairs`, and of `path` unless it is LitBench's own.
 
     Returns:
@@ -168,7 +169,7 @@ def read_held_out(
     if path is not None and is_pairs_table(path):
         columns = {key: value for key, value in (columns or {}).items() if key == "label_source"}
     held_out = read_pairs(path or pairs, None, split, columns=columns).headline
-    shared = (known | set(prompt_keys(training))).intersection(prompt_keys(held_out))
+    shared = (keys | set(prompt_keys(training))).intersection(prompt_keys(held_out))
     if shared:
         prompts = held_out["prompt"].to_pylist()
         example = min(prompt for prompt in prompts if prompt_key(prompt) in shared)

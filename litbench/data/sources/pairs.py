@@ -183,8 +183,8 @@ def name_pairs(texts: pa.Table) -> pa.Table:
     keys = pc.coalesce(texts["prompt_id"], pa.array(prompt_keys(texts), pa.large_string()))
     sides = zip(*(texts[side].to_pylist() for side in SIDES), strict=True)
     of_pair = pa.array(itertools.starmap(pair_id, sides), pa.large_string())
-    own = pc.if_else(pc.equal(texts["prompt"], ""), of_pair, keys)
-    columns["prompt_id"] = pc.coalesce(texts["prompt_id"], own)
+    prompt_ids = pc.if_else(pc.equal(texts["prompt"], ""), of_pair, keys)
+    columns["prompt_id"] = pc.coalesce(texts["prompt_id"], prompt_ids)
     for side in SIDES:
         names = [keys, texts[side], texts[f"{side}_story_id"]]
         ids = [
@@ -194,10 +194,10 @@ def name_pairs(texts: pa.Table) -> pa.Table:
         ]
         columns[f"{side}_story_id"] = pa.array(ids, pa.large_string())
     both = zip(*(columns[f"{side}_story_id"].to_pylist() for side in SIDES), strict=True)
-    own = texts["pair_id"].to_pylist() if "pair_id" in texts.column_names else []
+    prompt_ids = texts["pair_id"].to_pylist() if "pair_id" in texts.column_names else []
     # A source's own ids are kept if they are unique.
-    is_unique = len(set(own)) == texts.num_rows and None not in own
-    named = map(str, own) if is_unique else (pair_id(*two) for two in both)
+    is_unique = len(set(prompt_ids)) == texts.num_rows and None not in prompt_ids
+    named = map(str, prompt_ids) if is_unique else (pair_id(*two) for two in both)
     columns["pair_id"] = pa.array(named, pa.large_string())
     return pa.table(columns)
 
@@ -211,10 +211,10 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
     indices: dict[str, list[int]] = defaultdict(list)
     for index, name in enumerate(pairs["pair_id"].to_pylist()):
         indices[name].append(index)
-    kept = []
+    numbers = []
     for _, same in sorted(indices.items()):
         if len(same) == 1:
-            kept += same
+            numbers += same
             continue
         rows = pairs.take(same).to_pylist()
         agree = len({row["chosen_story_id"] for row in rows}) == 1
@@ -226,10 +226,10 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
         reason = "the two stories are a pair already" if agree else "preferred both ways"
         for number, row in enumerate(rows):
             if number == best:
-                kept.append(same[number])
+                numbers.append(same[number])
             else:
                 rejected_rows.add(file, row[ROW], "pair_id", reason)
-    return pairs.take(pa.array(kept, pa.int64()))
+    return pairs.take(pa.array(numbers, pa.int64()))
 
 
 def read_any_pairs(
@@ -290,12 +290,12 @@ def find_pair_columns(
 def _find_texts(
     source: str | Path,
     names: Sequence[str],
-    given: Mapping[str, str],
+    columns: Mapping[str, str],
     required: Sequence[str],
     sides: Sequence[str] = SIDES,
 ) -> dict[str, str]:
     """Return the origins of the prompt and the sides; those that are not given are guessed."""
-    keys = {name: given.get(name, GUESS) for name in ("prompt", *sides)}
+    keys = {name: columns.get(name, GUESS) for name in ("prompt", *sides)}
     origins = find_columns(source, names, keys, required)
     return {name: origin for name, origin in origins.items() if origin is not None}
 
@@ -536,9 +536,9 @@ def complete(
         mask = pa.chunked_array([pa.array(beyond, pa.bool_())])
         pairs = rejected_rows.reject(pairs, mask, config.pairs, "prompt_id", reason)
     declared = [column.name for column in PAIRS.columns]
-    kept = [*declared, *config.keep, *(RATIONALE if config.rationale is not None else ())]
-    known = [name for name in kept if name in pairs.column_names]
-    return _completed(pairs.select(known), config.label_source, config.split), cut
+    names = [*declared, *config.keep, *(RATIONALE if config.rationale is not None else ())]
+    present = [name for name in names if name in pairs.column_names]
+    return _completed(pairs.select(present), config.label_source, config.split), cut
 
 
 def import_pairs(config: PairImport, program: str) -> None:
@@ -557,7 +557,7 @@ def import_pairs(config: PairImport, program: str) -> None:
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
     origins = dict(config.pair_columns)
     if config.stories is not None:
-        given = read_foreign(
+        table = read_foreign(
             config.pairs,
             LINKS,
             columns=origins,
@@ -573,10 +573,10 @@ def import_pairs(config: PairImport, program: str) -> None:
         if config.rationale is not None:
             origins[EXPLANATION] = config.rationale
         sides, more = (("first", "second"), LABEL) if is_labelled else (SIDES, ())
-        given = read_texts(
+        table = read_texts(
             config.pairs, sides, origins, rejected_rows, more, config.where, config.encoding
         )
-    names = given.drop_columns([ROW]).column_names
+    names = table.drop_columns([ROW]).column_names
     for name in config.keep:
         if name not in names:
             advice = nearest(name, names)
@@ -589,10 +589,10 @@ def import_pairs(config: PairImport, program: str) -> None:
             rejected_rows=rejected_rows,
             encoding=config.encoding,
         )
-        given = join_stories(given, stories, config, rejected_rows)
+        table = join_stories(table, stories, config, rejected_rows)
     if config.label_first:
-        given = apply_labels(given, config, rejected_rows, rationales)
-    pairs, cut = complete(given, config, rejected_rows, examples)
+        table = apply_labels(table, config, rejected_rows, rationales)
+    pairs, cut = complete(table, config, rejected_rows, examples)
     if pairs.num_rows == 0:
         labels = {row["value"] for row in rejected_rows.rows if row["column"] == "label"}
         raise DataError(

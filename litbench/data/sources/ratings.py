@@ -175,36 +175,36 @@ def read_ratings(
         content = digest(*(item for item in row.items() if item[0] != ROW))
         key = (row["rater"], row["story_id"], row["item"] or "")
         usable[key].append((not numbers, content, numbers, row))
-    given: dict[tuple[str, str], dict[str, tuple[list[float], str | None]]] = defaultdict(dict)
+    by_story: dict[tuple[str, str], dict[str, tuple[list[float], str | None]]] = defaultdict(dict)
     items: dict[str, set[str]] = defaultdict(set)
     for (rater, story, item), candidates in usable.items():
         # Prefer a row with a value; resolve ties by content, independently of row order.
-        kept = min(candidates, key=lambda candidate: candidate[:2])
+        first = min(candidates, key=lambda candidate: candidate[:2])
         for candidate in candidates:
-            if candidate is not kept:
-                reason = "repeated row" if candidate[1] == kept[1] else "duplicate id"
+            if candidate is not first:
+                reason = "repeated row" if candidate[1] == first[1] else "duplicate id"
                 rejected_rows.add(file, candidate[3][ROW], "story_id", reason, story)
         items[rater].add(item)
-        given[rater, story][item] = (kept[2], kept[3]["explanation"])
-    if not given:
+        by_story[rater, story][item] = (first[2], first[3]["explanation"])
+    if not by_story:
         raise DataError(
             f"{file}: no rating of these stories: {rejected_rows.counts()}: check values"
         )
     sign = -1.0 if how.lowest_is_best else 1.0
     ratings = []
-    for (rater, story), by_item in sorted(given.items()):
+    for (rater, story), by_item in sorted(by_story.items()):
         # Sort numbered items numerically: 2 before 10.
         ordered = [by_item[item] for item in sorted(by_item, key=lambda name: (len(name), name))]
-        known = [numbers for numbers, _ in ordered if numbers]
-        enough = len(known) >= how.least_share * len(items[rater]) - ROUNDING
+        rated = [numbers for numbers, _ in ordered if numbers]
+        enough = len(rated) >= how.least_share * len(items[rater]) - ROUNDING
         texts = [text for _, text in ordered if text]
         values: dict[str | None, list[float]] = {
-            None: [sum(numbers) / len(numbers) for numbers in known]
+            None: [sum(numbers) / len(numbers) for numbers in rated]
         }
         if len(how.values) > 1:
-            values |= {name: [row[k] for row in known] for k, name in enumerate(how.values)}
+            values |= {name: [row[k] for row in rated] for k, name in enumerate(how.values)}
         for criterion, of_items in values.items():
-            has_rating = bool(known) and enough
+            has_rating = bool(rated) and enough
             ratings.append(
                 {
                     "story_id": story,
@@ -272,13 +272,14 @@ def grades_of(
         sample = row.get("sample")
         places[row["story_id"]] = (*of_writer, samples[of_writer] if sample is None else sample)
         samples[of_writer] += 1
-    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    by_key: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for row in ratings.to_pylist():
         key = (*places[row["story_id"]], row["rater"], row["criterion"] or whole)
-        found[key] += [row["rating"]] * (row["rating"] is not None)
+        by_key[key] += [row["rating"]] * (row["rating"] is not None)
     grades = [
-        dict(zip(GRADES.key, key, strict=True)) | {"grade": sum(of) / len(of) if of else None}
-        for key, of in found.items()
+        dict(zip(GRADES.key, key, strict=True))
+        | {"grade": sum(numbers) / len(numbers) if numbers else None}
+        for key, numbers in by_key.items()
     ]
     return pa.Table.from_pylist(grades, schema=GRADES.arrow())
 
@@ -371,11 +372,11 @@ def with_label(pairs: pa.Table, min_gap: float, funnel: Funnel) -> pa.Table:
     gap = gaps(pairs)
     tied, small = np.abs(gap) <= ROUNDING, gap < min_gap - ROUNDING
     funnel.add("ties", "the means differ", "pairs", int((~tied).sum()), int(tied.sum()))
-    kept = ~tied & ~small
+    is_clear = ~tied & ~small
     if min_gap:
         removed = int((~tied & small).sum())
-        funnel.add("min_gap", f"by {min_gap:g} or more", "pairs", int(kept.sum()), removed)
-    return pairs.filter(pa.array(kept))
+        funnel.add("min_gap", f"by {min_gap:g} or more", "pairs", int(is_clear.sum()), removed)
+    return pairs.filter(pa.array(is_clear))
 
 
 # Importing -----------------------------------------------------------------------------------

@@ -125,8 +125,15 @@ def list_sets(sets: Mapping[str, Dataset]) -> str:
     """The sets as a table for the terminal."""
     heading = ("set", "", "texts", "judged", "licence", "about")
     rows = [
-        (name, one.language, one.kind, one.judged, one.licence or "none stated", one.about)
-        for name, one in sets.items()
+        (
+            name,
+            dataset.language,
+            dataset.kind,
+            dataset.judged,
+            dataset.licence or "none stated",
+            dataset.about,
+        )
+        for name, dataset in sets.items()
     ]
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (heading, *rows))

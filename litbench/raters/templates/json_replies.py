@@ -61,7 +61,7 @@ def find_json(text: str, opens: re.Pattern[str] = OBJECT) -> Iterator[Found]:
 
 def json_objects(text: str) -> Iterator[Any]:
     """Yield the outermost objects that can be decoded, in order."""
-    return (found.content for found in find_json(text) if not found.is_broken)
+    return (match.content for match in find_json(text) if not match.is_broken)
 
 
 def decoded(text: str) -> Any:
@@ -82,7 +82,7 @@ def repaired(text: str, *, is_closed: bool = False) -> str:
 
 def _balanced(text: str) -> str:
     """Close what is open, in order, and drop surplus closing brackets."""
-    kept: list[str] = []
+    pieces: list[str] = []
     stack: list[str] = []
     for match in _PIECE.finditer(text):
         piece = match[0]
@@ -95,5 +95,5 @@ def _balanced(text: str) -> str:
             piece = stack.pop()
         elif piece.startswith('"') and (len(piece) == 1 or not piece.endswith('"')):
             piece = piece.rstrip("\\") + '"'
-        kept.append(piece)
-    return "".join([*kept, *reversed(stack)])
+        pieces.append(piece)
+    return "".join([*pieces, *reversed(stack)])

@@ -64,11 +64,11 @@ def read_ratings(
     text = unicodedata.normalize("NFKC", _NO_DIGITS.sub("^", reply))
     if len(reply) > LONGEST_REPLY:
         return {}
-    found = _objects(text, code) if form == "json" else _line_blocks(text, form, names, code)
+    parts = _objects(text, code) if form == "json" else _line_blocks(text, form, names, code)
     # The criteria that each block rates, in order.
     blocks = [
         ([(k, _number(value, highest)) for k, value in pairs if k in names], is_end)
-        for pairs, is_end in found
+        for pairs, is_end in parts
     ]
     blocks = [block for block in blocks if block[0]]
     whole = [pairs for pairs, _ in blocks if sorted(k for k, _ in pairs) == sorted(names)]
@@ -198,7 +198,7 @@ def _published_lines(reply: str, lowest: float, highest: float) -> dict[str, flo
     markers = ("[Scores]", "--- Scores ---")
     has_marker = any(marker in reply for marker in markers)
     is_reading = not has_marker
-    found: dict[str, float] = {}
+    ratings: dict[str, float] = {}
     for line in map(str.strip, reply.splitlines()):
         if any(marker in line for marker in markers):
             is_reading = True
@@ -211,20 +211,20 @@ def _published_lines(reply: str, lowest: float, highest: float) -> dict[str, flo
             if name and number:
                 if name.strip().lower() not in ignored:
                     value = float(number[1])
-                    found[name.strip()] = min(max(value, lowest), highest)
+                    ratings[name.strip()] = min(max(value, lowest), highest)
                 break
-    return found
+    return ratings
 
 
 def _published_tags(reply: str, names: Sequence[str]) -> dict[str, float]:
-    found = {}
+    ratings = {}
     for name in names:
         # The first line with both tags; a regular expression would take quadratic time.
         start, end = f"<{name}>", f"</{name}>"
         rests = (line.partition(start)[2] for line in reply.split("\n"))
         texts = (rest.partition(end)[0] for rest in rests if end in rest)
         try:
-            found[name] = float(int(next(texts, "")))
+            ratings[name] = float(int(next(texts, "")))
         except ValueError:
-            found[name] = math.nan
-    return {} if any(map(math.isnan, found.values())) else found
+            ratings[name] = math.nan
+    return {} if any(map(math.isnan, ratings.values())) else ratings

@@ -69,7 +69,7 @@ class Criterion:
     def parts(self) -> tuple[str, dict[float, str]]:
         """What `about` asks, and what it says of ratings, as in `... ; 1 = dull; 5 = fine`."""
         question, *anchors = _ANCHORS.split(self.about)
-        pieces = (one.partition(" = ") for one in anchors)
+        pieces = (anchor.partition(" = ") for anchor in anchors)
         return question, {float(number): text for number, _, text in pieces}
 
 
@@ -124,8 +124,8 @@ class Rubric:
     @cached_property
     def placeholders(self) -> frozenset[str]:
         """Names of the texts that `render` needs."""
-        own = {"criteria", "lower_is_better", "code"}
-        return frozenset(PLACEHOLDER.findall(self.text)) - own
+        ours = {"criteria", "lower_is_better", "code"}
+        return frozenset(PLACEHOLDER.findall(self.text)) - ours
 
     @cached_property
     def _by_name(self) -> dict[str, Criterion]:
@@ -145,7 +145,8 @@ class Rubric:
             for name, text in texts.items()
         }
         filled["criteria"] = "\n".join(
-            f"- {one.name}{f': {one.about}' if one.about else ''}" for one in self.criteria
+            f"- {criterion.name}{f': {criterion.about}' if criterion.about else ''}"
+            for criterion in self.criteria
         )
         lower = [criterion.name for criterion in self.criteria if criterion.reversed]
         filled["lower_is_better"] = ", ".join(lower)
@@ -239,23 +240,23 @@ def _packaged() -> dict[str, dict[str, Any]]:
     A file with `rubrics` has several rubrics of one criterion, which share its other keys: `logic`
     in `tow.yaml` is `tow_logic`.
     """
-    found = {}
+    packaged = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         shared = {**read_yaml(path), "name": path.stem, "path": path}
         rubrics = shared.pop("rubrics", None)
         if rubrics is None:
-            found[path.stem] = shared
+            packaged[path.stem] = shared
             continue
-        for criterion, own in rubrics.items():
+        for criterion, entry in rubrics.items():
             name = f"{path.stem}_{criterion}"
-            found[name] = {
+            packaged[name] = {
                 **shared,
                 "name": name,
-                "highest": own.get("highest", shared["highest"]),
-                "text": shared["text"].replace("{scale}", own["scale"]),
-                "criteria": [{"name": criterion, "about": own["about"]}],
+                "highest": entry.get("highest", shared["highest"]),
+                "text": shared["text"].replace("{scale}", entry["scale"]),
+                "criteria": [{"name": criterion, "about": entry["about"]}],
             }
-    return found
+    return packaged
 
 
 def packaged_rubrics() -> list[str]:
@@ -270,21 +271,25 @@ def rubric_files(name: str) -> dict[str, str]:
 
 def load_rubric(name: str | Path) -> Rubric:
     """Load a packaged rubric or a YAML file."""
-    known, path = packaged_rubrics(), Path(name)
-    if str(name) in known:
+    names, path = packaged_rubrics(), Path(name)
+    if str(name) in names:
         content = dict(_packaged()[str(name)])
     elif path.suffix in (".yaml", ".yml"):
         content = {**read_yaml(path), "name": path.stem, "path": path}
     else:
         raise ConfigError(
-            f"unknown rubric '{name}' ({nearest(str(name), known)}): use a packaged rubric or the "
+            f"unknown rubric '{name}' ({nearest(str(name), names)}): use a packaged rubric or the "
             "path of a .yaml file"
         )
     where = f"rubric {content['path']}"
     if isinstance(criteria := content.get("criteria"), list):
         content["criteria"] = tuple(
-            build(Criterion, {"name": one} if isinstance(one, str) else one, f"{where}: criteria")
-            for one in criteria
+            build(
+                Criterion,
+                {"name": entry} if isinstance(entry, str) else entry,
+                f"{where}: criteria",
+            )
+            for entry in criteria
         )
     rubric = build(Rubric, content, where)
     return replace(rubric, text=rubric.text.strip())

@@ -136,11 +136,11 @@ def load_template(
         shows_prompt: if False, only the stories are shown; a fixed template with `{prompt}` is then
             an error.
     """
-    known = packaged_names()
-    path = _FOLDER / f"{name}.yaml" if str(name) in known else Path(name)
-    if str(name) not in known and path.suffix not in (".yaml", ".yml"):
+    names = packaged_names()
+    path = _FOLDER / f"{name}.yaml" if str(name) in names else Path(name)
+    if str(name) not in names and path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"unknown template '{name}' ({nearest(str(name), known)}): use a packaged template or "
+            f"unknown template '{name}' ({nearest(str(name), names)}): use a packaged template or "
             "the path of a .yaml file"
         )
     keys = read_yaml(path)
@@ -154,21 +154,21 @@ def load_template(
             f"template {name} has the answer form {file.answer}, not {answer}: omit answer, or use "
             f"a family, which supports every form: {', '.join(family_names())}"
         )
-    found = [name for name in PLACEHOLDER.findall(file.text) if name != "code"]
-    if "prompt" in found and not shows_prompt:
+    placeholders = [name for name in PLACEHOLDER.findall(file.text) if name != "code"]
+    if "prompt" in placeholders and not shows_prompt:
         raise ConfigError(
             f"template {name} shows the prompt, and form is story: use a family "
             f"({', '.join(family_names())}), or a template without {{prompt}}"
         )
     is_open = file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in SLOTS))
-    if is_open or sorted(found) not in (["story_a", "story_b"], sorted(SLOTS)):
-        listed = ", ".join(f"{{{name}}}" for name in found) or "none"
+    if is_open or sorted(placeholders) not in (["story_a", "story_b"], sorted(SLOTS)):
+        listed = ", ".join(f"{{{name}}}" for name in placeholders) or "none"
         raise ConfigError(
             f"template {path}: the placeholders of its text are {listed}: it needs {{story_a}} and "
             "{story_b} once each, may have {prompt} once and {code}, and ends with the request for "
             "an answer"
         )
-    slots = tuple(slot for name in found for slot in SLOTS if slot == name)
+    slots = tuple(slot for name in placeholders for slot in SLOTS if slot == name)
     pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
     return Template(str(name), path, file.answer, slots, pieces)
 

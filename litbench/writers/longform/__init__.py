@@ -110,8 +110,8 @@ class Texts:
         """The user prompt of every step; with one chapter, it is the last."""
         steps = {f"plan_{number}": text for number, text in enumerate(self.plans, 1)}
         for number in range(1, chapters + 1):
-            place = "first" if number == 1 else "intermediate"
-            text = self.chapters["last" if number == chapters else place]
+            key = "first" if number == 1 else "intermediate"
+            text = self.chapters["last" if number == chapters else key]
             steps[f"chapter_{number}"] = text.replace("{chapter_number}", str(number))
         return steps
 
@@ -136,8 +136,8 @@ class Longform(Protocol):
 
     def record(self) -> dict[str, Any]:
         """The digests of the texts, and what is not as published."""
-        own = "prompts and rubrics are LitBench's own"
-        reasons, digests = texts_record(self._options.texts, _PUBLISHED_FILES, own)
+        about = "prompts and rubrics are LitBench's own"
+        reasons, digests = texts_record(self._options.texts, _PUBLISHED_FILES, about)
         if self._options.chapters != 8:
             reasons.append(f"{self._options.chapters} chapters instead of 8")
         if self._options.final_score_weight != 1:
@@ -220,16 +220,23 @@ class Longform(Protocol):
         rated = chapters | ending
         # On a scale of 0 to 100.
         grades: list[Grade] = [
-            (judge, step, None if one.grade is None else 5 * one.grade, missing_flag([one]))
-            for step, one in rated.items()
+            (
+                judge,
+                step,
+                None if reading.grade is None else 5 * reading.grade,
+                missing_flag([reading]),
+            )
+            for step, reading in rated.items()
         ]
-        known = {step: one.grade for step, one in rated.items() if one.grade is not None}
+        graded = {
+            step: reading.grade for step, reading in rated.items() if reading.grade is not None
+        }
         # A story of which no chapter was read has no grade: the final judgement saw none either.
-        is_read = bool(known.keys() & written.texts.keys())
-        weights = [options.final_score_weight if step == "final" else 1.0 for step in known]
-        overall = 5 * fmean(known.values(), weights) if is_read else None
+        is_read = bool(graded.keys() & written.texts.keys())
+        weights = [options.final_score_weight if step == "final" else 1.0 for step in graded]
+        overall = 5 * fmean(graded.values(), weights) if is_read else None
         flags = missing_flag(list(rated.values()))
-        flags += ["no chapter graded"] if known and not is_read else []
+        flags += ["no chapter graded"] if graded and not is_read else []
         grades.append((judge, "overall", overall, flags + written.flags))
         return ItemRatings(rated, grades)
 
@@ -252,7 +259,7 @@ class Longform(Protocol):
 def _own_texts() -> Texts:
     content = read_yaml(_FOLDER / "texts.yaml")
     items = [Item(name, text.strip()) for name, text in content["prompts"].items()]
-    chapters = {place: content["chapters"][place].strip() for place in content["chapters"]}
+    chapters = {key: content["chapters"][key].strip() for key in content["chapters"]}
     rubrics = {level: load_rubric(f"longform_{level}") for level in _JUDGED}
     return Texts(items, [text.strip() for text in content["plans"]], chapters, rubrics)
 
@@ -280,7 +287,7 @@ def published_texts(folder: Path) -> Texts:
             f"form ({error!r}): take the files unchanged"
         ) from error
     rubrics = {level: _published_rubric(level, files, weights, folder) for level in _JUDGED}
-    named = {one.name.lower() for rubric in rubrics.values() for one in rubric.criteria}
+    named = {criterion.name.lower() for rubric in rubrics.values() for criterion in rubric.criteria}
     if unknown := set(weights) - named:
         raise ConfigError(
             f"texts: criteria_weights.json in {folder} has weights of unknown criteria: "
@@ -288,7 +295,7 @@ def published_texts(folder: Path) -> Texts:
         )
     plans = [files[f"prompt{number}.txt"] for number in range(1, PLANS + 1)]
     chapters = {
-        place: files[f"prompt_chapter_{place}.txt"] for place in ("first", "intermediate", "last")
+        key: files[f"prompt_chapter_{key}.txt"] for key in ("first", "intermediate", "last")
     }
     return Texts(items, plans, chapters, rubrics)
 

@@ -100,7 +100,8 @@ class Narra(Protocol):
 
     def items(self) -> list[Item]:
         return [
-            Item(name, one["emotional_need"].strip(), one) for name, one in self._personas.items()
+            Item(name, persona["emotional_need"].strip(), persona)
+            for name, persona in self._personas.items()
         ]
 
     def record(self) -> dict[str, Any]:
@@ -127,7 +128,9 @@ class Narra(Protocol):
             "as_published": options.as_published,
             "part": options.part,
             "texts": digests,
-            "personas": {name: digest(card_text(one)) for name, one in self._personas.items()},
+            "personas": {
+                name: digest(card_text(persona)) for name, persona in self._personas.items()
+            },
             "same_family": sorted(set(self._families.values())),
         }
 
@@ -141,8 +144,8 @@ class Narra(Protocol):
             if of_judge == reader:
                 for writer in models.writers:
                     self._families[writer, judge] = "judged by the reader's family"
-            for writer, one in models.writers.items():
-                if family(writer, one.model) == of_judge:
+            for writer, model in models.writers.items():
+                if family(writer, model.model) == of_judge:
                     self._families[writer, judge] = "judged by the writer's family"
         if self._families and not self._options.force:
             (writer, judge), flag = next(iter(self._families.items()))
@@ -233,8 +236,8 @@ def family(name: str, model: str) -> str:
     A recorded model is known by the name of its role only.
     """
     named = name if model.startswith(RECORDED) else model
-    found = re.match(r"[a-z]+", named.rpartition("/")[2].lower())
-    word = found[0] if found else named
+    match = re.match(r"[a-z]+", named.rpartition("/")[2].lower())
+    word = match[0] if match else named
     return _FAMILIES.get(word, word)
 
 
@@ -244,8 +247,8 @@ def _as_published(rated: Rated) -> Rated:
     if reply is None:
         return rated
     scores = reply.get("scores")
-    given: Mapping[str, Any] = scores if isinstance(scores, dict) else {}
-    ratings = {name: Rating(float(published_rating(name, given.get(name)))) for name in CRITERIA}
+    numbers: Mapping[str, Any] = scores if isinstance(scores, dict) else {}
+    ratings = {name: Rating(float(published_rating(name, numbers.get(name)))) for name in CRITERIA}
     return replace(
         rated, ratings=ratings, grade=grades({n: r.rating for n, r in ratings.items()})["all11"]
     )
@@ -259,7 +262,7 @@ def _count(reply: Mapping[str, Any]) -> int:
 
 def _quantities(episode: Episode) -> list[Grade]:
     """The quantities of an episode, without a judge."""
-    own = [m.text for m in episode.history if m.kind in ("text", "notice")]
+    texts = [m.text for m in episode.history if m.kind in ("text", "notice")]
     turns = episode.count("turn")
     flags = [f"{episode.detail} cannot be read"] if episode.detail else []
     if episode.cut:
@@ -271,9 +274,9 @@ def _quantities(episode: Episode) -> list[Grade]:
         "patches_per_turn": episode.count("guard_patch"),
         "signals_per_turn": episode.count("stagnation"),
     }
-    found = {
+    values = {
         "failed": float(episode.end == "failed"),
-        "repetition_index": repetition_index(own) if own else None,
+        "repetition_index": repetition_index(texts) if texts else None,
         **{name: count / turns if turns else None for name, count in per_turn.items()},
     }
-    return [(None, name, value, flags) for name, value in found.items()]
+    return [(None, name, value, flags) for name, value in values.items()]

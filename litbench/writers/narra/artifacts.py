@@ -140,9 +140,11 @@ def needs_retry(
     tags = element_tags(element)
     score, nearest = 0.0, None
     for record in records[-_WINDOW:]:
-        found = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
-        if found > score:
-            score, nearest = found, record
+        similarity = max(
+            tag_similarity(tags, record.tags), summary_similarity(summary, record.summary)
+        )
+        if similarity > score:
+            score, nearest = similarity, record
     return score > TAU or (as_published and score == TAU), score, nearest
 
 
@@ -160,15 +162,15 @@ def accept(
     Returns:
         The records with that of the kept version, at most eight.
     """
-    kept = element
+    chosen = element
     violates, score, nearest = needs_retry(element, records, as_published=as_published)
     if retry is not None:
         again = needs_retry(retry, records, as_published=as_published)
         if again[1] < score:
-            kept, (violates, score, nearest) = retry, again
+            chosen, (violates, score, nearest) = retry, again
     record = Record(
-        element_summary(kept),
-        tuple(sorted(element_tags(kept))),
+        element_summary(chosen),
+        tuple(sorted(element_tags(chosen))),
         round(score, 3),
         violates,
         nearest.summary if nearest else None,

@@ -166,7 +166,7 @@ class Episode:
 
     def count(self, event: str, **facts: Any) -> int:
         """How many events of a kind have these facts, such as turns that are safe."""
-        return sum({"event": event, **facts}.items() <= one.items() for one in self.events)
+        return sum({"event": event, **facts}.items() <= entry.items() for entry in self.events)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Role, speaker and text of all messages."""
@@ -287,10 +287,16 @@ class Episode:
         self._story |= await self._build("foundation", dict)
         self._story |= await self._build("setting", dict)
         characters = _records(await self._build("characters", list))
-        for one in characters:
-            one["id"] = character_id(text_of(one, "id") or text_of(one, "name"))
-            self._names.setdefault(one["id"], " ".join(text_of(one, "name").split()) or one["id"])
-        leads = [one["id"] for one in characters if text_of(one, "role").lower() == "protagonist"]
+        for character in characters:
+            character["id"] = character_id(text_of(character, "id") or text_of(character, "name"))
+            self._names.setdefault(
+                character["id"], " ".join(text_of(character, "name").split()) or character["id"]
+            )
+        leads = [
+            character["id"]
+            for character in characters
+            if text_of(character, "role").lower() == "protagonist"
+        ]
         if not leads or len(self._names) < 2 or "" in self._names:
             raise _StageError("characters")
         self._protagonist = leads[0]
@@ -318,9 +324,9 @@ class Episode:
             speaker = speaker if speaker in self._names else self._responder()
             if text_of(line, "content"):
                 self._add(Message(speaker, text_of(line, "content"), "text"))
-        given = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
+        texts = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
         fallback = self.prompts["fallback_choices"]["normal"]
-        self._choices, _ = resolve_choices(given, fallback, _CHOICES, allow_end=False)
+        self._choices, _ = resolve_choices(texts, fallback, _CHOICES, allow_end=False)
         self._opening_length = len(self.history)
 
     async def _build(self, stage: str, kind: type[Any]) -> Any:
@@ -343,9 +349,9 @@ class Episode:
         critique = read_json(
             await self._ask("critic", *self._of_stage("critic", dimensions=dimensions)), dict
         )
-        given = (critique or {}).get("dimensions")
-        named = given.values() if isinstance(given, dict) else []
-        scores = [one.get("score") for one in named if isinstance(one, dict)]
+        scored = (critique or {}).get("dimensions")
+        named = scored.values() if isinstance(scored, dict) else []
+        scores = [item.get("score") for item in named if isinstance(item, dict)]
         numbers = [score for score in scores if isinstance(score, int | float)]
         mean = sum(numbers) / len(numbers) if numbers else None
         is_weak = mean is not None and mean < _CRITIC_THRESHOLD
@@ -388,8 +394,8 @@ class Episode:
         text, kind = action.text or instead, "message"
         if action.name == "select_choice" and self._choices:
             numbers = [str(number) for number in range(1, len(self._choices) + 1)]
-            place = numbers.index(action.choice_id) if action.choice_id in numbers else 0
-            text, kind = self._choices[place], "choice"
+            index = numbers.index(action.choice_id) if action.choice_id in numbers else 0
+            text, kind = self._choices[index], "choice"
         self._note_event(
             "action", turn=turn, action=action.name or "repaired", ending_offered=offered
         )
@@ -618,8 +624,8 @@ class Episode:
             prompt = self.prompts["structured_memory" if call == "state_patch" else call]["text"]
             return await self._ask(f"{call}_{number}", prompt, texts)
 
-        answers = await at_once(*(ask(*one) for one in due.items()))
-        return [(*one, answer) for one, answer in zip(due.items(), answers, strict=True)]
+        answers = await at_once(*(ask(*call) for call in due.items()))
+        return [(*call, answer) for call, answer in zip(due.items(), answers, strict=True)]
 
     def _remember(self, answers: Sequence[tuple[memory.Call, int, str]]) -> None:
         """Take the answers to memory calls, in the order in which they were due."""
@@ -635,15 +641,15 @@ class Episode:
             self._note_event("memory", messages=number, call=call, failed=is_kept)
 
     def _memory_text(self) -> str:
-        kept = self._memory
+        memo = self._memory
         shown = {
-            "what_just_happened": kept.what_just_happened,
-            "current_goal": kept.current_goal,
-            "open_tensions": kept.open_tensions,
-            "active_clues": kept.active_clues,
-            "last_turning_point": kept.last_turning_point,
-            "summary": kept.summaries[-1:],
-            "journey": kept.journey_summary,
+            "what_just_happened": memo.what_just_happened,
+            "current_goal": memo.current_goal,
+            "open_tensions": memo.open_tensions,
+            "active_clues": memo.active_clues,
+            "last_turning_point": memo.last_turning_point,
+            "summary": memo.summaries[-1:],
+            "journey": memo.journey_summary,
             "reader": self._about,
         }
         return _compact({name: value for name, value in shown.items() if value})
@@ -678,8 +684,8 @@ class Episode:
         }
         plan = read_json(await self._ask(f"plan_{turn}", self.prompts["plan"]["text"], texts), dict)
         strategy = (plan or {}).get("story_advancement_strategy")
-        given = strategy.get("plot_suggestions") if isinstance(strategy, dict) else None
-        suggestions = [str(one) for one in given] if isinstance(given, list) else []
+        listed = strategy.get("plot_suggestions") if isinstance(strategy, dict) else None
+        suggestions = [str(item) for item in listed] if isinstance(listed, list) else []
         self._note_event("plan", turn=turn, is_default=not suggestions)
         recommended = (plan or {}).get("ui_element_recommendation")
         if isinstance(recommended, dict) and text_of(recommended, "element_type"):
@@ -738,13 +744,13 @@ def _compact(value: Any) -> str:
 
 def _records(value: Any) -> list[dict[str, Any]]:
     """The objects of a list in a model's JSON."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _questions(text: str) -> list[dict[str, Any]]:
     """The questions of a reply; where the array is broken, its flat objects one by one."""
-    found = _records(read_json(text, list))
-    if not found:
+    records = _records(read_json(text, list))
+    if not records:
         pieces = (read_json(piece, dict) for piece in re.findall(r"\{[^{}]*\}", text))
-        found = [piece for piece in pieces if piece is not None]
-    return [one for one in found if text_of(one, "question")][:_QUESTIONS]
+        records = [piece for piece in pieces if piece is not None]
+    return [record for record in records if text_of(record, "question")][:_QUESTIONS]

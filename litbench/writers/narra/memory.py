@@ -100,11 +100,11 @@ def observe(
 
 
 def _merged(
-    kept: Sequence[str], recent: Sequence[str], words: Sequence[str], most: int
+    stored: Sequence[str], recent: Sequence[str], words: Sequence[str], most: int
 ) -> tuple[str, ...]:
     """The kept texts and the last two recent ones with one of the words, without repetition."""
-    found = [text for text in recent if any(word in text.lower() for word in words)]
-    return tuple(dict.fromkeys([*kept, *found[-2:]]))[-most:]
+    matching = [text for text in recent if any(word in text.lower() for word in words)]
+    return tuple(dict.fromkeys([*stored, *matching[-2:]]))[-most:]
 
 
 def compared(memory: Memory) -> Memory:
@@ -127,7 +127,7 @@ def answered(memory: Memory, call: Call, answer: str) -> Memory:
         return replace(memory, journey_summary=answer)
     if values is None:
         return replace(memory, failed_calls=memory.failed_calls + 1)
-    texts = {name: text_of(values, given) for name, given in _TEXT_FIELDS.items()}
+    texts = {name: text_of(values, key) for name, key in _TEXT_FIELDS.items()}
     changes: dict[str, Any] = {name: text for name, text in texts.items() if text}
     for name, most in (("open_tensions", _MOST_TENSIONS), ("active_clues", _MOST_CLUES)):
         if isinstance(values.get(name), list):

@@ -161,11 +161,11 @@ def has_material_shift(beat: Beat) -> bool:
 def shift_flags(beat: Beat, state: SceneState) -> dict[str, bool]:
     """Which kinds of change a turn brings."""
     conflict = f"{beat.tension} {beat.immediate_stakes} {beat.advancement}".lower()
-    place = beat.next_location.strip().lower()
+    location = beat.next_location.strip().lower()
     return {
         "new_reveal": bool(beat.latest_reveal or beat.foreshadowing or beat.easter_egg),
         "location_shift": beat.scene_shift
-        or bool(place and place != state.location.strip().lower()),
+        or bool(location and location != state.location.strip().lower()),
         "relationship_shift": bool(beat.relationship_shift),
         "goal_shift": bool(beat.objective.strip() and beat.objective.strip() != state.objective),
         "conflict_escalation": any(word in conflict for word in WORDS["escalation"])
@@ -216,13 +216,13 @@ def _first_missing(
 ) -> list[Patch]:
     """One patch: the first missing kind for which the story has material, or branches."""
     places = state.next_act.get("key_locations")
-    place = places[0] if isinstance(places, list) and places else ""
+    first = places[0] if isinstance(places, list) and places else ""
     clue = state.clues[-1] if state.clues else ""
     tension = state.tensions[-1] if state.tensions else ""
     candidates = (
         ("new_reveal", "latest_reveal", "suggestion", state.suggested_development),
         ("new_reveal", "latest_reveal", "clue", clue),
-        ("location_shift", "next_location", "act", place),
+        ("location_shift", "next_location", "act", first),
         ("goal_shift", "objective", "act", state.next_act.get("opening_moment")),
         ("conflict_escalation", "immediate_stakes", "tension", tension),
     )

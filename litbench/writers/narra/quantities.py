@@ -44,7 +44,7 @@ def repetition_index(texts: Sequence[str]) -> float:
     sentences = [part for part in _SENTENCE_END.split(whole) if part.strip()]
     terms = [term.lower() for term in _TERM.findall(whole)] or _openings(sentences, 10)
     frequent = sum(count for _, count in Counter(terms).most_common(8)) / max(len(terms), 1)
-    phrases = [one for group in WORDS["stock_phrases"].values() for one in group]
+    phrases = [phrase for group in WORDS["stock_phrases"].values() for phrase in group]
     hits = sum(len(re.findall(phrase, whole.lower())) for phrase in phrases)
     parts = (
         (0.34, 4.5, _surplus(list(pairwise(tokens)))),

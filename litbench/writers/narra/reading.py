@@ -135,9 +135,11 @@ class Beat:
 
 
 # The tags of a turn are the fields of a beat, but for those of its other sections.
-_FLAG_TAGS = [one.name for one in fields(Beat) if one.type is bool]
+_FLAG_TAGS = [field.name for field in fields(Beat) if field.type is bool]
 _TEXT_TAGS = [
-    one.name for one in fields(Beat) if one.type is str and one.name not in ("speaker", "text")
+    field.name
+    for field in fields(Beat)
+    if field.type is str and field.name not in ("speaker", "text")
 ]
 _LIST_TAGS = ["visual_details", "motifs"]
 _STATE_LINE = re.compile(
@@ -152,16 +154,16 @@ def _sections(text: str) -> dict[str, str]:
     counts, because the sections follow each other in a fixed order.
     """
     end = len(text)
-    found: dict[str, str] = {}
+    sections: dict[str, str] = {}
     for marker in reversed(_MARKERS):
         # The first two open the reply; what a scene quotes comes later.
         first = marker in _MARKERS[:2]
         places = [m.start() for m in re.finditer(rf"^[ \t]*{marker}", text[:end], re.M)]
         if places:
             start = places[0] if first else places[-1]
-            found[marker] = text[start:end].lstrip()[len(marker) :].strip()
+            sections[marker] = text[start:end].lstrip()[len(marker) :].strip()
             end = start
-    return found
+    return sections
 
 
 def read_beat(text: str, characters: Sequence[str], responder: str, *, as_published: bool) -> Beat:
@@ -196,7 +198,7 @@ def read_beat(text: str, characters: Sequence[str], responder: str, *, as_publis
     values: dict[str, Any] = {name: tags.get(name, "") for name in _TEXT_TAGS}
     values |= {name: tags.get(name, "").lower() in _TRUE for name in _FLAG_TAGS}
     for name in _LIST_TAGS:
-        values[name] = tuple(one.strip() for one in tags.get(name, "").split(";") if one.strip())
+        values[name] = tuple(item.strip() for item in tags.get(name, "").split(";") if item.strip())
     values["replies"] = max(1, len(re.findall(r"^[ \t]*<<RESPONSE>>", text, re.M)))
     reply = "\n".join(reply_lines).strip()
     return Beat(speaker, reply, tuple(_choice_lines(listed)), **values)
@@ -240,23 +242,23 @@ def resolve_choices(
     Returns:
         The choices, and whether all of them are fallbacks.
     """
-    kept: dict[str, str] = {}
+    by_text: dict[str, str] = {}
     for choice in [*suggested, *fallback]:
         flat = " ".join(choice.split())
         if flat and (allow_end or flat.lower() != END_CHOICE.lower()):
-            kept.setdefault(flat.lower(), flat)
-    chosen = list(kept.values())[:most]
-    known = {choice.lower() for choice in fallback}
-    return chosen, len(chosen) == most and all(choice.lower() in known for choice in chosen)
+            by_text.setdefault(flat.lower(), flat)
+    chosen = list(by_text.values())[:most]
+    texts = {choice.lower() for choice in fallback}
+    return chosen, len(chosen) == most and all(choice.lower() in texts for choice in chosen)
 
 
 def limit_choices(choices: Sequence[str], most: int | None) -> list[str]:
     """Keep the first `most` choices (0: all); the choice to end the story takes the last place."""
-    kept = list(choices[: most or None])
+    first = list(choices[: most or None])
     is_end = [choice.strip().lower() == END_CHOICE.lower() for choice in choices]
-    if kept and True in is_end[len(kept) :] and True not in is_end[: len(kept)]:
-        kept[-1] = choices[is_end.index(True)]
-    return kept
+    if first and True in is_end[len(first) :] and True not in is_end[: len(first)]:
+        first[-1] = choices[is_end.index(True)]
+    return first
 
 
 def wants_end(text: str) -> bool:
@@ -269,8 +271,8 @@ def character_id(name: str) -> str:
 
     An underscore stays: without it the ids that writers give would not be found again.
     """
-    kept = "".join(c for c in name if c.isalnum() or c.isspace() or c == "_")
-    return re.sub(r"\s", "_", kept).lower()
+    letters = "".join(c for c in name if c.isalnum() or c.isspace() or c == "_")
+    return re.sub(r"\s", "_", letters).lower()
 
 
 def is_scene_shift(location: str, next_location: str, time_progression: str) -> bool:

@@ -234,7 +234,7 @@ class Tow(Protocol):
             flags.append("cut")
         # With reasoning, which is not part of the text.
         measures = self._measures(task, text, turn.text if text else "")
-        grades: list[Grade] = [(None, *one, flags) for one in measures.items()]
+        grades: list[Grade] = [(None, *measure, flags) for measure in measures.items()]
         return Written({"text": text} if text else {}, flags, grades)
 
     async def rate(self, session: Session, item: Item, written: Written, judge: str) -> ItemRatings:
@@ -261,35 +261,35 @@ class Tow(Protocol):
         baselines = {name: rated.pop(name) for name in self._baselines}
         leaves = {
             leaf: leaf_score(
-                leaf, one.ratings[leaf].rating, as_published=self._options.as_published
+                leaf, reading.ratings[leaf].rating, as_published=self._options.as_published
             )
-            for leaf, one in rated.items()
+            for leaf, reading in rated.items()
         }
         leaves |= {name: grade for _, name, grade, _ in written.grades if name == "formatting"}
         tree = grade_tree(
             leaves, content.weights, self._weights, None if of_format is None else of_format.weights
         )
         alike = dict.fromkeys(self._content, 1 / len(self._content))
-        found = {**leaves, **tree.nodes, "overall": tree.overall}
-        found["overall with equal weights"] = grade_tree(leaves, alike, self._weights).overall
+        quantities = {**leaves, **tree.nodes, "overall": tree.overall}
+        quantities["overall with equal weights"] = grade_tree(leaves, alike, self._weights).overall
         if self._options.as_published:
-            found |= {
+            quantities |= {
                 name: round(grade, 4)
-                for name, grade in found.items()
+                for name, grade in quantities.items()
                 if name.startswith("overall") and grade is not None
             }
-        missing = [f"{leaf} missing" for leaf, one in rated.items() if one.missing]
+        missing = [f"{leaf} missing" for leaf, reading in rated.items() if reading.missing]
         every = [*flags, *tree.flags, *missing]
-        grades += [(judge, name, grade, every) for name, grade in found.items()]
-        grades += [(judge, name, one.grade, flags) for name, one in baselines.items()]
+        grades += [(judge, name, grade, every) for name, grade in quantities.items()]
+        grades += [(judge, name, baseline.grade, flags) for name, baseline in baselines.items()]
         if _AUTO_PLAN in baselines:
             shares = planned_shares(baselines[_AUTO_PLAN].reply.text)
             grades += [(judge, f"share {name}", share, flags) for name, share in shares.items()]
         whole = Rated(
-            {leaf: one.ratings[leaf] for leaf, one in rated.items()},
-            found["overall"],
+            {leaf: reading.ratings[leaf] for leaf, reading in rated.items()},
+            quantities["overall"],
             rated[IMPRESSION].reply,
-            [turn for one in rated.values() for turn in one.turns],
+            [turn for reading in rated.values() for turn in reading.turns],
         )
         return ItemRatings({"text": whole, **baselines}, grades)
 
@@ -323,7 +323,7 @@ class Tow(Protocol):
         leaves = {"content": self._content}
         if not self._options.as_published and task.task != "completion":
             leaves["format"] = [*FORMAT]
-        plans = await at_once(*(self._plan(session, task, *one) for one in leaves.items()))
+        plans = await at_once(*(self._plan(session, task, *node) for node in leaves.items()))
         return dict(zip(leaves, plans, strict=True))
 
     async def _plan(self, session: Session, task: Task, node: str, leaves: Sequence[str]) -> Plan:

@@ -62,15 +62,15 @@ def _lines(text: str) -> list[str]:
 
 def find_headings(text: str) -> list[Heading]:
     """Find the headings of a text, in order and without children."""
-    found = []
+    headings = []
     for number, line in enumerate(_lines(text)):
         for kind, pattern in _PATTERNS.items():
             if match := pattern.match(line):
                 mark, title = match.groups()
                 rank = len(mark) if kind == "markdown" else _numeral_value(mark)
-                found.append(Heading(kind, title, rank, number))
+                headings.append(Heading(kind, title, rank, number))
                 break
-    return found
+    return headings
 
 
 def _numeral_value(numeral: str) -> int:
@@ -116,7 +116,9 @@ def formatting_violations(text: str, genre: str) -> list[str]:
     headings = find_headings(text)
     bullets = sum(bool(_BULLET.match(line)) for line in _lines(text))
     violations = {
-        "level_jump": _jumps([one.number for one in headings if one.kind == "markdown"]),
+        "level_jump": _jumps(
+            [heading.number for heading in headings if heading.kind == "markdown"]
+        ),
         "second_before_first": bool(headings) and headings[0].kind == "chinese_second",
         "numbering": not _is_numbered_in_order(headings),
         "bullets": genre in _CONTINUOUS and bullets >= 2,

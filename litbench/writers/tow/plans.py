@@ -38,18 +38,18 @@ def stated_weights(reply: str, leaves: Sequence[str]) -> list[float] | None:
     Returns:
         Any numbers, also NaN, in the order of the leaves; None if there are none.
     """
-    found = None
+    weights = None
     for content in json_objects(reply):
         stated = content.get("weights", content)
         if isinstance(stated, Mapping):
             by_name = {canonical(str(name)): number for name, number in stated.items()}
             stated = [by_name.get(canonical(leaf)) for leaf in leaves]
         # Not isinstance: true and false are integers.
-        is_list = isinstance(stated, list) and {type(one) for one in stated} <= {int, float}
+        is_list = isinstance(stated, list) and {type(item) for item in stated} <= {int, float}
         if is_list and len(stated) == len(leaves):
             # By way of text, which makes a huge integer infinite.
-            found = [float(str(number)) for number in stated]
-    return found
+            weights = [float(str(number)) for number in stated]
+    return weights
 
 
 def broken_rule(weights: Sequence[float] | None) -> str | None:
@@ -126,15 +126,15 @@ def planned_shares(reply: str) -> dict[str, float]:
     Returns:
         Shares by canonical name, of the last object that has both; empty without any.
     """
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for content in json_objects(reply):
         named, total = content.get("criteria"), content.get("overall")
         if isinstance(named, Mapping) and type(total) in (int, float) and 0 < total < math.inf:
             scores = {
-                canonical(str(name)): one.get("score") if isinstance(one, Mapping) else one
-                for name, one in named.items()
+                canonical(str(name)): item.get("score") if isinstance(item, Mapping) else item
+                for name, item in named.items()
             }
-            found = {
+            weights = {
                 name: score / total for name, score in scores.items() if type(score) in (int, float)
             }
-    return {name: share for name, share in found.items() if math.isfinite(share)}
+    return {name: share for name, share in weights.items() if math.isfinite(share)}

@@ -69,14 +69,14 @@ def grade_tree(
         weights: of the nodes.
         of_format: weights of the format leaves; None if they weigh the same.
     """
-    known = {name: score for name, score in leaves.items() if score is not None}
+    scores = {name: score for name, score in leaves.items() if score is not None}
     flags: list[str] = []
-    nodes = {"content": _mean(known, content, flags)}
+    nodes = {"content": _mean(scores, content, flags)}
     if nodes["content"] is not None and not 1 <= nodes["content"] <= 10:
         flags.append("content outside of 1 to 10")
     if any(name in leaves for name in FORMAT):
-        nodes["format"] = _mean(known, of_format or dict.fromkeys(FORMAT, 1 / len(FORMAT)), flags)
-    nodes[IMPRESSION] = known.get(IMPRESSION)
+        nodes["format"] = _mean(scores, of_format or dict.fromkeys(FORMAT, 1 / len(FORMAT)), flags)
+    nodes[IMPRESSION] = scores.get(IMPRESSION)
     present = {name: score for name, score in nodes.items() if score is not None}
     total = sum(weights[name] for name in present)
     # Weights that should sum to 1 may miss it by rounding.
@@ -88,17 +88,17 @@ def grade_tree(
 
 
 def _mean(
-    known: Mapping[str, float], weights: Mapping[str, float], flags: list[str]
+    scores: Mapping[str, float], weights: Mapping[str, float], flags: list[str]
 ) -> float | None:
     """The weighted sum of the known leaves; adds to the flags what is unusual."""
-    kept = {name: weight for name, weight in weights.items() if name in known}
-    if not kept:
+    present = {name: weight for name, weight in weights.items() if name in scores}
+    if not present:
         return None
     total = 1.0
-    if len(kept) < len(weights):
-        total = sum(kept.values())
+    if len(present) < len(weights):
+        total = sum(present.values())
         # Never divided by a sum that would turn the signs round.
         if total <= 0:
             flags.append("plan_fallback")
-            kept, total = dict.fromkeys(kept, 1.0), float(len(kept))
-    return sum(weight / total * known[name] for name, weight in kept.items())
+            present, total = dict.fromkeys(present, 1.0), float(len(present))
+    return sum(weight / total * scores[name] for name, weight in present.items())

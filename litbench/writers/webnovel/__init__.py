@@ -90,8 +90,8 @@ class Webnovel(Protocol):
     def record(self) -> dict[str, Any]:
         """The digests of the texts, and what is not as published."""
         options = self._options
-        own = "prompts and rubric are LitBench's own"
-        reasons, digests = texts_record(options.texts, PUBLISHED_FILES, own)
+        about = "prompts and rubric are LitBench's own"
+        reasons, digests = texts_record(options.texts, PUBLISHED_FILES, about)
         reasons.append("published percentiles are by DeepSeek-V3; other judges rate otherwise")
         if not options.criteria:
             reasons.append("writers are not told the criteria")
@@ -104,7 +104,10 @@ class Webnovel(Protocol):
         book: Book = item.content
         steps = [f"chapter_{number}" for number in range(1, len(book.novel_info) + 1)]
         texts = await at_once(
-            *(self._write(session, *one) for one in zip(steps, book.novel_info, strict=True))
+            *(
+                self._write(session, *chapter)
+                for chapter in zip(steps, book.novel_info, strict=True)
+            )
         )
         named = list(zip(steps, texts, strict=True))
         flags = [f"{step} cut" for step, (_, is_cut) in named if is_cut]
@@ -125,11 +128,11 @@ class Webnovel(Protocol):
 
     def grades(self, rated: Sequence[Rated]) -> tuple[dict[str, float | None], list[str]]:
         """Return a book's grades by quantity, and flags: means by criterion, and its place."""
-        known = [
-            [rating for one in rated if (rating := one.ratings[name].rating) is not None]
+        numbers = [
+            [rating for answer in rated if (rating := answer.ratings[name].rating) is not None]
             for name in self._names
         ]
-        means = np.array([np.mean(of) if of else np.nan for of in known])
+        means = np.array([np.mean(values) if values else np.nan for values in numbers])
         if self._options.as_published:
             means = means.round(2)
         grades = {**dict(zip(self._names, means, strict=True)), "mean": means.mean()}
@@ -139,7 +142,7 @@ class Webnovel(Protocol):
             rank = self._options.as_published
             grades["percentile"] = self._reference.percentile(means, rank=rank)
         flags = []
-        if (least := min(map(len, known))) < _CHAPTERS:
+        if (least := min(map(len, numbers))) < _CHAPTERS:
             flags.append(f"means of {least} chapters; the reference's are of {_CHAPTERS}")
         return {
             name: None if np.isnan(grade) else float(grade) for name, grade in grades.items()
@@ -152,5 +155,5 @@ class Webnovel(Protocol):
         messages = [("system", self._system), ("user", synopsis)]
         turn = await session.ask(WRITER, messages, step=step)
         text = written_text(turn)
-        found = _WRITTEN.search(text)
-        return (found[1] if found else text).strip(), turn.outcome == "cut"
+        match = _WRITTEN.search(text)
+        return (match[1] if match else text).strip(), turn.outcome == "cut"

@@ -104,8 +104,8 @@ def read_synopsis(reply: str) -> str | None:
     """Return the three parts of a synopsis, with or without an enclosing tag; None if one lacks."""
     parts = []
     for name in _PARTS:
-        found = re.findall(rf"<{name}>(.*?)</{name}>", reply, re.DOTALL)
-        if not found or not found[-1].strip():
+        matches = re.findall(rf"<{name}>(.*?)</{name}>", reply, re.DOTALL)
+        if not matches or not matches[-1].strip():
             return None
-        parts.append(f"<{name}>{found[-1].strip()}</{name}>")
+        parts.append(f"<{name}>{matches[-1].strip()}</{name}>")
     return "\n".join(parts)

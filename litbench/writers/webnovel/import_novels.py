@@ -198,14 +198,14 @@ def select(novels: list[Novel], config: NovelImport, rejected: RejectedRows) -> 
         else:
             reject("text", "near-duplicate of a novel that is kept", f"{name}: {first}")
     works = Counter(novel.author for novel in distinct)
-    kept = []
+    rows = []
     for novel in distinct:
         if novel.author is None or works[novel.author] >= config.min_works:
-            kept.append(novel)
+            rows.append(novel)
         else:
             reason = f"author of fewer than {config.min_works} works"
             reject("author", reason, novel.novel_id)
-    return kept
+    return rows
 
 
 def place(
@@ -224,11 +224,11 @@ def place(
             f"grades: {grades} has ratings of {HUMAN} by {len(judges)} judges: give those "
             "of a run with one"
         )
-    known = [novel.novel_id for novel in novels if len(ratings[novel.novel_id]) == len(names)]
-    rows = [[ratings[novel_id][name] for name in names] for novel_id in known]
+    rated = [novel.novel_id for novel in novels if len(ratings[novel.novel_id]) == len(names)]
+    rows = [[ratings[novel_id][name] for name in names] for novel_id in rated]
     table = np.array(rows).reshape(-1, len(names))
     reference = ReferenceDistribution.fit(table, names)
-    columns = (known, rows, reference.value(table).tolist(), reference.percentile(table).tolist())
+    columns = (rated, rows, reference.value(table).tolist(), reference.percentile(table).tolist())
     return reference, {
         novel_id: {"original score": row, "normalized score": value, "percentile": percentile}
         for novel_id, row, value, percentile in zip(*columns, strict=True)
@@ -244,8 +244,8 @@ def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Session:
         question, step = [("user", text)], f"chapter_{number}"
         for attempt in range(ATTEMPTS):
             turn = await session.ask(EXTRACTOR, question, step=step, attempt=attempt)
-            if (found := read_synopsis(written_text(turn))) is not None:
-                return found
+            if (synopsis := read_synopsis(written_text(turn))) is not None:
+                return synopsis
         raise UnfinishedError(f"{step}: {ATTEMPTS} replies without a synopsis")
 
     async def script(session: Session) -> list[str]:
@@ -296,7 +296,7 @@ def import_novels(config: NovelImport) -> None:
     facts: dict[str, dict[str, Any]] = {}
     if config.grades is not None:
         reference, facts = place(config.grades, novels)
-        percentiles = {name: of["percentile"] for name, of in facts.items()}
+        percentiles = {name: numbers["percentile"] for name, numbers in facts.items()}
         by_id = {novel.novel_id: novel for novel in novels}
         chosen = [by_id[name] for name in one_per_percentile(percentiles, config.seed)]
     synopses = {novel.novel_id: [""] * CHAPTERS for novel in chosen}
@@ -316,10 +316,12 @@ def import_novels(config: NovelImport) -> None:
         ended: list[Session] = []
         with AnswerStore(config.out / "answers") as store:
             run_sessions(sessions, len(sessions), models, store, ended.append, "synopses")
-        synopses = {one.prompt_id: one.result for one in ended if one.reason is None}
-        for one in ended:
-            if one.reason is not None:
-                about = f"{one.prompt_id}: {one.reason}"
+        synopses = {
+            session.prompt_id: session.result for session in ended if session.reason is None
+        }
+        for session in ended:
+            if session.reason is not None:
+                about = f"{session.prompt_id}: {session.reason}"
                 rejected.add(str(config.input), 0, "text", "no synopsis", about)
     books = [
         {

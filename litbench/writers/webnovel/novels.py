@@ -33,12 +33,12 @@ def split_chapters(text: str) -> list[str]:
     """
     # Text files may begin with a byte order mark.
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    found = list(_HEADING.finditer(text))
-    if not found:
+    headings = list(_HEADING.finditer(text))
+    if not headings:
         return [text.strip()] if text.strip() else []
-    ends = [*(match.start() for match in found[1:]), len(text)]
-    bodies = [text[match.end() : end].strip() for match, end in zip(found, ends, strict=True)]
-    names = [normalise(match[0]) for match in found]
+    ends = [*(match.start() for match in headings[1:]), len(text)]
+    bodies = [text[match.end() : end].strip() for match, end in zip(headings, ends, strict=True)]
+    names = [normalise(match[0]) for match in headings]
     last = {name: number for number, name in enumerate(names)}
     chapters, empty = [], 0
     for number, (name, body) in enumerate(zip(names, bodies, strict=True)):
