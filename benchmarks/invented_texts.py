@@ -5,6 +5,7 @@ paragraph lengths, commas, quoted speech and vocabulary follow the story's style
 """
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +56,7 @@ def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
     return pa.array(prompts, pa.large_string())
 
 
+@cache
 def _words() -> np.ndarray:
     """Return every invented word in lower case and capitalised, longer words last."""
     # The seed is fixed: all worlds share one vocabulary.

@@ -127,10 +127,9 @@ def normalise_prompt(prompt: str) -> str:
     Drops leading tags such as "[WP]" or "**[WP]**", then punctuation, case and spacing.
     """
     folded = _TAGS.sub("", normalise(prompt).lstrip(_MARKDOWN), count=1)
-    bare = "".join(
-        " " if unicodedata.category(character)[0] in "PSZ" else character for character in folded
-    )
-    return " ".join(bare.split())
+    # Distinct characters only, as in `normalise`.
+    blank = {ord(mark): " " for mark in set(folded) if unicodedata.category(mark)[0] in "PSZ"}
+    return " ".join(folded.translate(blank).split())
 
 
 def valid_unicode(text: str) -> str:
