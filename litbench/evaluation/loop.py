@@ -210,9 +210,14 @@ def asked_pairs(verdicts: pa.Table) -> tuple[pa.Array, str]:
 def check_judged(evaluations: Iterable[Evaluation]) -> None:
     """Exit with status 1 if a rater judged nothing; ConfigError if a limit was reached."""
     for evaluation in evaluations:
-        if evaluation.unjudged:
-            names = ", ".join(map(clean_name, evaluation.unjudged))
-            print(f"error: {evaluation.folder}: no pair was judged by {names}", file=sys.stderr)
+        if unjudged := [row for row in evaluation.rows if not row.is_judged]:
+            names = ", ".join(map(clean_name, (row.rater for row in unjudged)))
+            cut = any(row.outcomes["cut"] for row in unjudged)
+            advice = ": answers were cut: raise max_tokens of the sampling" if cut else ""
+            print(
+                f"error: {evaluation.folder}: no pair was judged by {names}{advice}",
+                file=sys.stderr,
+            )
             raise SystemExit(1)
         if evaluation.partial:
             raise ConfigError(f"{evaluation.folder}: {evaluation.partial}")

@@ -171,10 +171,6 @@ class Evaluation:
         """How many pairs are missing because a limit was reached, and how to go on; else empty."""
         return str(self.manifest["counts"].get("partial", ""))
 
-    @property
-    def unjudged(self) -> list[str]:
-        return [row.rater for row in self.rows if not row.is_judged]
-
     def annotators(self) -> dict[str, Any] | None:
         """Return the content of `annotators.json`; None if the evaluation has none."""
         path = self.folder / "annotators.json"

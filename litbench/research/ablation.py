@@ -713,7 +713,8 @@ def _lead(effects: Sequence[Effect], headline: Headline) -> str:
     )
     sizes = [effect.detectable for effect in effects if math.isfinite(effect.detectable)]
     if sizes:
-        text += f" These prompts can show differences of {min(sizes):.3f} or more (power 80 %)."
+        ends = " to ".join(dict.fromkeys(f"{size:.3f}" for size in (min(sizes), max(sizes))))
+        text += f" The smallest differences that these prompts can show: {ends} (power 80 %)."
     return text
 
 
@@ -847,7 +848,7 @@ def _page(
     ]
     facts = (
         f"{len(variants)} data variants; no variant trains on a test prompt. "
-        f"{label_text(label_sources)}. {written_now()}"
+        f"Labels: {label_text(label_sources)}. {written_now()}"
     )
     files = {"learning_curves": curves}
     lead = _lead(effects, headline)

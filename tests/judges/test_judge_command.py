@@ -125,6 +125,14 @@ def test_failed_requests_are_repeated_by_the_next_run(judge):
         assert "errors" not in judge()
 
 
+def test_a_model_whose_answers_are_all_cut_is_told_to_write_more(judge, capsys):
+    with FakeOpenAI(manners=lambda _: "length") as server:
+        with pytest.raises(SystemExit):
+            judge("--out", "out")
+        said = capsys.readouterr()
+    assert f"no pair was judged by {server.model}: answers were cut: raise max_tokens" in said.err
+
+
 @pytest.mark.parametrize("status", [401, 404, 413])
 def test_a_model_that_judges_nothing_has_no_figures(status, judge, tmp_path, capsys):
     def manners(_):
