@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from litbench.data.columns import PairColumns
-from litbench.data.sources.evaluation_pairs import read_pairs
+from litbench.data.sources.evaluation_pairs import read_training_pairs
 from litbench.data.sources.pairs import find_pair_columns
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.runs.config import run_program
@@ -46,7 +46,7 @@ def _fit_and_write(config: Config) -> None:
     if artifact.is_current():
         return
     columns = config.columns()
-    pairs = read_pairs(config.pairs, None, config.split, columns=columns).headline
+    pairs = read_training_pairs(config.pairs, config.split, columns)
     model = fit_features(pairs, config)
     model.columns = find_pair_columns(config.pairs, columns)
     folder = artifact.write_folder("model", model.save)

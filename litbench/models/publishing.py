@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.data.sources.evaluation_pairs import read_held_out, read_pairs
+from litbench.data.sources.evaluation_pairs import read_held_out, read_training_pairs
 from litbench.data.sources.pairs import find_pair_columns
 from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.models.baselines import LengthRater
@@ -57,7 +57,7 @@ def _train_and_write(
     )
     if not artifact.is_current():
         path, columns = Path(config.pairs), config.columns()
-        pairs = read_pairs(path, None, config.split, columns=columns, numbered=True).headline
+        pairs = read_training_pairs(path, config.split, columns, numbered=True)
         held_out = read_held_out(
             config.evaluation_pairs,
             config.evaluation_split,

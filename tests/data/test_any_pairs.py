@@ -13,6 +13,7 @@ import pytest
 from litbench.cli import main
 from litbench.data.ingest import ROW, RejectedRows, read_foreign
 from litbench.data.records import Column, Schema, connected_prompts
+from litbench.data.sources.evaluation_pairs import read_training_pairs
 from litbench.data.sources.pairs import read_any_pairs
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.models.baselines import LengthRater
@@ -234,6 +235,18 @@ def test_a_list_of_messages_is_no_story(tmp_path):
     table = read_foreign(tmp_path / "python.csv", schema, rejected_rows=rejected)
     assert table["text"].to_pylist() == ["[{'lamp'}] it said."]
     assert rejected.counts() == {"text: a list of messages, not a text": 1}
+
+
+def test_pairs_without_a_text_are_not_trained_on(tmp_path, capsys):
+    texts = [forms(prompt)["texts"] for prompt in PROMPTS]
+    pairs = read_any_pairs(write(tmp_path / "pairs.jsonl", texts))
+    rows = pairs.to_pylist()
+    rows[1]["rejected"] = "\u200b "
+    path = tmp_path / "pairs.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, pairs.schema), path)
+    left = read_training_pairs(path, None)
+    assert left["pair_id"].to_pylist() == [rows[0]["pair_id"], rows[2]["pair_id"]]
+    assert capsys.readouterr().err == f"{path}: 1 pairs left out: no text\n"
 
 
 def test_what_a_file_has_is_kept(tmp_path):

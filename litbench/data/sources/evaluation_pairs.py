@@ -1,6 +1,7 @@
 """Read the pairs of an evaluation and their audit, and check held-out pairs."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,23 @@ def draw(pairs: EvaluationPairs, size: int | None) -> tuple[EvaluationPairs, lis
         notes.append(f"{size:,} of {drawn.num_rows:,} pairs drawn")
         drawn = subsample(drawn, size)
     return pairs.select(drawn["pair_id"]), notes
+
+
+def read_training_pairs(
+    path: Path,
+    split: str | None,
+    columns: Mapping[str, str] | None = None,
+    *,
+    numbered: bool = False,
+) -> pa.Table:
+    """Read the pairs of a training set that have both texts; the others are counted on stderr.
+
+    For the arguments and errors see `read_pairs`.
+    """
+    pairs, notes = draw(read_pairs(path, None, split, columns=columns, numbered=numbered), None)
+    for note in notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    return pairs.headline
 
 
 def read_held_out(
