@@ -282,7 +282,7 @@ def test_broken_rows_are_counted_on_stderr(tmp_path, capsys):
         read_any_pairs(write(path, rows[3:]))
 
 
-@pytest.mark.parametrize("column", [{}, {"prompt": ""}, {"prompt": None}])
+@pytest.mark.parametrize("column", [{}, {"prompt": ""}, {"prompt": None}, {"prompt": " \u200b"}])
 def test_pairs_without_prompts_are_grouped_by_their_stories(tmp_path, capsys, column):
     texts = [("It shone.", "No light."), ("A gate.", "The sea."), ("No light.", "Salt.")]
     rows = [{**column, "chosen": chosen, "rejected": rejected} for chosen, rejected in texts]

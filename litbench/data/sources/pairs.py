@@ -114,7 +114,10 @@ def read_texts(
         encoding=encoding,
         numbered=True,
     )
-    has_prompts = pc.any(pc.not_equal(pc.fill_null(texts["prompt"], ""), "")).as_py()
+    # A prompt without visible text is none.
+    empty = are_empty(pc.fill_null(texts["prompt"], ""))
+    texts = _with_column(texts, "prompt", pc.if_else(empty, "", texts["prompt"]))
+    has_prompts = pc.any(pc.invert(empty)).as_py()
     for name in conversations:
         texts = _take_messages(texts, name, str(source), rejected_rows)
     if not has_prompts and set(sides) <= set(conversations):
