@@ -217,9 +217,8 @@ def _fit(config: Fit) -> tuple[Path, Evaluation]:
         print(f"no report: {error}")
     if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
         print(
-            f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
-            f"other prompts: below {_FEW_PROMPTS} effective prompts, intervals are wide and other "
-            "prompts may rank the raters differently"
+            f"note: few prompts: {prompts} ({effective:.0f} effective); with fewer than "
+            f"{_FEW_PROMPTS} effective prompts the ranking may not generalise"
         )
     for name, page in pages.items():
         print(f"{name}: {page}")

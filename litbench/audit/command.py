@@ -333,9 +333,9 @@ def _findings_section(audit: SetAudit, findings: Sequence[Finding]) -> Section:
     note = (
         "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
         f"significant at {percent(ALPHA)} after Holm's correction over the {audit.tests} tests of "
-        "this page, with the stated ones held fixed; a leak or a copy is counted. The stated ones "
-        f"are the clearest of {audit.tests}, so expect smaller shares on new prompts. That a cue "
-        "wins does not show that readers vote for it: longer stories may be better."
+        "this page, controlling for those already stated; a leak or a copy is counted. The stated "
+        f"ones are the clearest of {audit.tests}, so expect smaller shares on new prompts. That a "
+        "cue wins does not show that readers vote for it: longer stories may be better."
     )
 
     def table(some: Sequence[Finding]) -> Table:

@@ -24,7 +24,7 @@ from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
 
-# Texts are learnt from if so many pairs have them.
+# Minimum number of pairs with texts to learn from.
 _LEAST_PAIRS = 10
 _FOLDS, _STRENGTH = 5, 1.0
 # A bag of words of more pairs takes more than a minute.
@@ -37,7 +37,8 @@ _DAMAGED = re.compile(r"\ufffd|â€|Ã[\x80-\xbf]|&(?:amp|lt|gt|quot|nbsp|#\w+)
 _OPENING_WORDS, _OPENING_SHARE = 3, 0.02
 _TYPOGRAPHIC, _STRAIGHT = re.compile("[‘’“”„«»]"), re.compile("[\"'`]")
 _STRUCTURE = re.compile(r"^[ \t]*(?:#{1,6}[ \t]|[-*+•‣◦–—][ \t]|\(?\d{1,3}[.)、][ \t]?\S)", re.M)
-# A story repeats a prompt of at least so many characters, within so many times its length.
+# Copied prompts: minimum length of the prompt in characters, and how many times its length is
+# searched at the start of a story.
 _PROMPT_CHARACTERS, _OPENING_PROMPTS = 8, 3
 _PUNCTUATION = ("commas", "exclamations", "questions", "ellipses", "dashes", "semicolons")
 

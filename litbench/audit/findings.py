@@ -7,9 +7,9 @@ without intercept, in which 1 (the chosen story) is regressed on them: the coeff
 its effect with the others held fixed. The standard error is the cluster jackknife by prompt.
 
 A cue is stated as a finding by Holm's step-down rule: the cue with the smallest p value first; the
-next one must be significant with the stated ones held fixed, at 5 % divided by the number of tests
-that are left. So paragraphs are not named where length explains them. A cue that alone is not
-significant at 5 % is not stated: it may only correct another cue.
+next one must be significant after controlling for those already reported, at 5 % divided by the
+number of tests that are left. So paragraphs are not named where length explains them. A cue that
+alone is not significant at 5 % is not stated: it may only correct another cue.
 
 If every pair that differs in a cue is decided the same way, the prompts do not differ and the
 jackknife error is 0. The p value is then that of a sign test over the stories that these pairs do
@@ -43,7 +43,7 @@ from litbench.metrics.intervals import (
 from litbench.metrics.power import Case, detectable, intra_prompt_correlation
 
 ALPHA, POWER = 0.05, 0.8
-# A cue is tested if it decides so many pairs.
+# Minimum number of pairs that a tested cue decides.
 _LEAST_DECIDED = 10
 # Above this agreement of two annotators, label noise is not worth a finding.
 NOISELESS = 0.9

@@ -116,7 +116,7 @@ LABEL_TEXTS = {
     "votes": "readers' votes",
     "people": "annotators' judgements",
     "model": "labels by a model, not by annotators",
-    "planted": "planted labels: simulated, so they say nothing about real readers",
+    "planted": "planted labels: simulated, so they do not describe real readers",
     "not stated": "labels whose source is not stated",
 }
 LABEL_SOURCES = tuple(LABEL_TEXTS)

@@ -49,7 +49,7 @@ from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.markdown import without_folders
 from litbench.runs.outputs import Artifact, Cache, write_json
 
-# Keys that are those of the set if there is one, and otherwise given for each set.
+# With several sets, these keys are given per set.
 _OF_ONE_SET = ("split", "before_symmetry", "ratings", *vars(PairColumns()))
 
 
@@ -96,7 +96,7 @@ class Benchmark(PairColumns):
         most_pairs: maximum number of pairs of each set, drawn over prompts; null for all. Limits
             the cost of judges.
         folds: with several sets, an entry of a trainable kind without `path` is trained on the
-            other prompts of each set, in so many folds; 0 makes such entries an error.
+            other prompts of each set, in this number of folds; 0 makes such entries an error.
         select: see `Selection`.
         dry_run: only estimate calls, tokens, dollars and minutes of the judges.
     """

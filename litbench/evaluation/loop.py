@@ -158,9 +158,9 @@ def evaluate(
         return verdicts.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
 
     total = sum(job.work for job in jobs)
-    # The work of jobs is in units of their own, so a count and its rate would say nothing.
+    # `work` is a relative weight: count and rate are hidden.
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
-    # Without smoothing: the last job says little about the next.
+    # Jobs differ too much for a moving average.
     with ProgressBar(total=total, desc="evaluation", bar_format=form, smoothing=0) as bar:
         for job in jobs:
             bar.set_postfix_str(job.label)

@@ -79,7 +79,7 @@ _MARK = "SESSION_NAME"
 # For estimates: time to the first token, and generation speed.
 _SECONDS_TO_START = 1.0
 _TOKENS_PER_SECOND = 60.0
-# From so many answers on, their mean time replaces the assumed one.
+# Number of answers after which their mean time replaces the assumed one.
 _ENOUGH_ANSWERS = 10
 
 

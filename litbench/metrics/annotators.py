@@ -117,7 +117,7 @@ class AnnotatorAgreement:
     @property
     def at_chance(self) -> bool:
         """Whether the agreement of two annotators is not significantly above chance."""
-        # Of a single prompt, whose interval has no bounds, nothing is known.
+        # With one prompt the interval is unbounded, so this is True.
         return not self.two_annotators.low > 0.5
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
 
-# At most so many bins of equal size, each with at least so many pairs.
+# Maximum number of bins of equal size, and minimum number of pairs in each.
 _BINS, _LEAST_PAIRS = 8, 20
 
 

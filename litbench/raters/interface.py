@@ -24,7 +24,7 @@ from litbench.runs.terminal import show, write_dollars
 
 # The explanation of an error where a limit did not allow the question.
 UNASKED = "not asked: "
-# Scoring more training stories takes longer and places a reward hardly better.
+# More stories cost time and barely improve the percentile.
 _STORIES_FOR_QUANTILES = 200
 
 Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "error"]

@@ -33,7 +33,7 @@ _FILE_ENDINGS = (
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 # Rows per batch: about one row group of a published set, tens of megabytes of stories.
 _ROWS = 4_096
-# Without a connection, an error comes after so many seconds.
+# Seconds to wait for a connection.
 _SECONDS = 5
 _SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-# Where there is no terminal, the first line comes after so many seconds, and so do the others.
+# Without a terminal: seconds between lines, and before the first.
 _SECONDS = 30.0
 
 

@@ -250,7 +250,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def reading_time(study: Study, readers: int, pages: int, page_seconds: float = 0) -> dict[str, Any]:
-    """Pages, minutes, hours and cost, if each of the readers reads so many pages.
+    """Pages, minutes, hours and cost, if each reader reads this number of pages.
 
     `page_seconds` are what a page takes besides reading.
     """

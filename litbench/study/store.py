@@ -35,8 +35,7 @@ Shown = tuple[str, dict[str, Any]]
 State = Literal["consented", "reading", "finished", "failed", "waiting", "queued", "left"]
 # How long a program waits for another one that writes.
 BUSY_S = 2.0
-# A reader who has taken this many times the usual time for the first pair, and so many seconds, may
-# lose it.
+# After twice the usual time and at least 60 s, a reader's first pair may go to another reader.
 _SLOW_START, _START_S = 2, 60.0
 _MEMORY = ":memory:"
 _TABLES = """

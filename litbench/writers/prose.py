@@ -52,7 +52,7 @@ class SlopLists:
 
 @dataclass(frozen=True)
 class Slop:
-    """Hits of the slop lists in a text of so many words."""
+    """Hits of the slop lists in a text of `words` words."""
 
     words: int
     word_hits: int

@@ -1,4 +1,4 @@
-"""Published prompts: a benchmark's own files, which a user has copied, in place of ours."""
+"""Original prompt files of a benchmark, which a user has copied, instead of our paraphrases."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path

@@ -108,8 +108,8 @@ def test_headline_matches_leaderboard(render):
 
 
 def test_planted_labels_are_said_to_be_no_people(render):
-    assert "says nothing about real readers" in Page(render(label_source="planted")).text
-    assert "says nothing about real readers" not in Page(render(label_source="votes")).text
+    assert "does not describe real readers" in Page(render(label_source="planted")).text
+    assert "does not describe real readers" not in Page(render(label_source="votes")).text
 
 
 def test_pairs_without_votes_make_a_page(render):

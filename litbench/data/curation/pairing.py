@@ -82,7 +82,7 @@ def over_cap(pairs: Any, most: int, seed: int) -> Any:
 
 
 def draw_limits(pairs: Any, most: int, seed: int) -> Any:
-    """Return `prompt_id` and `last`, the start of the draw of the prompt's last pair to keep.
+    """Return `prompt_id` and `last`, per prompt the hash prefix of the last kept pair.
 
     Only counts are held in memory, at most 256 per prompt.
     """

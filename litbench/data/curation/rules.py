@@ -82,7 +82,7 @@ class PairRules:
 
 
 def buckets_for(pairs: int) -> int:
-    """Return the number of symmetry buckets for so many pairs before symmetry.
+    """Return the number of symmetry buckets for a number of pairs before symmetry.
 
     It is the largest of 2, 4, 10, 20, 50 and 100 (the paper's number) that leaves 20 pairs per
     bucket: with fewer, most pairs have no partner in the mirrored bucket and are pruned.

@@ -151,7 +151,7 @@ def strata_note(row: LeaderboardRow) -> str:
         return ""
     return (
         f"Of {n:,} pairs, the chosen story is known to be longer in {longer:,} and shorter in "
-        f"{shorter:,}; agreement on these says nothing about the other pairs."
+        f"{shorter:,}; agreement on these does not carry over to the other pairs."
     )
 
 

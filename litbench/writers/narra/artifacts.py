@@ -59,7 +59,7 @@ def _has(text: str, words: Collection[str]) -> bool:
 
 
 def visual_style(element: Element) -> str:
-    """The look of an element: the first of six that its words show, or its type."""
+    """The visual style of an element: the first matching keyword group, else its type."""
     text = f"{element.type} {element.description} {element.html}".lower()
     for style, words in WORDS["styles"].items():
         if _has(text, words):

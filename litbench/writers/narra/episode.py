@@ -59,7 +59,7 @@ _CHOICES = 3
 # The acts are refined if the critic's mean is below it (the paper gives no number); as published,
 # always.
 _CRITIC_THRESHOLD = 7.0
-# The published service asks whether the plot has moved once there are so many messages.
+# The published service asks whether the plot has moved from this number of messages on.
 _PROGRESS_FROM = 10
 # What the critic rates: in the paper, and as published.
 _DIMENSIONS = (

@@ -1,7 +1,7 @@
 """What an episode remembers: the story's state after every message, summaries at their cadence.
 
-Light fields follow from the last messages by fixed rules. The calls that refine and summarise are
-the episode's to make: `observe` says which are due, and `answered` takes the answers.
+Light fields follow from the last messages by fixed rules. The episode makes the calls that
+refine and summarise: `observe` returns those that are due, `answered` takes the answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Call = Literal[
     "dialogue_summary", "structured_memory", "summary_comparison", "journey_summary", "state_patch"
 ]
 
-# After so many messages that are not of the system; the journey counts those of the system too.
+# Number of messages, without those of the system; the journey counts these too.
 _SUMMARY_EVERY, _COMPARE_EVERY, _JOURNEY_EVERY = 3, 6, 10
 _RECENT = 6
 _EVENT_LETTERS, _SHORT_LETTERS = 220, 160

@@ -51,7 +51,7 @@ def split_chapters(text: str) -> list[str]:
 
 
 def consecutive_chapters(chapters: list[str], count: int, seed: int, name: str) -> list[str]:
-    """Return so many consecutive chapters; where they start is drawn from the seed and a name."""
+    """Return `count` consecutive chapters; the seed and a name decide where they start."""
     source = random.Random(int(digest("chapters", seed, name), 16))
     start = source.randrange(len(chapters) - count + 1)
     return chapters[start : start + count]
