@@ -79,7 +79,7 @@ def test_every_kind_of_table_gives_the_same_pairs(stories, as_table):
 
 
 def test_wrong_calls_are_named(stories, tmp_path):
-    with pytest.raises(ConfigError, match="fit: unknown key 'repeat': did you mean 'repeats'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'repeat': .*'repeats'"):
         litbench.fit(pa.table(stories), tmp_path, repeat=1)
     with pytest.raises(DataError, match="list is no table"):
         litbench.make_pairs([stories])

@@ -254,7 +254,7 @@ def test_other_story_has_another_prompt_and_the_same_language():
     assert rows["s1"] == ENGLISH
     assert rows["s2"] == CHINESE[::-1].strip()
     alone = [Original("a", "p", "Same", ENGLISH), Original("b", "q", "[WP] same", OTHER)]
-    with pytest.raises(DataError, match="none of 1 probes is applicable"):
+    with pytest.raises(DataError, match="none of 1 probes"):
         probe_pairs(alone, select_probes(["other_story"]), [1.0], 0)
     assert missing == {}
 
@@ -274,7 +274,7 @@ def test_stories_are_drawn_by_prompt(pair_table):
     turned = pairs.take(list(range(39, -1, -1)))
     assert drawn == draw_originals(turned, "both", 2, 3, 0)
     assert drawn != draw_originals(pairs, "both", 2, 3, 1)
-    with pytest.raises(DataError, match="no story with a text"):
+    with pytest.raises(DataError, match="no story"):
         draw_originals(pairs.slice(0, 0), "both", 1, None, 0)
 
 

@@ -59,7 +59,7 @@ def test_a_file_cut_off_anywhere_is_noticed(body, tmp_path):
     path = tmp_path / "cut.zst"
     for length in range(1, len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"cut\.zst is truncated.* after byte .*get the file"):
+        with pytest.raises(DataError, match=r"cut\.zst is truncated.* after byte"):
             read_all(path)
     path.write_bytes(whole)
     assert read_all(path)[0] == [1]

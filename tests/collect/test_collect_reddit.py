@@ -167,12 +167,12 @@ def test_what_cannot_be_collected_is_said(collect):
     with FakeReddit(world) as server:
         with pytest.raises(ConfigError, match="nothing to collect"):
             collect(server, listings=[])
-        with pytest.raises(ConfigError, match="give a UTF-8 text with a prompt a line"):
+        with pytest.raises(ConfigError, match="UTF-8"):
             collect(server, prompts_file=Path("missing.txt"))
         for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
             with pytest.raises(ConfigError):
                 collect(server, **wrong)
-        with pytest.raises(ConfigError, match="'best/ever' is not a listing"):
+        with pytest.raises(ConfigError, match="'best/ever'"):
             collect(server, listings=["best/ever"])
         with pytest.raises(LitBenchError, match="no comment was found"):
             collect(server, listings=[], posts=["zzzz"])

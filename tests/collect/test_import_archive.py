@@ -288,7 +288,7 @@ def test_dumps_may_be_arrays_or_gzip(importing, tmp_path, form):
 def test_mismatched_dumps_are_an_error(importing, tmp_path):
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
-    with pytest.raises(DataError, match=r"answers one of the prompts .* same months"):
+    with pytest.raises(DataError, match="same months"):
         run(importing, tmp_path, [posts], [comments])
     with pytest.raises(DataError, match=r"title: missing.* submissions and comments .* swapped"):
         run(importing, tmp_path, [comments], [posts])
@@ -301,9 +301,9 @@ def test_mismatched_dumps_are_an_error(importing, tmp_path):
         )
     # In dumps without tags every post is a prompt.
     untagged = write_dump(tmp_path / "RS_2", [pushshift_post("p7", "A door")])
-    with pytest.raises(DataError, match=r"1 posts without a tag.*prompt_tags to null"):
+    with pytest.raises(DataError, match=r"1 posts .*prompt_tags"):
         run(importing, tmp_path, [untagged], [comments])
     rows, _ = run(importing, tmp_path, [untagged], [comments], prompt_tags=None)
     assert rows["t1_c1"]["prompt"] == "A door"
-    with pytest.raises(DataError, match=r"no prompt of writingprompts .*1 of other subreddits"):
+    with pytest.raises(DataError, match=r"writingprompts .*1 of other"):
         run(importing, tmp_path, [posts], [comments], subreddits=["writingprompts"])

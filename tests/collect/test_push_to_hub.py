@@ -191,7 +191,7 @@ def test_the_card_has_the_findings_of_the_audit_of_these_pairs(publish, artifact
     assert json.loads((folder / "audit.json").read_text()) == result
     write_table(pq.read_table(artifact / "pairs.parquet").slice(1), artifact / "pairs.parquet")
     list_outputs(artifact)
-    with pytest.raises(DataError, match="is the audit of other pairs"):
+    with pytest.raises(DataError, match="other pairs"):
         publish(audit=tmp_path / "audit")
 
 
@@ -300,14 +300,14 @@ def test_split_all_is_published_as_train(publish, artifact):
     folder, _ = publish()
     assert [path.name for path in (folder / "data").iterdir()] == ["train.parquet"]
     rewrite(artifact, "split", ["all", *["train"] * 51])
-    with pytest.raises(DataError, match="would get the same name"):
+    with pytest.raises(DataError, match="same name"):
         publish()
 
 
 def test_invalid_configs(publish):
     with pytest.raises(ConfigError, match="contact is empty"):
         publish(contact=" ")
-    with pytest.raises(DataError, match="not a name on the Hub"):
+    with pytest.raises(DataError, match="on the Hub"):
         publish(repository="me")
     with pytest.raises(ConfigError, match="ids_only publishes no texts"):
         publish(ids_only=True, conversational=True)

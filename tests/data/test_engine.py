@@ -56,7 +56,7 @@ def test_working_files_are_removed(tmp_path):
 
 
 def test_invalid_memory_limit_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"memory_limit is 'plenty'.*such as 4GB"):
+    with pytest.raises(ConfigError, match="memory_limit is 'plenty'"):
         open_engine("duckdb", tmp_path, memory_limit="plenty")
     assert list(tmp_path.iterdir()) == []
 
@@ -71,7 +71,7 @@ def test_out_of_memory_error_names_the_key(how, tmp_path):
         with open_engine("duckdb", tmp_path, memory_limit="1MB") as engine:
             sort(engine.put(letters(200_000)), engine)
 
-    with pytest.raises(DataError, match=r"the engine failed in .*: raise memory_limit"):
+    with pytest.raises(DataError, match="raise memory_limit"):
         use()
     assert list(tmp_path.iterdir()) == []
 

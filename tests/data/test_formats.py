@@ -117,7 +117,7 @@ def test_unusual_rows_are_counted(tmp_path, name, file):
     content, reasons = file
     path, rejected = write(tmp_path / name, content), RejectedRows()
     if reasons is None:
-        with pytest.raises(DataError, match="bytes that are not UTF-8"):
+        with pytest.raises(DataError, match="not UTF-8"):
             read_foreign(path, STORIES)
         return
     assert read_foreign(path, STORIES, rejected_rows=rejected).to_pylist() == ROWS
@@ -157,12 +157,12 @@ def test_lone_surrogates_become_replacement_characters(tmp_path, escape):
 
 def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "rows.csv")
-    with pytest.raises(DataError, match="is a pipe or a device"):
+    with pytest.raises(DataError, match="pipe"):
         read_foreign(tmp_path / "rows.csv", STORIES)
 
 
 def test_an_encoding_that_is_given_is_not_guessed(tmp_path):
     path = write(tmp_path / "rows.csv", CSV.encode("cp1252"))
-    with pytest.raises(DataError, match="bytes that are not UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8"):
         read_foreign(path, STORIES, encoding="utf-8")
     assert sniff(path).encoding == "cp1252"

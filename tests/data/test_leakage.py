@@ -147,5 +147,5 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
 def test_one_split_has_nothing_to_leak_to(pair_table):
     table = pair_table([row("a", "b")])
     for pairs in ({"all": table}, {"train": table, "test": table.slice(1)}):
-        with pytest.raises(DataError, match="leakage needs two splits that hold pairs"):
+        with pytest.raises(DataError, match="two splits"):
             leakage_report(pairs)

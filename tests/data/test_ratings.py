@@ -113,9 +113,9 @@ def test_unusable_rows_are_rejected(read):
         "story_id: null": 1,
         "story_id: repeated row": 1,
     }
-    with pytest.raises(DataError, match=r"no column 'plott'.*did you mean 'plot'"):
+    with pytest.raises(DataError, match=r"'plott'.*'plot'"):
         read(rows, values=["plott"])
-    with pytest.raises(DataError, match="no rating of these stories"):
+    with pytest.raises(DataError, match="no rating"):
         read(rows, stories=("other",))
     for wrong in ({"values": []}, {"least_share": 0}):
         with pytest.raises(ConfigError, match=f"key '{next(iter(wrong))}' is"):
@@ -188,7 +188,7 @@ def test_stories_that_cannot_be_paired_are_refused():
     stories = stories_of(STORIES)
     with pytest.raises(DataError, match=r"'sytem' .*'system'"):
         pair_rated_stories(stories, MEANS, Funnel(), split="a", keep=["sytem"])
-    with pytest.raises(DataError, match="no prompt has two stories"):
+    with pytest.raises(DataError, match="two stories"):
         pair_rated_stories(stories, {"a": 1.0, "e": 2.0}, Funnel(), split="a")
 
 
@@ -358,5 +358,5 @@ def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
     keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer", "ratings": None}
     config = config_of(study, benchmark, tmp_path / "out", **keys)
     config.pairs = study["out"] / "all_pairs.parquet"
-    with pytest.raises(DataError, match="8 pairs have equal ratings"):
+    with pytest.raises(DataError, match="8 pairs"):
         benchmark.main(config)

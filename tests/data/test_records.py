@@ -403,7 +403,7 @@ def test_file_changed_while_read_raises(tmp_path):
     next(tables)
     with path.open("a") as file:
         file.write("\n")
-    with pytest.raises(DataError, match="changed while it was read"):
+    with pytest.raises(DataError, match="changed while"):
         list(tables)
 
 
@@ -503,7 +503,7 @@ def test_broken_value_names_row_column_and_reason(
         read_foreign(path, STORIES)
     rejected_rows = RejectedRows()
     if alone and column in ("story_id", "text"):
-        with pytest.raises(DataError, match="no usable row is left"):
+        with pytest.raises(DataError, match="no usable row"):
             read_foreign(path, STORIES, rejected_rows=rejected_rows)
     else:
         assert read_foreign(path, STORIES, rejected_rows=rejected_rows).num_rows == 2
@@ -660,14 +660,14 @@ def test_rejected_rows_need_bounded_memory():
 def test_pairs_have_weights_or_none_has(pair_table):
     assert pair_weights(pair_table([{}, {}])).tolist() == [1.0, 1.0]
     assert pair_weights(pair_table([{"weight": 0.5}, {"weight": 2.0}])).tolist() == [0.5, 2.0]
-    with pytest.raises(DataError, match="column weight is null in 1 of 2"):
+    with pytest.raises(DataError, match="weight is null in 1 of 2"):
         pair_weights(pair_table([{"weight": 0.5}, {}]))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_non_finite_numbers_of_pairs_raise(pair_table, value):
     pairs = pair_table([{"margin": 1.0}, {"margin": value}])
-    with pytest.raises(DataError, match="column margin is not finite in 1 of 2 pairs"):
+    with pytest.raises(DataError, match="margin is not finite in 1 of 2"):
         numbers_of_pairs(pairs, "margin", 0.0)
     assert numbers_of_pairs(pairs, "p_chosen", 1.0).tolist() == [1.0, 1.0]
 
@@ -740,7 +740,7 @@ def test_names_that_differ_only_in_case_are_different_columns(
 def test_an_ambiguous_name_is_an_error(tmp_path, story_table):
     (row,) = story_table([{"text": "first"}]).to_pylist()
     path = write_rows(tmp_path / "raw.jsonl", [{**row, "Score": 1, "SCORE": 2}])
-    with pytest.raises(DataError, match=r"where: 'sCoRe > 1' cannot be evaluated.*sCoRe"):
+    with pytest.raises(DataError, match="where: 'sCoRe > 1'"):
         read_foreign(path, STORIES, where="sCoRe > 1")
 
 

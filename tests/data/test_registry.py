@@ -133,16 +133,16 @@ def test_a_set_of_ones_own_is_an_entry(tmp_path, program):
     (pair,) = read_table(out / "pairs/pairs.parquet", PAIRS).to_pylist()
     assert (pair["chosen"], pair["rejected"]) == ("text 1", "text 0")
     sets = read_registry(tmp_path / "own.yaml")
-    with pytest.raises(DataError, match=r"no .*nowhere/posts\.jsonl: give the folder"):
+    with pytest.raises(DataError, match=r"nowhere/posts\.jsonl"):
         imported("mine", out, tmp_path / "nowhere", sets["mine"])
     digest = hashlib.sha256((tmp_path / "posts.jsonl").read_bytes()).hexdigest()
     pinned = replace(sets["mine"], files={"posts.jsonl": PublishedFile(sha256=digest)})
     assert imported("mine", out, tmp_path, pinned) == [pair]
     with (tmp_path / "posts.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(DataError, match="does not match the sha256 of its entry"):
+    with pytest.raises(DataError, match="sha256 of its entry"):
         imported("mine", out, tmp_path, pinned)
-    with pytest.raises(DataError, match=r"does not publish posts\.jsonl in this form"):
+    with pytest.raises(DataError, match=r"posts\.jsonl in this form"):
         import_dataset("mine", sets["mine"], out, "")
     with pytest.raises(ConfigError, match="they are ready"):
         imported("mine", out, out / "pairs", sets["mine"])
@@ -166,7 +166,7 @@ def test_a_wrong_entry_is_refused_when_it_is_read(change, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         read_registry(tmp_path / "own.yaml")
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"hanna": entry}))
-    with pytest.raises(ConfigError, match="has a set 'hanna' already"):
+    with pytest.raises(ConfigError, match="'hanna' already"):
         read_registry(tmp_path / "own.yaml")
 
 

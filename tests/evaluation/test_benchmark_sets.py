@@ -118,7 +118,7 @@ def test_broken_sets_are_reported_at_the_end(benchmark, tmp_path, capsys):
     (tmp_path / "gone.parquet").write_bytes(b"half of a file")
     # Also where all the others are current, and in a dry run.
     for dry_run in (True, False):
-        with pytest.raises(DataError, match="not used: gone, for the reasons above"):
+        with pytest.raises(DataError, match="not used: gone"):
             benchmark(dry_run=dry_run)
         assert "gone: not used: " in capsys.readouterr().out
     assert read_sets(tmp_path)["rows"] == whole["rows"]
@@ -129,7 +129,7 @@ def test_broken_sets_are_reported_at_the_end(benchmark, tmp_path, capsys):
     assert benchmark() == whole
     for name in ("one", "two", "gone"):
         (tmp_path / f"{name}.parquet").write_bytes(b"half of a file")
-    with pytest.raises(DataError, match="none of the 3 sets can be used"):
+    with pytest.raises(DataError, match="none of the 3 sets"):
         benchmark()
 
 

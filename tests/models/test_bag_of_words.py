@@ -90,10 +90,10 @@ def test_a_benchmark_trains_it_on_other_prompts(pair_table, tmp_path):
 
 
 def test_what_cannot_be_trained_is_said(pair_table, tmp_path):
-    with pytest.raises(DataError, match="1 pairs are too few for a bag of words"):
+    with pytest.raises(DataError, match="1 pairs are too few"):
         fit_bag_of_words(pair_table(rows(1)), BagOfWordsOptions())
     alone = pair_table([{"chosen": f"x{k}", "rejected": f"y{k}"} for k in range(6)])
-    with pytest.raises(DataError, match="12 training stories have none: leave it out"):
+    with pytest.raises(DataError, match="12 training stories"):
         fit_bag_of_words(alone, BagOfWordsOptions())
     with pytest.raises(ConfigError, match="min_story"):
         RaterSpec("bag", "bag_of_words", {"path": str(tmp_path), "min_story": 3}).load()
@@ -121,5 +121,5 @@ def test_it_is_cross_validated_on_shares_of_the_prompts(pair_table, load_program
     assert results["of 1"]["trained_on"] == 0
     for wrong in (0, 1.5, "half"):
         raters["of 1"]["share"] = wrong
-        with pytest.raises(ConfigError, match=r"raters.of 1: share is .*: give a number above 0"):
+        with pytest.raises(ConfigError, match=r"raters.of 1: share is"):
             program.main(program.Config(raters=raters, **keys))

@@ -337,5 +337,5 @@ def test_attention_on_padded_rows_is_named_as_the_reason(tiny_model, attention, 
         GenerativeModel(model, tokenizer, prepared()[2])
     # A model that cannot do it under any attention is another matter.
     model.config.attn_logit_softcapping = 50.0
-    with pytest.raises(ModelError, match="does not support packed sequences"):
+    with pytest.raises(ModelError, match="packed sequences"):
         require_packing(model, "this")

@@ -208,7 +208,7 @@ def test_forms_that_are_not_trained_are_refused(tiny_model, reasoned_pairs, tmp_
     path.write_text(f"answer: verdict\n{TEXT}  Preferred: A or Preferred: B?")
     folder = str(tiny_model("llama", head="language"))
     options = GenerativeTraining(model_name_or_path=folder, template=str(path))
-    with pytest.raises(ConfigError, match="answer form verdict, which cannot be trained"):
+    with pytest.raises(ConfigError, match="answer form verdict"):
         train_generative_model(reasoned_pairs(4), options, tmp_path / "run")
 
 

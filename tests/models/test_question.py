@@ -113,7 +113,7 @@ def test_tokenizer_without_a_label_token_is_refused():
     made = Tokenizer(models.WordLevel({"?": 0, "A": 1}, unk_token="?"))  # noqa: S106
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="?")  # noqa: S106
-    with pytest.raises(ModelError, match="no single token for the label B"):
+    with pytest.raises(ModelError, match="label B"):
         Question.make(tokenizer, shell(), as_template())
 
 

@@ -111,9 +111,9 @@ def test_missing_folder_is_an_error(tmp_path):
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
     folder = tiny_model(kind, num_labels=2)
-    with pytest.raises(ConfigError, match=r"has 2 outputs .* set label to the index"):
+    with pytest.raises(ConfigError, match=r"2 outputs .* label"):
         RewardModel.load(folder)
-    with pytest.raises(ConfigError, match="has 2 outputs, and label is 2"):
+    with pytest.raises(ConfigError, match="2 outputs, and label is 2"):
         RewardModel.load(folder, label=2)
     first, second = (RewardModel.load(folder, label=label).score(*texts) for label in (0, 1))
     assert np.abs(first - second).max() > 1e-2
@@ -150,7 +150,7 @@ def test_foreign_model_notes_its_form(tiny_model, tmp_path):
     assert model.tokenizer.model_max_length == 128
     assert model.notes()["form"] == "pair"
     model.save(tmp_path)
-    with pytest.raises(ConfigError, match="has its own input format"):
+    with pytest.raises(ConfigError, match="input format"):
         RewardModel.load(tmp_path, form="text")
 
 
@@ -158,7 +158,7 @@ def test_a_backbone_without_a_head_is_no_rater(tiny_model, tmp_path):
     folder = copy_of(tiny_model("llama"), tmp_path)
     model = transformers.AutoModel.from_pretrained(folder)
     model.save_pretrained(folder)
-    with pytest.raises(ModelError, match=r"lacks trained weights for score\.weight"):
+    with pytest.raises(ModelError, match=r"weights for score\.weight"):
         RewardModel.load(folder)
 
 

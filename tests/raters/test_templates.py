@@ -243,7 +243,7 @@ def test_prompt_is_optional_and_the_order_is_free(tmp_path):
     ],
 )
 def test_wrong_placeholders(text, tmp_path):
-    with pytest.raises(ConfigError, match=r"the placeholders of its text are .*: it needs"):
+    with pytest.raises(ConfigError, match="placeholders"):
         own(tmp_path, text)
 
 
@@ -273,9 +273,9 @@ def test_unknown_template_or_form(tmp_path):
         load_template("verdict_lable")
     with pytest.raises(ConfigError, match="cannot read config"):
         load_template(tmp_path / "absent.yaml")
-    with pytest.raises(ConfigError, match=r"unknown answer form 'json' .*json_verdict"):
+    with pytest.raises(ConfigError, match=r"'json' .*json_verdict"):
         load_template("writerly", "json")
-    with pytest.raises(ConfigError, match=r"has the answer form label, not json_verdict"):
+    with pytest.raises(ConfigError, match="form label, not json_verdict"):
         load_template("verdict_label", "json_verdict")
 
 

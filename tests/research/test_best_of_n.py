@@ -236,5 +236,5 @@ def test_stories_of_several_generators_are_pooled(load_program, story_table, tmp
     (pair,) = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
     assert {pair["chosen_source"], pair["rejected_source"]} <= {"small", "large"}
     assert len(read_table(tmp_path / "out/stories.parquet", STORIES)) == 6
-    with pytest.raises(DataError, match="3 rows repeat a story_id"):
+    with pytest.raises(DataError, match="3 rows repeat"):
         program.main(build(program.Config, {**keys, "stories": [paths[0], paths[0]]}))

@@ -258,7 +258,7 @@ def test_only_judgements_with_an_explanation_are_counted(judged):
     assert len(result.rows) == 120 - 6
     assert (result.not_judged["one"], result.unexplained["one"]) == (4, 2)
     silent = [{**row, "explanation": None} for row in rows]
-    with pytest.raises(DataError, match="no judgement on these pairs"):
+    with pytest.raises(DataError, match="no judgement"):
         read_explanations({"e": (pa.Table.from_pylist(silent, schema=verdicts.schema), pairs)})
 
 

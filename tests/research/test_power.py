@@ -272,7 +272,7 @@ def test_the_program_plans_cases(program, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("unchanged")
     with pytest.raises(ConfigError, match=r"cases: two.*prompts"):
         program.main(replace(config, cases={"two": {**swept, "prompt": 3}}))
-    with pytest.raises(ConfigError, match="cases, grades and evaluation are empty"):
+    with pytest.raises(ConfigError, match="cases, grades and evaluation"):
         program.main(program.Config(out=tmp_path))
 
 
@@ -303,7 +303,7 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
         assert name in text
     result = pa_csv.read_csv(tmp_path / "out" / "power.csv").to_pylist()
     assert {(row["pairs"], row["prompts"]) for row in result} == {(120, 30)}
-    with pytest.raises(ConfigError, match=r"reference 'longr' has no verdicts.*longer"):
+    with pytest.raises(ConfigError, match=r"'longr' .*longer"):
         program.main(
             program.Config(out=tmp_path / "no", evaluation=tmp_path / "judged", reference="longr")
         )

@@ -63,7 +63,7 @@ def test_messages_and_texts_get_the_same_reward():
 @pytest.mark.parametrize("prompt", [None, " ", [], [{"role": "system", "content": "s"}]])
 def test_empty_prompt(prompt):
     reward = PolicyReward(Stars(), PLAIN)
-    with pytest.raises(DataError, match="a prompt is empty or has no user message"):
+    with pytest.raises(DataError, match="no user message"):
         reward(["p", prompt], ["a", "b"])
 
 
@@ -123,7 +123,7 @@ def test_default_penalty_has_the_scale_of_the_references():
     assert metrics["penalty_share"] == 1.0
     _, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), words(15, 2)])
     assert metrics["penalty_share"] == 0.0
-    with pytest.raises(ConfigError, match="do not differ within a prompt"):
+    with pytest.raises(ConfigError, match="within a prompt"):
         PolicyReward(Stars(), shaping, references=(["p", "q"], stories[:2]))
 
 
@@ -142,17 +142,15 @@ def test_non_finite_rewards():
     result, metrics = with_metrics(reward, ["p"] * 3, ["a *", "nan", "b * *"])
     assert result == [1.0, None, 2.0]
     assert metrics["unscored_share"] == pytest.approx(1 / 3)
-    with pytest.raises(ModelError, match="none of the 2 completions"):
+    with pytest.raises(ModelError, match="2 completions"):
         reward(["p"] * 2, ["nan", "nan"])
 
 
 def test_missing_references():
-    with pytest.raises(
-        ConfigError, match="clip, penalty, shortest and longest are computed from reference stories"
-    ):
+    with pytest.raises(ConfigError, match="clip, penalty, shortest and longest"):
         PolicyReward(Stars(), RewardShaping(clip=0.9))
     for text in ("!", "nan"):
-        with pytest.raises(DataError, match="has no words or no finite reward"):
+        with pytest.raises(DataError, match="no finite reward"):
             PolicyReward(Stars(), PLAIN, references=(["p"], [text]))
     for wrong in ({"clip": 0}, {"penalty": -1}, {"penalty": math.nan}):
         with pytest.raises(ConfigError, match=f"key '{next(iter(wrong))}' is"):

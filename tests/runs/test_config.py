@@ -128,11 +128,11 @@ def test_other_invalid_keys_are_named():
     assert nearest("zzzz", ["b", "a"]) == "valid: a, b"
     with pytest.raises(ConfigError, match=r"valid: columns, drop, inner, .*where"):
         load_config(Config, ["--out=x", "--zzzzzz=1"])
-    with pytest.raises(ConfigError, match="command line: key 'out' is missing"):
+    with pytest.raises(ConfigError, match="key 'out'"):
         load_config(Config, [])
-    with pytest.raises(ConfigError, match=r"--seed.x: 'seed' holds no keys: set --seed"):
+    with pytest.raises(ConfigError, match=r"--seed.x: 'seed'"):
         load_config(Config, ["--out=x", "--seed=3", "--seed.x=1"])
-    with pytest.raises(ConfigError, match=r"'caf\\udce9' is not UTF-8: rename"):
+    with pytest.raises(ConfigError, match=r"'caf\\udce9'"):
         load_config(Config, ["--out", "caf\udce9"])
     for argument in ("out", "-o", "--", "x=1"):
         with pytest.raises(ConfigError, match="unexpected argument"):
@@ -322,7 +322,7 @@ def test_all_missing_keys_are_named_at_once():
 
     with pytest.raises(ConfigError, match="'out', 'pairs' and 'inner' are missing"):
         load_config(Three, [])
-    with pytest.raises(ConfigError, match="command line: key 'pairs' is missing"):
+    with pytest.raises(ConfigError, match="key 'pairs'"):
         load_config(Three, ["--out=x", "--inner.epochs=1"])
 
 
@@ -438,7 +438,7 @@ def test_folders_and_hub_names(tmp_path, monkeypatch):
     assert resolve("owner/name") == "owner/name"
     assert resolve("package:litbench/data/sample").endswith("litbench/data/sample")
     for name in ("~/none", "/none/there", "./none", "a/b/c"):
-        with pytest.raises(ConfigError, match=r"there is no folder .*check the path"):
+        with pytest.raises(ConfigError, match="no folder"):
             resolve(name)
 
 
@@ -449,11 +449,9 @@ def test_missing_package():
 
 
 def test_package_without_folder_or_not_installed():
-    with pytest.raises(ConfigError, match="there is no folder package:litbench/none"):
+    with pytest.raises(ConfigError, match="package:litbench/none"):
         resolve("package:litbench/none")
-    with pytest.raises(
-        ConfigError, match=r"package gt_minilm is not installed: .*'litbench\[minilm"
-    ):
+    with pytest.raises(ConfigError, match=r"gt_minilm .*'litbench\[minilm"):
         resolve("package:gt_minilm/model")
 
 
@@ -475,5 +473,5 @@ def test_a_preset_overrides_the_file_and_is_overridden(tmp_path):
     for name in ("lang", "none"):
         with pytest.raises(ConfigError, match="no preset"):
             load("--preset", name)
-    with pytest.raises(ConfigError, match="the config has no presets"):
+    with pytest.raises(ConfigError, match="no presets"):
         load_config(Config, ["--out", "a", "--preset", "long"])

@@ -41,7 +41,7 @@ def test_parse_name_round_trip(text, parts):
 )
 def test_invalid_names(text):
     assert not hub.is_name(text)
-    with pytest.raises(DataError, match="not a name on the Hub: write owner/name"):
+    with pytest.raises(DataError, match="owner/name"):
         hub.parse_name(text)
 
 

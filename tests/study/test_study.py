@@ -448,7 +448,7 @@ def test_store_is_private_and_belongs_to_its_pairs(make, pair_table, tmp_path):
     assert b"PROLIFIC" not in path.read_bytes()
     assert len(set(store.choices()["reader"].to_pylist())) == 1
     other = write_study(tmp_path / "other", study_pairs(pair_table, 4), pairs_per_reader=3)
-    with pytest.raises(DataError, match="belongs to another study"):
+    with pytest.raises(DataError, match="another study"):
         PairStore(other, study.database)
     plan = study.folder / "plan.json"
     plan.write_text(plan.read_text().replace("C0DE", "FREE"))
@@ -952,7 +952,7 @@ def test_exclusion_rules(pair_table):
     assert (figures.shares["attention"].mean, figures.shares["repeats"].mean) == (1.0, 0.5)
     with pytest.raises(DataError, match="no choice is left"):
         study_figures(leave_out(choices, excluded(strict)), pairs)
-    with pytest.raises(DataError, match="not in the pairs file"):
+    with pytest.raises(DataError, match="pairs file"):
         study_figures(choices, pairs.slice(1))
 
 

@@ -154,7 +154,7 @@ def test_the_final_judgement_has_its_own_weight_and_number(tmp_path):
     assert counts["overall"] == pytest.approx((2 * middle + 3 * counts["final"]) / 5)
     reasons = Longform(options).record()["not_comparable"]
     assert "the final judgement weighs 3, not 1" in reasons
-    with pytest.raises(ConfigError, match="31 judgements of a text, of at most 30"):
+    with pytest.raises(ConfigError, match=r"31 judgements .* 30"):
         run_one(Longform(replace(options, num_final_judgments=31)), long_text, lambda _: scores())
 
 

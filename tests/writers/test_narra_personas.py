@@ -70,5 +70,5 @@ def test_no_card_and_the_same_id_twice(tmp_path):
         load_personas(tmp_path)
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(CARD, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"b\.yaml: id 'porter' is taken"):
+    with pytest.raises(ConfigError, match=r"b\.yaml: id 'porter'"):
         load_personas(tmp_path)
