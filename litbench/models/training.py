@@ -35,7 +35,7 @@ from litbench.data.columns import PairColumns
 from litbench.data.ingest import ROW
 from litbench.data.records import connected_prompts
 from litbench.data.text import digest
-from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
+from litbench.models.backbone import HEADS, Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters.interface import check_prompts, training_prompts_of
@@ -429,13 +429,6 @@ def train(
     if is_main_process():
         print(counts_text(data.counts, validation.counts if args.validation else None))
         _warn_of_threads(args)
-    peft_config = get_peft_config(options)
-    if peft_config is not None:
-        peft_config.exclude_modules = no_towers(model)
-        if head == "reward":
-            heads = [name for name in ("score", "classifier") if hasattr(model, name)]
-            peft_config.task_type = "SEQ_CLS"
-            peft_config.modules_to_save = options.lora_modules_to_save or heads
     with quiet():
         trainer = trainer_class(
             model=model,
@@ -443,7 +436,7 @@ def train(
             train_dataset=data.rows,
             eval_dataset=validation.rows if args.validation else None,
             processing_class=tokenizer,
-            peft_config=peft_config,
+            peft_config=_adapter_config(options, model, head),
             **arguments,
         )
         # Trackers record the limit of the stories, which trl would apply again.
@@ -477,32 +470,54 @@ def train(
     unset_hf_deepspeed_config()
     if not is_main_process():
         return None
-    held = validation.rows["pair_id"] if args.validation else []
-    reasons = [{"pair_id": pair, "reason": "held back for validation"} for pair in held]
-    lines = map(json.dumps, [*data.rejected, *validation.rejected, *reasons])
-    text = "".join(f"{line}\n" for line in lines)
-    write_atomically(folder / REJECTED, lambda path: path.write_text(text, encoding="utf-8"))
+    _write_rejected(folder / REJECTED, data, validation, options)
     # Free the model before loading it again. The patched forward methods are reference cycles.
     del trainer, model, arguments
     gc.collect()
     torch.cuda.empty_cache()
-    base, adapter, code = options.model_name(), None, options.trust_remote_code
-    if options.use_peft:
-        model, tokenizer = load_with_adapter(
-            folder / "trained", base, head, quantized=options.load_in_4bit, trust_remote_code=code
-        )
-        if not options.merge_adapter:
-            adapter = Adapter(base, options.load_in_4bit, folder / "trained")
-    else:
-        model, tokenizer = load_backbone(str(folder / "trained"), head, trust_remote_code=code)
+    model, tokenizer, adapter = _load_trained(folder / "trained", options, head)
     return {
         "model": model.to(options.device),
         "tokenizer": tokenizer,
-        "prompts": training_prompts_of(pairs) | prompts_of(base),
+        "prompts": training_prompts_of(pairs) | prompts_of(options.model_name()),
         "training": record,
         "adapter": adapter,
         "report": report,
     }
+
+
+def _adapter_config(options: Any, model: Any, head: Head) -> Any:
+    """The config of peft, without towers, with the reward head; None if no adapter is trained."""
+    config = get_peft_config(options)
+    if config is not None:
+        config.exclude_modules = no_towers(model)
+        if head == "reward":
+            heads = [name for name in HEADS if hasattr(model, name)]
+            config.task_type = "SEQ_CLS"
+            config.modules_to_save = options.lora_modules_to_save or heads
+    return config
+
+
+def _write_rejected(
+    path: Path, data: TokenisedPairs, validation: TokenisedPairs, options: Any
+) -> None:
+    held = validation.rows["pair_id"] if options.validation else []
+    reasons = [{"pair_id": pair, "reason": "held back for validation"} for pair in held]
+    lines = map(json.dumps, [*data.rejected, *validation.rejected, *reasons])
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _load_trained(folder: Path, options: Any, head: Head) -> tuple[Any, Any, Adapter | None]:
+    """Model, tokenizer and adapter from saved files; the adapter is None if it was merged."""
+    base, code = options.model_name(), options.trust_remote_code
+    if not options.use_peft:
+        return *load_backbone(str(folder), head, trust_remote_code=code), None
+    model, tokenizer = load_with_adapter(
+        folder, base, head, quantized=options.load_in_4bit, trust_remote_code=code
+    )
+    adapter = None if options.merge_adapter else Adapter(base, options.load_in_4bit, folder)
+    return model, tokenizer, adapter
 
 
 def train_inside(
