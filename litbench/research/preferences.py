@@ -456,9 +456,7 @@ def run_preferences(config: PreferencesConfig) -> None:
     models = {}
     if not config.embedding.is_service:
         models["embedding.model"] = locate(config.embedding.model)[0]
-    if config.prices is not None:
-        models["prices"] = str(config.prices)
-    inputs = {"pairs": config.pairs}
+    inputs = {"pairs": config.pairs, "prices": config.prices}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
     if artifact.is_current():
         show_results(config.out, "preferences")
