@@ -75,12 +75,24 @@ def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
 
 
 def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
-    """Every rater's rankings of the writers by prompt, of people and of judges."""
+    """Every rater's rankings of the writers by prompt, of people and of judges.
+
+    People who rank once each and share no text, as in groups of sessions, are clusters alone: their
+    rankings name no prompt.
+    """
     rows = [row for row in graded.rows if row["quantity"] == quantity and row["rater"] is not None]
     by_rater = grouped(rows, itemgetter("rater", "prompt_id"))
+    by_people = [row for row in rows if row["rater"] in graded.people]
+    texts = {(row["writer"], row["prompt_id"], row["sample"]) for row in by_people}
+    people = [rater for rater, _ in by_rater if rater in graded.people]
+    share_nothing = len(texts) == len(by_people) and len(people) == len(set(people))
     rankings = [
-        ranking_of({w: round(mean, 9) for w, mean in _means(rows, "writer").items()}, *key)
-        for key, rows in by_rater.items()
+        ranking_of(
+            {w: round(mean, 9) for w, mean in _means(rows, "writer").items()},
+            rater,
+            None if share_nothing and rater in graded.people else prompt,
+        )
+        for (rater, prompt), rows in by_rater.items()
     ]
     return grouped(rankings, lambda ranking: PEOPLE if ranking.rater in graded.people else "judges")
 

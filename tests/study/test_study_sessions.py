@@ -173,7 +173,9 @@ def test_readers_play_groups_that_rank_the_writers(make, writer, load_program, t
     shown = capsys.readouterr().out
     assert "no utilities by people" not in shown
     utilities = json.loads((tmp_path / "writers" / "writers.json").read_text())["utilities"]
-    assert "people" in utilities
+    assert utilities["people"]["raters"] == 4
+    # By reader: the one card is no cluster.
+    assert all(utilities["people"][bound]["quill"] is not None for bound in ("low", "high"))
 
 
 def test_a_reader_who_was_away_rates_what_was_played(make, writer):
