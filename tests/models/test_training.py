@@ -392,6 +392,10 @@ def test_resumed_training_ends_with_the_same_weights(
     # Half of a checkpoint, as a kill leaves it.
     (tmp_path / "parts" / "checkpoint-99").mkdir()
     (tmp_path / "parts" / "checkpoint-4" / "optimizer.pt").unlink()
+    path = tmp_path / "parts" / "checkpoint-2" / "trainer_state.json"
+    state = json.loads(path.read_bytes())
+    state["log_history"][-1]["seconds"] = 1e4
+    path.write_text(json.dumps(state))
     stop["at"] = None
     capsys.readouterr()
     parts = train_reward_model(pairs, options, tmp_path / "parts")
@@ -409,6 +413,8 @@ def test_resumed_training_ends_with_the_same_weights(
         for state in logged
     )
     assert resumed == tokens
+    # Of both runs together.
+    assert parts.training_record["seconds"] > 1e4 > whole.training_record["seconds"]
 
 
 def test_full_disk_names_the_folder(tiny_model, marked_rows, pair_table, tmp_path, monkeypatch):
