@@ -62,7 +62,7 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
         stand_ins = {
             "run": ["--writers", json.dumps(models), "--samples", SAMPLES],
             "best_of_n.py": ["--raters", json.dumps(verifier), "--least_stories", 2 * SAMPLES],
-            "make_study.py": [
+            "make": [
                 "--pairs_per_reader",
                 4,
                 "--readers_per_pair",
