@@ -292,7 +292,7 @@ PROGRAMS = {
             "pairs_used": [0.5, 1.0],
             "seeds": [0, 1],
         },
-        ["verdicts.parquet"],
+        ["verdicts.parquet", "test_pairs.parquet", "ablation.json", "ablation.csv"],
         "parts/*.parquet",
     ),
     "best_of_n": LongProgram(

@@ -16,7 +16,6 @@ import pytest
 
 from litbench.data.records import STORIES, pair_id, prompt_keys
 from litbench.data.tables import write_table
-from litbench.evaluation import loop as evaluation
 from litbench.evaluation.report import figures
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.intervals import clustered_mean
@@ -134,30 +133,8 @@ def trainings(monkeypatch):
     return seen
 
 
-@pytest.fixture
-def judgings(monkeypatch):
-    """Count the calls of `judge_pairs`; `limit` kills at that call."""
-    judge = evaluation.judge_pairs
-    calls = {"count": 0, "limit": None}
-
-    def judging(*arguments):
-        if calls["count"] == calls["limit"]:
-            raise KeyboardInterrupt
-        calls["count"] += 1
-        return judge(*arguments)
-
-    monkeypatch.setattr(evaluation, "judge_pairs", judging)
-    return calls
-
-
 def read(folder):
     return json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
-
-
-def results(folder):
-    """The bytes of everything that says something about the raters."""
-    names = ["ablation.json", "ablation.csv", "ablation.txt", "verdicts.parquet"]
-    return {name: (folder / name).read_bytes() for name in [*names, "test_pairs.parquet"]}
 
 
 def rows_by(results, *keys):
@@ -331,23 +308,6 @@ def test_shared_training_and_test_prompts_raise(ablation, trainings):
     with pytest.raises(DataError, match=r"test prompts .* variant"):
         module.main(config)
     assert not trainings
-
-
-def test_killed_run_resumes_with_equal_files(ablation, judgings):
-    module, undisturbed = ablation("undisturbed")
-    module.main(undisturbed)
-    jobs = judgings["count"]
-    _, config = ablation("killed")
-    judgings |= {"count": 0, "limit": 5}
-    with pytest.raises(KeyboardInterrupt):
-        module.main(config)
-    assert not (config.out / "manifest.json").exists()
-    judgings |= {"count": 0, "limit": None}
-    module.main(config)
-    assert judgings["count"] == jobs - 5, "what was kept was judged again"
-    assert results(config.out) == results(undisturbed.out)
-    assert not (config.out / "scratch").exists()
-    assert not (config.out / "data").exists()
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from litbench.data.records import PAIRS, STORIES
 from litbench.data.tables import read_table, write_table
-from litbench.evaluation import scoring
-from litbench.models.baselines import LengthRater
 from litbench.research.best_of_n import (
     PromptStories,
     best_of_n,
@@ -160,50 +158,6 @@ def test_the_program_keeps_best_and_worst(choose, tmp_path):
     choose(raters=dict(reversed(BOTH.items())))
     ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
     assert all(row["reward"] == -row["n_words"] for row in ranked), "the first one ranks"
-
-
-def outputs(folder):
-    """The product's files but the page, which shows a time."""
-    return {
-        name: (folder / name).read_bytes()
-        for name in read_manifest(folder)["outputs"]
-        if not name.endswith(".html")
-    }
-
-
-def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    monkeypatch.setattr(scoring, "_STORIES_PER_PART", 7)
-    arguments = []
-    room = [10**9]
-    score = LengthRater.score
-
-    def mortal(self, prompts, texts):
-        if len(arguments) >= room[0]:
-            raise Killed
-        arguments.append(len(texts))
-        return score(self, prompts, texts)
-
-    monkeypatch.setattr(LengthRater, "score", mortal)
-    keys = {"raters": BOTH}
-    choose(**keys)
-    undisturbed, all_given = outputs(tmp_path / "out"), list(arguments)
-    assert max(all_given) == 7
-    parts = {path.name for path in (tmp_path / "out/parts").iterdir()}
-    (tmp_path / "out").rename(tmp_path / "undisturbed")
-    arguments.clear()
-    for room[0] in (2, 7):
-        with pytest.raises(Killed):
-            choose(**keys)
-    room[0] = 10**9
-    # What another config has left.
-    (tmp_path / "out/parts/rewards-0123.json").touch()
-    choose(**keys)
-    assert arguments == all_given, "nothing is scored twice"
-    assert outputs(tmp_path / "out") == undisturbed
-    assert {path.name for path in (tmp_path / "out/parts").iterdir()} == parts
 
 
 @pytest.mark.parametrize(
