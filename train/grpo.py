@@ -45,7 +45,7 @@ from litbench.raters.entries import files_of, parse_raters
 from litbench.rl.rewards import PolicyReward, RewardShaping
 from litbench.runs.config import build, run_program
 from litbench.runs.errors import ConfigError, DataError
-from litbench.runs.outputs import Artifact, write_json
+from litbench.runs.outputs import Artifact, only_writer, write_json
 
 # Separates prompt and story for a policy without a chat template.
 BREAK = "\n\n"
@@ -194,6 +194,11 @@ def compare(
 
 def main(config: Config) -> None:
     """Train a policy and write it with the results."""
+    with only_writer(config.out):
+        _train_and_write(config)
+
+
+def _train_and_write(config: Config) -> None:
     if "reward" in config.other_raters:
         raise ConfigError("other_raters.reward: this name is reserved for `rater`: choose another")
     specs = parse_raters({"reward": config.rater, **config.other_raters})
