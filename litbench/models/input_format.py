@@ -6,9 +6,12 @@ at `model_max_length`. The format is stored nowhere else, so transformers' pipel
 RewardBench tokenise as LitBench does, from messages and from rendered text.
 """
 
+import contextlib
 import json
 import re
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,6 +52,8 @@ _ENDS_ON_EOS = (
 _DATE = "26 Jul 2024"
 _FIXED_DATE = "{%- macro strftime_now(format) %}" + _DATE + "{% endmacro %}"
 _PROBE = (["prompt"], ["story"])
+# Templates render thousands of stories in a second.
+_TEMPLATE_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,32 @@ def encode_stories(
     )
 
 
+@contextlib.contextmanager
+def limit_template(stories: int) -> Iterator[None]:
+    """Raise a ModelError if a chat template takes too long: one of a stranger may never end.
+
+    Only the main thread can be interrupted, in which models are loaded.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise ModelError(
+            f"the chat template did not end in {seconds:g} s for {stories:,} stories: use a model "
+            "with another template"
+        )
+
+    seconds = _TEMPLATE_SECONDS + stories / 10
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _render(tokenizer: Any, prompts: Sequence[str], stories: Sequence[str]) -> list[str]:
     from jinja2 import TemplateError  # noqa: PLC0415
 
@@ -209,9 +240,10 @@ def _render(tokenizer: Any, prompts: Sequence[str], stories: Sequence[str]) -> l
         for prompt, story in zip(prompts, stories, strict=True)
     ]
     try:
-        rendered: list[str] = tokenizer.apply_chat_template(
-            conversations, tokenize=False, date_string=_DATE
-        )
+        with limit_template(len(stories)):
+            rendered: list[str] = tokenizer.apply_chat_template(
+                conversations, tokenize=False, date_string=_DATE
+            )
     except (TemplateError, ValueError) as error:
         raise ModelError(
             f"the chat template cannot render a prompt and a story: {error}"

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from litbench.models import input_format
 from litbench.models.backbone import load_backbone
 from litbench.models.input_format import encode_stories, longest_of, prepare_tokenizer
 from litbench.runs.errors import ModelError
@@ -151,15 +152,20 @@ def test_max_length_is_lowered_to_positions(tiny_model):
     assert longest_of(transformers.RobertaForSequenceClassification(config), 4_096) == 128
 
 
+_ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
 @pytest.mark.parametrize(
     ("template", "says"),
     [
         ("{{ messages[0]['content'] }}<end>", "leaves out"),
         ("{{ raise_exception('no assistant') }}", "no assistant"),
         (None, "no EOS"),
+        (f"{_ENDLESS}<end>", "did not end in 0.2 s"),
     ],
 )
-def test_what_cannot_be_rendered_is_refused(tiny_model, template, says):
+def test_what_cannot_be_rendered_is_refused(tiny_model, monkeypatch, template, says):
+    monkeypatch.setattr(input_format, "_TEMPLATE_SECONDS", 0.1)
     model, tokenizer = load_backbone(str(tiny_model("llama")))
     tokenizer.chat_template = template
     if template is None:
