@@ -199,6 +199,8 @@ def load_folder(
 def _base_of(path: Path) -> str:
     """Return the base model that peft's `adapter_config.json` names, with its revision."""
     try:
+        if not path.is_file():
+            raise ValueError("it is not a file")
         config = json.loads(path.read_text(encoding="utf-8"))
         base, revision = config["base_model_name_or_path"], config.get("revision")
         return f"{base}@{revision}" if revision and "@" not in base else str(base)

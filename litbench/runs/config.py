@@ -64,6 +64,8 @@ class Passed:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; ConfigError if the file is not one or repeats a key."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is a folder, a pipe or a device, not a file")
         content = _parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, ConfigError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read config {path} as YAML: {error}: fix the file") from error

@@ -1,6 +1,7 @@
 """`features.json` and `litbench.json`: whatever is wrong with them is one line."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -156,6 +157,15 @@ def test_a_file_that_is_no_object_is_one_line(tmp_path, monkeypatch, capsys, nam
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert name in said
+
+
+@pytest.mark.parametrize("name", ["features.json", "litbench.json", "adapter_config.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_not_read(tmp_path, name, kind):
+    path = tmp_path / name
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises(ModelError, match=f"{name}.*not a file"):
+        models.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -475,3 +475,9 @@ def test_a_preset_overrides_the_file_and_is_overridden(tmp_path):
             load("--preset", name)
     with pytest.raises(ConfigError, match="no presets"):
         load_config(Config, ["--out", "a", "--preset", "long"])
+
+
+def test_a_pipe_is_not_read_as_a_config(tmp_path):
+    os.mkfifo(tmp_path / "own.yaml")
+    with pytest.raises(ConfigError, match=r"own\.yaml"):
+        read_yaml(tmp_path / "own.yaml")
