@@ -155,6 +155,7 @@ PLAIN = {
     "a fence at the end": ("The second edges it.\n```\nPreferred: A\n```", "unparsed"),
     "a block at the end": ("The second edges it.\n> Preferred: A", "unparsed"),
     "an object in a sentence": ('It ends with {"preferred": "A"}', "unparsed"),
+    "in backticks at the end": ("It dares more.\n`Preferred: A`", "A"),
     "a recorded code": ("Because.\n\nPreferred [h2m4x]: A", "A"),
 }
 

@@ -101,9 +101,9 @@ _STATEMENT = re.compile(rf"preferred(?P<sign>[\W_]*+(?:(?:{CODE}|{_NOUNS})[\W_]*
 _LETTER_LINE = re.compile(rf"^(?:[^\w\n]|_)*+{_VALUE}(?=(?:[^\w\n]|_)*$)", re.I | re.M)
 _LINE = re.compile(r"[^\r\n]+")
 _WORD = re.compile(r"[^\W_]")
-# What may precede the verdict of a longer answer on its line: Markdown and the start of an object,
-# but no mark of a quotation.
-_DECORATION = re.compile(r" {0,3}(?:\d{1,2}[.)] )?[*_#\[(\\$-]*[ \t]*[*_]*(?:\{\s*[\"'“]?)?")
+# What may precede the verdict of a longer answer on its line: Markdown, which judges put around
+# verdicts, and the start of an object, but no quotation mark.
+_DECORATION = re.compile(r" {0,3}(?:\d{1,2}[.)] )?[*_#\[(\\$`-]*[ \t]*[*_]*(?:\{\s*[\"'“]?)?")
 _FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})([^\n`]*)$", re.M)
 # HTML and LaTeX around a value.
 _TAGS = re.compile(r"<(?![AB]>)[/|]?[a-zA-Z][^<>\n]{0,80}>|\\(?:boxed|text|mathbf)\b")
