@@ -59,7 +59,7 @@ PLANTS: dict[str, tuple[str, ...]] = {
     "label_noise": ("label_noise",),
 }
 # A set has none up to so many plants.
-_MOST_PLANTS = 2
+_MAX_PLANTS = 2
 # Plants that are counted, and so need no power.
 _COUNTED = ("duplicates", "merged_ids")
 # Sizes of the other plants: in how many of the pairs that differ in the cue the chosen side has it.
@@ -202,7 +202,7 @@ def draw_plants(config: Config, number: int) -> tuple[dict[str, float], int]:
     """The plants of a set and their sizes, and its number of pairs, by the set's number."""
     random = np.random.default_rng([number, 1])
     names = [name for name in PLANTS if name != "nothing"]
-    count = random.integers(_MOST_PLANTS + 1)
+    count = random.integers(_MAX_PLANTS + 1)
     drawn = random.permutation(names)[:count].tolist()
     return (
         {
@@ -335,7 +335,7 @@ def main(config: Config) -> None:
     if config.sets < 1 or min(config.pairs) < 100:
         raise ConfigError("give at least one set, and sets of 100 pairs or more")
     parts, rows = Cache(config.out / "parts"), []
-    drawn = [config.pairs, _SIZES, _MOST_PLANTS, config.words]
+    drawn = [config.pairs, _SIZES, _MAX_PLANTS, config.words]
     if config.confounds:
         jobs = [
             ([VERSION, *key], partial(run_confound, *key))

@@ -142,7 +142,7 @@ class Judge(PairColumns, JudgeKeys):
         model: inspect-ai's name of a model, such as openai/gpt-4.1-mini; repeatable.
         out: output folder.
         split: only pairs of this split.
-        most_pairs: maximum number of pairs, drawn over prompts.
+        max_pairs: maximum number of pairs, drawn over prompts.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
     """
 
@@ -150,7 +150,7 @@ class Judge(PairColumns, JudgeKeys):
     model: list[str]
     out: Path = Path("runs/judge")
     split: str | None = None
-    most_pairs: int | None = None
+    max_pairs: int | None = None
     dry_run: bool = False
 
 
@@ -169,7 +169,7 @@ def judge(config: Judge) -> None:
         rejected=config.rejected,
         encoding=config.encoding,
         label_source=config.label_source,
-        most_pairs=config.most_pairs,
+        max_pairs=config.max_pairs,
         dry_run=config.dry_run,
     )
     evaluations = run_benchmark(benchmark, "litbench judge").values()

@@ -45,7 +45,7 @@ _VOTES = re.compile(
 )
 # Below this many effective prompts, the report warns as well.
 _FEW_PROMPTS = 20
-_LEAST_PROMPTS = 3
+_MIN_PROMPTS = 3
 # Raters of the learning curve, and their shares of the training prompts.
 _SHARES = {"features, 25 % of prompts": 0.25, "features, 50 %": 0.5, "features, 100 %": 1.0}
 
@@ -171,15 +171,15 @@ class OwnPairs:
         return Funnel.of(read_manifest(self.folder)["counts"]["funnel"])
 
 
-def make_own_pairs(config: Fit, least_prompts: int = 1) -> OwnPairs:
+def make_own_pairs(config: Fit, min_prompts: int = 1) -> OwnPairs:
     """Make stories, then pairs; a DataError if fewer prompts have stories."""
     stories, folder = config.out / "stories", config.out / "pairs"
     story_making = _story_making(config, stories)
     make_stories(story_making, _PROGRAM)
     counts = read_manifest(stories)["counts"]
-    if counts["prompts"] < least_prompts:
+    if counts["prompts"] < min_prompts:
         raise DataError(
-            f"{counts['prompts']} prompts are left, and cross-validation needs {least_prompts} "
+            f"{counts['prompts']} prompts are left, and cross-validation needs {min_prompts} "
             f"prompts: {counts['stories']} stories were read: check the column of the prompt, or "
             "give stories of more prompts"
         )
@@ -191,16 +191,16 @@ def make_own_pairs(config: Fit, least_prompts: int = 1) -> OwnPairs:
 
 
 def _fit(config: Fit) -> tuple[Path, Evaluation]:
-    made = make_own_pairs(config, _LEAST_PROMPTS)
+    made = make_own_pairs(config, _MIN_PROMPTS)
     pairs, funnel = made.pairs.headline, made.funnel()
     if advice := funnel.advice():
         print(f"note: {advice}")
     sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
     prompts = len(sizes)
-    if prompts < _LEAST_PROMPTS:
+    if prompts < _MIN_PROMPTS:
         raise DataError(
             f"{pairs.num_rows} pairs of {prompts} prompts are left, and cross-validation needs "
-            f"{_LEAST_PROMPTS} prompts: {funnel.summary()}"
+            f"{_MIN_PROMPTS} prompts: {funnel.summary()}"
         )
     specs = _raters(config, pairs.num_rows)
     evaluations = _evaluate(config, specs, prompts, made)

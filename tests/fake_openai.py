@@ -106,7 +106,7 @@ class FakeOpenAI(Loopback):
         count: tokens read and written, of a question and its answer; words unless it is replaced.
         report: what an answer says about its usage, of what is billed; null for nothing.
         billed_faults: faults that are billed as an answer of `max_tokens` would be.
-        most_at_once: most requests under way at one time.
+        max_at_once: most requests under way at one time.
     """
 
     model = "openai-api/fake/judge"
@@ -159,7 +159,7 @@ class FakeOpenAI(Loopback):
         self.billed_faults = ()
         self.billed = [0, 0]
         self.under_way = 0
-        self.most_at_once = 0
+        self.max_at_once = 0
         super().__init__(_Handler)
         self.url += "/v1"
 
@@ -230,7 +230,7 @@ class _Handler(Handler):
             fake.asked[question] += 1
             fake.bodies[question] = body
             fake.under_way += 1
-            fake.most_at_once = max(fake.most_at_once, fake.under_way)
+            fake.max_at_once = max(fake.max_at_once, fake.under_way)
         try:
             fake.on_request(number, "before")
             fault = fake.draw(number, "chat")

@@ -90,7 +90,7 @@ def session_folder(folder: Path, make_study, **plan):
         "writers": {"quill": "openai-api/fake/judge"},
         "cards": CARDS[:1],
     }
-    arguments |= {"fastest_words_per_minute": None, "most_starting": 1000}
+    arguments |= {"fastest_words_per_minute": None, "max_starting": 1000}
     config = {**TEXTS, **arguments, **plan, "out": str(folder)}
     make_study.main(build(make_study.Config, config))
     return open_study(folder)

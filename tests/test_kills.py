@@ -304,7 +304,7 @@ PROGRAMS = {
                 "verifier": {"kind": "reward", "path": "$llama"},
                 "longer": {"kind": "longer"},
             },
-            "least_stories": 4,
+            "min_stories": 4,
         },
         ["stories.parquet", "pairs.parquet", "best_of_n.csv"],
         "parts/*.json",

@@ -62,7 +62,7 @@ from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import Artifact, write_json
 
 _PROGRAM = "litbench audit"
-_ON_TOP, _PERIODS, _LEAST_PER_PERIOD = 5, 4, 20
+_ON_TOP, _PERIODS, _MIN_PER_PERIOD = 5, 4, 20
 
 
 @dataclass(kw_only=True)
@@ -86,7 +86,7 @@ class Audit(PairColumns, JudgeKeys):
         model: also audit this rater: a model folder, a reward model on the Hub, or inspect-ai's
             name of a model that judges.
         rater: the same by a config entry, such as '{kind: reward, path: OWNER/MODEL}'.
-        most_pairs: maximum number of pairs that the rater judges, drawn over prompts.
+        max_pairs: maximum number of pairs that the rater judges, drawn over prompts.
         probe_prompts: number of prompts whose stories are changed to fool the rater; 0: no probes.
         seed: seed of folds and probes.
         dry_run: only estimate calls, tokens, dollars and minutes of the rater.
@@ -99,7 +99,7 @@ class Audit(PairColumns, JudgeKeys):
     examples: bool = True
     model: str | None = None
     rater: Any = None
-    most_pairs: int | None = None
+    max_pairs: int | None = None
     probe_prompts: int = 20
     seed: int = 0
     dry_run: Annotated[bool, Runtime] = False
@@ -170,7 +170,7 @@ def _of_rater(config: Audit, spec: RaterSpec, pairs: Path) -> tuple[Benchmark, P
         pairs=pairs,
         out=config.out / "rater",
         raters={"longer": {"kind": "longer"}, **raters},
-        most_pairs=config.most_pairs,
+        max_pairs=config.max_pairs,
         **shared,
     )
     probes = ProbesConfig(
@@ -454,7 +454,7 @@ def _balance_section(table: pa.Table) -> Section:
     shown = []
     times = table["chosen_created_utc"].to_numpy(zero_copy_only=False).astype(float)
     dated = np.flatnonzero(np.isfinite(times))
-    if len(dated) >= _PERIODS * _LEAST_PER_PERIOD:
+    if len(dated) >= _PERIODS * _MIN_PER_PERIOD:
         prompts = np.array(connected_prompts(table))
         longer = (np.nan_to_num(np.sign(length_differences(table))) + 1) / 2
         order = dated[np.argsort(times[dated], kind="stable")]

@@ -25,12 +25,12 @@ from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
 
 # Minimum number of pairs with texts to learn from.
-_LEAST_PAIRS = 10
+_MIN_PAIRS = 10
 _FOLDS, _STRENGTH = 5, 1.0
 # A bag of words of more pairs takes more than a minute.
-_MOST_FOR_WORDS = 4_000
+_MAX_FOR_WORDS = 4_000
 # A column of more different numbers holds measurements, not categories.
-_MOST_NUMBERS = 20
+_MAX_NUMBERS = 20
 _POSITION = re.compile(r"position|index|row|order|place|turn|slot", re.I)
 # Replacement characters, UTF-8 read as Latin-1, HTML entities and control characters.
 _DAMAGED = re.compile(r"\ufffd|â€|Ã[\x80-\xbf]|&(?:amp|lt|gt|quot|nbsp|#\w+);|[\x00-\x08\x0e-\x1f]")
@@ -279,7 +279,7 @@ def _column_cues(pairs: pa.Table, name: str, prompts: np.ndarray, seed: int) -> 
         ]
     names = sorted({*sides[0], *sides[1]} - {None})
     # Names repeat: a column of unique values has none. Numbers are names only if they are few.
-    most = min(pairs.num_rows / 2, _MOST_NUMBERS if is_number else math.inf)
+    most = min(pairs.num_rows / 2, _MAX_NUMBERS if is_number else math.inf)
     is_whole = not is_number or all(float(value).is_integer() for value in names)
     if not 2 <= len(names) <= most or not is_whole or (position and len(names) == 2):
         return position
@@ -342,11 +342,11 @@ def _learnt_from_texts(
 ) -> list[Cue]:
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    if have_texts.sum() < _LEAST_PAIRS:
+    if have_texts.sum() < _MIN_PAIRS:
         return []
     drawn = np.flatnonzero(have_texts)
     random = np.random.default_rng(seed)
-    drawn = np.sort(random.permutation(drawn)[:_MOST_FOR_WORDS])
+    drawn = np.sort(random.permutation(drawn)[:_MAX_FOR_WORDS])
     words = np.zeros(pairs.num_rows)
     with threadpool_limits(1, "blas"):
         learnt = out_of_fold(scaled_features(texts), prompts, seed, pairs)

@@ -44,7 +44,7 @@ from litbench.metrics.power import Case, detectable, intra_prompt_correlation
 
 ALPHA, POWER = 0.05, 0.8
 # Minimum number of pairs that a tested cue decides.
-_LEAST_DECIDED = 10
+_MIN_DECIDED = 10
 # Above this agreement of two annotators, label noise is not worth a finding.
 NOISELESS = 0.9
 _ANY_STYLE = "Compare every rater on pairs that do not differ in it, or show it beside every rater."
@@ -314,7 +314,7 @@ def audit_pairs(
         sizes = np.bincount(group, cue.sign != 0)
         if cue.name in by_rule:
             notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
-        elif sizes.sum() >= _LEAST_DECIDED:
+        elif sizes.sum() >= _MIN_DECIDED:
             cues.append(cue)
         else:
             notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")

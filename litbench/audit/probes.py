@@ -44,9 +44,9 @@ _SENTENCE_END = re.compile(
 )
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|vs|No)|(?:^|\s)[A-Z])\.$")
 # The largest share of sentences that `cut_ending` removes.
-_MOST_CUT = 3 / 4
+_MAX_CUT = 3 / 4
 # The most paragraphs that `drop_paragraphs` removes.
-_MOST_DROPPED = 3
+_MAX_DROPPED = 3
 # Number of stories of other prompts drawn, of which the one closest in length is used.
 _CANDIDATES = 8
 
@@ -220,17 +220,17 @@ def _cut_ending(subject: Subject, strength: float) -> str | None:
     sentences = subject.sentences
     if len(sentences) < 2:
         return None
-    cut = min(len(sentences) - 1, _part(len(sentences), strength * _MOST_CUT))
+    cut = min(len(sentences) - 1, _part(len(sentences), strength * _MAX_CUT))
     return join_sentences(sentences[:-cut]).rstrip()
 
 
 def _drop_paragraphs(subject: Subject, strength: float) -> str | None:
     text, spans = subject.text, _paragraphs(subject.text)
-    if len(spans) <= _MOST_DROPPED:
+    if len(spans) <= _MAX_DROPPED:
         spans = _sentence_spans(subject)
     if len(spans) < 2:
         return None
-    count = _part(min(_MOST_DROPPED, len(spans) - 1), strength)
+    count = _part(min(_MAX_DROPPED, len(spans) - 1), strength)
     # Each goes with the blanks up to the next one.
     starts = [start for start, _ in spans] + [len(text)]
     dropped = subject.ranking("drop paragraphs", len(spans))[:count]

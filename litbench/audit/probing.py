@@ -282,7 +282,7 @@ def run_probes(config: ProbesConfig) -> None:
 # The page -------------------------------------------------------------------------------------
 
 # Characters of an example before its first difference, and in all.
-_AROUND, _MOST_SHOWN = 160, 900
+_AROUND, _MAX_SHOWN = 160, 900
 
 
 def _examples(pairs: pa.Table) -> list[Section]:
@@ -297,7 +297,7 @@ def _examples(pairs: pa.Table) -> list[Section]:
         texts = row["chosen"], row["rejected"]
         letters = enumerate(itertools.zip_longest(*texts))
         start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
-        pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
+        pieces = [("…" if start else "") + shorten(text[start:], _MAX_SHOWN) for text in texts]
         card = Card(list(zip(("story", "changed"), pieces, strict=True)), lost=[1])
         title = f"{probe.replace('_', ' ')}, strength {middle:g}"
         sections.append(Section(title, PROBES[probe].about, cards=[card], fold=False))

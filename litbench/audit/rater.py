@@ -33,7 +33,7 @@ from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow
 
 # A column with more values holds no genres or sources.
-_MOST_GROUPS, _LEAST_PAIRS = 20, 20
+_MAX_GROUPS, _MIN_PAIRS = 20, 20
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def summarise(
 def _mimic(pairs: pa.Table, credit: np.ndarray, prompts: np.ndarray, seed: int) -> Interval | None:
     """Agreement with the labels of a content-blind model that is trained on the rater's choices."""
     choice = np.sign(credit - 0.5)
-    if not has_texts(pairs).all() or (choice != 0).sum() < _LEAST_PAIRS:
+    if not has_texts(pairs).all() or (choice != 0).sum() < _MIN_PAIRS:
         return None
     texts = Texts.of(pairs)
     cues = [cue.sign for cue in content_blind_cues(pairs, texts, seed) if not cue.is_learnt]
@@ -153,11 +153,11 @@ def _groups(
             continue
         values = np.array(column.to_pylist(), dtype=object)
         masks = {value: values == value for value in pc.unique(column.drop_null()).to_pylist()}
-        if 2 <= len(masks) <= _MOST_GROUPS:
+        if 2 <= len(masks) <= _MAX_GROUPS:
             groups[name] = {
                 value: jackknife_interval(credit[rows], prompts[rows])
                 for value, rows in sorted(masks.items())
-                if rows.sum() >= _LEAST_PAIRS
+                if rows.sum() >= _MIN_PAIRS
             }
     return groups
 

@@ -21,11 +21,11 @@ from litbench.runs.errors import ConfigError, LitBenchError, MissingExtraError
 
 # Most things by id, and most comments of a post, that Reddit returns per request.
 BATCH = 100
-_MOST_COMMENTS = 500
+_MAX_COMMENTS = 500
 # Per request. Pauses double up to ten minutes, the window of Reddit's rate limit.
-_MOST_RETRIES = 10
+_MAX_RETRIES = 10
 # Where there is no connection; prawcore repeats these twice.
-_MOST_CONNECTS = 3
+_MAX_CONNECTS = 3
 _BACKOFF_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 600
 _RETRIED = (408, 429, 500, 502, 503, 504, 520, 522)
@@ -134,8 +134,8 @@ class RedditClient:
                 return following
 
         retry = StatedRetry(
-            _MOST_RETRIES,
-            connect=_MOST_CONNECTS,
+            _MAX_RETRIES,
+            connect=_MAX_CONNECTS,
             status_forcelist=_RETRIED,
             # POST too: signing in and "more comments" change nothing.
             allowed_methods=None,
@@ -195,7 +195,7 @@ class RedditClient:
         hidden: dict[str, None] = {}
         asked: set[str] = set()
         with _explained(f"post {post}"):
-            params = {"limit": _MOST_COMMENTS, "depth": 1, "sort": "top"}
+            params = {"limit": _MAX_COMMENTS, "depth": 1, "sort": "top"}
             answer = self._reddit.request(method="GET", path=f"comments/{post}/", params=params)
             facts = dict(answer[0]["data"]["children"][0]["data"])
             things = answer[1]["data"]["children"]

@@ -46,7 +46,7 @@ LINE = "(line)"
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 64 << 20
 
-_MOST_COLUMNS = 1_000
+_MAX_COLUMNS = 1_000
 # Characters of JSON lines that are read at a time. Larger blocks take five times as long, because
 # the memory of each is requested from the system.
 _BLOCK = 1 << 20
@@ -164,9 +164,9 @@ def _without(table: pa.Table, *names: str) -> pa.Table:
 
 
 def _check_columns(names: Collection[str]) -> None:
-    if len(names) > _MOST_COLUMNS:
+    if len(names) > _MAX_COLUMNS:
         raise ValueError(
-            f"has more than {_MOST_COLUMNS:,} columns: put keys that differ by row into one object"
+            f"has more than {_MAX_COLUMNS:,} columns: put keys that differ by row into one object"
         )
 
 

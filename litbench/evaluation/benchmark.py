@@ -93,7 +93,7 @@ class Benchmark(PairColumns):
         reference: the rater that all others are compared with; choose it before seeing results.
         on_training_prompts: refuse raters that were trained on prompts of these pairs, or flag
             their rows; with several sets, always flag.
-        most_pairs: maximum number of pairs of each set, drawn over prompts; null for all. Limits
+        max_pairs: maximum number of pairs of each set, drawn over prompts; null for all. Limits
             the cost of judges.
         folds: with several sets, an entry of a trainable kind without `path` is trained on the
             other prompts of each set, in this number of folds; 0 makes such entries an error.
@@ -109,7 +109,7 @@ class Benchmark(PairColumns):
     split: str | None = None
     reference: str = "longer"
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
-    most_pairs: int | None = None
+    max_pairs: int | None = None
     folds: int = 0
     select: Selection | None = None
     dry_run: Annotated[bool, Runtime] = False
@@ -166,7 +166,7 @@ def list_sets(config: Benchmark) -> dict[str, Set]:
 
 
 def open_set(
-    name: str, source: Set, specs: Sequence[RaterSpec], reference: str, most_pairs: int | None
+    name: str, source: Set, specs: Sequence[RaterSpec], reference: str, max_pairs: int | None
 ) -> OpenedSet:
     """Read the pairs and the recorded judges of a set.
 
@@ -181,12 +181,12 @@ def open_set(
     notes: list[str] = []
     # Other supersets are judged in full: recorded judges need no texts.
     if pairs.all is pairs.headline or not source.recorded:
-        pairs, notes = draw(pairs, most_pairs)
+        pairs, notes = draw(pairs, max_pairs)
         if not pairs.headline.num_rows:
             raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
-    elif most_pairs is not None:
+    elif max_pairs is not None:
         raise ConfigError(
-            "most_pairs: before_symmetry and ratings need all pairs: leave out most_pairs"
+            "max_pairs: before_symmetry and ratings need all pairs: leave out max_pairs"
         )
     is_recorded = source.ratings is not None and source.recorded
     recorded = recorded_specs(source.ratings) if is_recorded and source.ratings else []
@@ -204,7 +204,7 @@ def open_set(
 
 
 def open_sets(
-    sets: Mapping[str, Set], specs: Sequence[RaterSpec], reference: str, most_pairs: int | None
+    sets: Mapping[str, Set], specs: Sequence[RaterSpec], reference: str, max_pairs: int | None
 ) -> tuple[list[OpenedSet], list[tuple[str, str]], list[str]]:
     """Open every set; missing and broken sets get a note.
 
@@ -219,7 +219,7 @@ def open_sets(
             absent.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
             continue
         try:
-            opened.append(open_set(name, source, specs, reference, most_pairs))
+            opened.append(open_set(name, source, specs, reference, max_pairs))
             notes += [(name, note) for note in opened[-1].notes]
         except DataError as error:
             if not name:
@@ -260,7 +260,7 @@ def judge_sets(
 ) -> dict[str, Evaluation]:
     """Judge every set and write the evaluations, unless all of them are up to date.
 
-    `rules` has `on_training_prompts`, `most_pairs` and `folds` of `Benchmark`.
+    `rules` has `on_training_prompts`, `max_pairs` and `folds` of `Benchmark`.
     """
     artifacts, jobs = {}, {}
     for judged in opened:
@@ -275,7 +275,7 @@ def judge_sets(
             models=files_of(judged.specs),
         )
         digests = [artifact.digests[key] for key in files if key != "ratings"]
-        data = [digests, source.split, source.columns(), rules["most_pairs"]]
+        data = [digests, source.split, source.columns(), rules["max_pairs"]]
         artifacts[judged.name] = artifact
         jobs[judged.name] = list_jobs(judged, data, rules["folds"])
     if all(map(is_finished, artifacts.values())):
@@ -360,7 +360,7 @@ def select_templates(
     if dry_run:
         print_estimates(entries, drawn, folder)
         return {judge: of_judge[0] for judge, of_judge in candidates.items()}
-    rules = {"on_training_prompts": "refuse", "most_pairs": select.sample, "folds": 0}
+    rules = {"on_training_prompts": "refuse", "max_pairs": select.sample, "folds": 0}
     parts = Cache(folder / "parts")
     (evaluation,) = judge_sets([validation], folder, rules, parts, program).values()
     if parts.used:
@@ -378,10 +378,10 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
     Returns:
         The evaluation of each set, by name ("" for a single set); empty after a dry run.
     """
-    if config.most_pairs is not None and config.most_pairs < 2:
-        raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
+    if config.max_pairs is not None and config.max_pairs < 2:
+        raise ConfigError(f"max_pairs is {config.max_pairs}: give 2 or more, or null")
     specs, sets, out = list_raters(config), list_sets(config), config.out
-    opened, notes, broken = open_sets(sets, specs, config.reference, config.most_pairs)
+    opened, notes, broken = open_sets(sets, specs, config.reference, config.max_pairs)
     if config.select is not None:
         prompts = {key for judged in opened for key in prompt_keys(judged.pairs.all)}
         selected = select_templates(
@@ -400,7 +400,7 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
             print_estimates(judged.specs, judged.pairs.all, out)
     else:
         is_single = "" in sets
-        keys = ("on_training_prompts", "most_pairs", "folds")
+        keys = ("on_training_prompts", "max_pairs", "folds")
         rules = {key: getattr(config, key) for key in keys}
         parts = Cache(out / "parts")
         evaluations = judge_sets(opened, out, rules, parts, program)

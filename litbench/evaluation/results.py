@@ -153,7 +153,7 @@ class Evaluation:
         config = self.manifest["config"]
         columns = given_columns(config)
         pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)
-        # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
+        # The benchmark leaves out pairs without texts, and those beyond `max_pairs`.
         return pairs.select(self.verdicts["pair_id"].unique())
 
     @cached_property

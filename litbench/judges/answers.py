@@ -38,7 +38,7 @@ Question = str | Sequence[tuple[str, str]]
 # Errors of `_parse`.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # A higher number of tokens is no count.
-_MOST_TOKENS = 100_000_000
+_MAX_TOKENS = 100_000_000
 # inspect-ai providers whose model may be a local folder.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 
@@ -102,7 +102,7 @@ class Answer:
         }
         for name in ("input_tokens", "cached_tokens", "output_tokens"):
             value = getattr(self, name)
-            if type(value) is not int or not least.get(name, 0) <= value <= _MOST_TOKENS:
+            if type(value) is not int or not least.get(name, 0) <= value <= _MAX_TOKENS:
                 object.__setattr__(self, name, None)
 
 

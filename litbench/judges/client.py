@@ -56,14 +56,14 @@ _UNBILLED = Answer("error", input_tokens=0, output_tokens=0)
 # English text has 4 to 4.5 bytes per token, Chinese 4 to 5.
 _BYTES_PER_TOKEN = 4
 # Base64 and rare scripts have 2 bytes per token or more.
-_LEAST_BYTES_PER_TOKEN = 2
+_MIN_BYTES_PER_TOKEN = 2
 # Role and delimiter tokens that a provider adds to a message.
 _TOKENS_AROUND = 16
 # Output tokens to reserve if `max_tokens` is null, which only a run without a limit allows.
-_USUAL_MOST_TOKENS = 4_096
+_USUAL_MAX_TOKENS = 4_096
 _LONGEST_WAIT = 60.0
 # `Traffic.connections` limits concurrency; inspect-ai's own limit is shared by the whole process.
-_MOST_AT_ONCE = 1_000_000
+_MAX_AT_ONCE = 1_000_000
 # Concurrent requests that a local server gets at first.
 _FIRST_CONNECTIONS = 2
 # A local server gets more connections while each doubling answers this many times faster.
@@ -355,7 +355,7 @@ class Client:
         traffic = self.budget.traffic
         first, most = first_connections(self.name, traffic), traffic.connections
         if self.batch is not None:
-            first = most = _MOST_AT_ONCE
+            first = most = _MAX_AT_ONCE
         self._connections = Connections(first, most)
         return self
 
@@ -408,7 +408,7 @@ class Client:
         else:
             # `_answer` retries instead, so that every attempt is charged to the budget.
             options |= {"max_retries": 0, "attempt_timeout": self.budget.traffic.timeout_seconds}
-        config = GenerateConfig(max_connections=_MOST_AT_ONCE, **options)
+        config = GenerateConfig(max_connections=_MAX_AT_ONCE, **options)
         try:
             # A memoised client would outlive its event loop.
             model = get_model(self.name, config=config, memoize=False, **arguments)
@@ -438,9 +438,9 @@ class Client:
             return self._failure
         traffic, batched = self.budget.traffic, self.batch is not None
         turns = 1 if isinstance(question, str) else len(question)
-        most_read = -(-_bytes(text_of(question)) // _LEAST_BYTES_PER_TOKEN) + turns * _TOKENS_AROUND
-        most_written = self.sampling.max_tokens
-        reserved = (most_read, _USUAL_MOST_TOKENS if most_written is None else most_written)
+        max_read = -(-_bytes(text_of(question)) // _MIN_BYTES_PER_TOKEN) + turns * _TOKENS_AROUND
+        max_written = self.sampling.max_tokens
+        reserved = (max_read, _USUAL_MAX_TOKENS if max_written is None else max_written)
         answer: Answer | None = None
         replies = 0
         # Where a question has failed for good and none was answered, there is no use in waiting.
@@ -627,7 +627,7 @@ def _short(text: str) -> str:
 
 # User name and password in a URL.
 _LOGIN = re.compile(r"(://)([^/\s@]+)@")
-_LEAST_SECRET = 8
+_MIN_SECRET = 8
 WITHHELD = "(withheld: the message contains an API key)"
 
 
@@ -644,8 +644,8 @@ def without_secrets(text: str) -> str:
         secrets |= {login.partition(":")[2] for _, login in _LOGIN.findall(value)}
     forms = (_letters(redacted), _letters(unquote(redacted)))
     for secret in map(_letters, secrets):
-        for start in range(len(secret) - _LEAST_SECRET + 1):
-            if any(secret[start : start + _LEAST_SECRET] in form for form in forms):
+        for start in range(len(secret) - _MIN_SECRET + 1):
+            if any(secret[start : start + _MIN_SECRET] in form for form in forms):
                 return WITHHELD
     return redacted
 

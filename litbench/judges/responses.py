@@ -15,9 +15,9 @@ from typing import Any, Literal
 from litbench.data.text import valid_unicode
 
 # An answer of 128,000 tokens has about 0.6 MB, in Chinese with JSON escapes 1 MB.
-MOST_BYTES = 4 * 2**20
-# Together with `MOST_BYTES`, inspect-ai's search ends within seconds.
-MOST_TAGS = 64
+MAX_BYTES = 4 * 2**20
+# Together with `MAX_BYTES`, inspect-ai's search ends within seconds.
+MAX_TAGS = 64
 # The end of a longer response, where its usage is.
 _TAIL_BYTES = 64 * 2**10
 # Token counts (read, cached, written) of the responses of an attempt, even if it fails later.
@@ -119,22 +119,22 @@ async def check_response(response: Any) -> None:
     """Check and clean the body of a response, as a response hook of httpx or httpx2.
 
     Raises:
-        ResponseError: the body is longer than `MOST_BYTES`, has over `MOST_TAGS` tags `<think`, or
+        ResponseError: the body is longer than `MAX_BYTES`, has over `MAX_TAGS` tags `<think`, or
             is an error that was sent with status 200.
     """
     body, n_bytes = b"", 0
     async for part in response.aiter_bytes():
         n_bytes += len(part)
         body += part
-        if n_bytes > MOST_BYTES:
+        if n_bytes > MAX_BYTES:
             body = body[-_TAIL_BYTES:]
-    content = None if n_bytes > MOST_BYTES else _parsed(body)
+    content = None if n_bytes > MAX_BYTES else _parsed(body)
     usage = content.get("usage") if isinstance(content, dict) else _find_usage(body)
     counts = _counts(usage)
     if counts is not None and (seen := COUNTS.get(None)) is not None:
         seen.append(counts)
-    if n_bytes > MOST_BYTES:
-        raise ResponseError(f"the response has more than {MOST_BYTES:,} bytes", is_too_large=True)
+    if n_bytes > MAX_BYTES:
+        raise ResponseError(f"the response has more than {MAX_BYTES:,} bytes", is_too_large=True)
     cleaned = body
     if content is not None:
         if isinstance(content, dict) and response.status_code < 400:
@@ -142,8 +142,8 @@ async def check_response(response: Any) -> None:
             if "choices" in content:
                 _clean_completion(content, counts)
         text = json.dumps(content, ensure_ascii=False)
-        if text.count("<think") > MOST_TAGS:
-            reason = f"the response has more than {MOST_TAGS} tags <think>"
+        if text.count("<think") > MAX_TAGS:
+            reason = f"the response has more than {MAX_TAGS} tags <think>"
             raise ResponseError(reason, is_too_large=True)
         cleaned = valid_unicode(text).encode()
 

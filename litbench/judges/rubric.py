@@ -36,7 +36,7 @@ from litbench.raters.templates.rubric import Rating, Rubric, load_rubric, rubric
 from litbench.runs.errors import ConfigError
 
 # Judgements of a text by a judge, so that attempts stay within the numbers of a session's sample.
-MOST_JUDGE_SAMPLES = 30
+MAX_JUDGE_SAMPLES = 30
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ async def rate(
 ) -> Rated:
     """Ask the model of a role to rate a text; `texts` fill the rubric."""
     question = RatingQuestion(rubric, texts, as_published)
-    if session.judge_sample >= MOST_JUDGE_SAMPLES:
+    if session.judge_sample >= MAX_JUDGE_SAMPLES:
         raise ConfigError(
             f"{step}: {session.judge_sample + 1} judgements of a text, of at most "
-            f"{MOST_JUDGE_SAMPLES}: lower judge_samples or the protocol's number of judgements"
+            f"{MAX_JUDGE_SAMPLES}: lower judge_samples or the protocol's number of judgements"
         )
     first = session.judge_sample * ATTEMPTS
     turns, code = await session.ask_readable(role, question, step=step, attempt=first)

@@ -12,7 +12,7 @@ import numpy as np
 from litbench.metrics.intervals import Interval, Training, jackknife_interval
 
 # Maximum number of bins of equal size, and minimum number of pairs in each.
-_BINS, _LEAST_PAIRS = 8, 20
+_BINS, _MIN_PAIRS = 8, 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def calibration(
     confidence = np.maximum(p, 1 - p)
     correct = np.where(p == 0.5, 0.5, (p > 0.5).astype(float))
     order = np.argsort(confidence, kind="stable")
-    parts = np.array_split(order, max(1, min(_BINS, len(p) // _LEAST_PAIRS)))
+    parts = np.array_split(order, max(1, min(_BINS, len(p) // _MIN_PAIRS)))
     table = []
     for part in parts:
         trained = None if training is None else training.take(present[part])

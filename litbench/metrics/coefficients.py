@@ -10,7 +10,7 @@ from litbench.data.text import digest
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters
 
 # Maximum number of groups of prompts that the jackknife of coefficients leaves out in turn.
-_MOST_GROUPS = 100
+_MAX_GROUPS = 100
 
 
 def coefficient_interval(models: Sequence[Mapping[str, Any]], name: str) -> Interval:
@@ -61,7 +61,7 @@ def coefficient_intervals(
     distinct, index, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
     effective, rows = effective_clusters(sizes), len(index)
     whole = fit(np.arange(rows))
-    groups = min(len(distinct), _MOST_GROUPS)
+    groups = min(len(distinct), _MAX_GROUPS)
     freedom = max(min(groups, effective) - 1, 1.0)
     error = np.full(len(whole), math.nan)
     if groups > 1:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W_])+")
 
 # Of each text only its beginning counts.
-_MOST_WORDS = 50
+_MAX_WORDS = 50
 
 
 def distinct_trigrams(texts: Sequence[str]) -> float:
@@ -24,6 +24,6 @@ def distinct_trigrams(texts: Sequence[str]) -> float:
     """
     trigrams: list[tuple[str, ...]] = []
     for text in texts:
-        words = _WORDS.findall(text.lower())[:_MOST_WORDS]
+        words = _WORDS.findall(text.lower())[:_MAX_WORDS]
         trigrams.extend(zip(words, words[1:], words[2:], strict=False))
     return len(set(trigrams)) / len(trigrams) if trigrams else float("nan")

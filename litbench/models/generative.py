@@ -36,7 +36,7 @@ from litbench.runs.errors import ConfigError, ModelError
 from litbench.runs.progress import ProgressBar
 
 # Below this the model is more likely to continue with something other than a label.
-LEAST_LABEL_MASS = 0.5
+MIN_LABEL_MASS = 0.5
 
 
 def require_packing(model: Any, name: str) -> None:
@@ -81,7 +81,7 @@ class GenerativeModel(FolderRater):
 
     Attributes:
         question: joins prompt and stories into token ids, and reads label probabilities.
-        least_label_mass: a lower label mass gives the verdict `unparsed`.
+        min_label_mass: a lower label mass gives the verdict `unparsed`.
         pairs_cut: number of judged pairs that did not fit and were truncated.
     """
 
@@ -95,14 +95,14 @@ class GenerativeModel(FolderRater):
         question: Question,
         *,
         name: str = "generative",
-        least_label_mass: float = LEAST_LABEL_MASS,
+        min_label_mass: float = MIN_LABEL_MASS,
         **stored: Any,
     ) -> None:
         require_packing(model, name)
         super().__init__(model, tokenizer, name=name, **stored)
         self.question = question
         self.reads_prompt = "prompt" in question.slots
-        self.least_label_mass = least_label_mass
+        self.min_label_mass = min_label_mass
         self.pairs_cut = 0
 
     @classmethod
@@ -169,7 +169,7 @@ class GenerativeModel(FolderRater):
         judged = []
         for ids, p, mass in zip(questions, p_a.tolist(), masses.tolist(), strict=True):
             prefers: Preference = "tie" if p == 0.5 else "first" if p > 0.5 else "second"
-            is_answer = mass >= self.least_label_mass
+            is_answer = mass >= self.min_label_mass
             judged.append(
                 Judgement(
                     prefers if is_answer else "unparsed",
@@ -259,7 +259,7 @@ class GenerativeRaterOptions(ModelOptions):
         answer: form of answer to use from a family of templates.
         max_length: maximum number of tokens of question and answer. Default: 4,096.
         max_answer_tokens: maximum number of tokens of the answer. Default: depends on its form.
-        least_label_mass: a lower label mass gives the verdict `unparsed`.
+        min_label_mass: a lower label mass gives the verdict `unparsed`.
     """
 
     template: str | None = None
@@ -267,7 +267,7 @@ class GenerativeRaterOptions(ModelOptions):
     answer: AnswerForm | None = None
     max_length: int | None = None
     max_answer_tokens: int | None = None
-    least_label_mass: float = LEAST_LABEL_MASS
+    min_label_mass: float = MIN_LABEL_MASS
 
     def files(self) -> dict[str, str]:
         """Model and custom template, by key."""
@@ -295,5 +295,5 @@ class GenerativeRaterOptions(ModelOptions):
                     + ", ".join(named)
                 )
         return GenerativeModel(
-            **stored, question=question, name=name, least_label_mass=self.least_label_mass
+            **stored, question=question, name=name, min_label_mass=self.min_label_mass
         )

@@ -81,7 +81,7 @@ class Ablation(PairRules):
             variant.
         natural: also train on all pairs of each variant.
         seeds: seeds of the subsamples of pairs and of the trainings.
-        most_test_pairs: maximum size of the test sets, drawn by `seed`; null for all pairs.
+        max_test_pairs: maximum size of the test sets, drawn by `seed`; null for all pairs.
         headline_rater: the trained rater that the first tables compare variants with; null for the
             first.
         headline_test: the test set on which differences are tested; null for `common`, the test
@@ -100,7 +100,7 @@ class Ablation(PairRules):
     pairs_used: list[int | float] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     natural: bool = True
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    most_test_pairs: int | None = 4_000
+    max_test_pairs: int | None = 4_000
     headline_rater: str | None = None
     headline_test: str | None = None
     title: str = "LitBench ablation"
@@ -419,7 +419,7 @@ def run_ablation(config: Ablation, program: str) -> None:
     if len(variant_tests) > 1 and config.headline_test in (None, COMMON):
         paths[COMMON] = paths[reference]
         tests = {COMMON: _common_pairs(variant_tests, reference), **tests}
-    most, seed = config.most_test_pairs, config.seed
+    most, seed = config.max_test_pairs, config.seed
     tests = {
         name: _with_texts(paths[name], first_by_hash(keys, most, "test", seed, by_prompt=False))
         for name, keys in tests.items()

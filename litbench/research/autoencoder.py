@@ -22,7 +22,7 @@ from litbench.runs.outputs import write_atomically, write_json
 # residual, with this weight in the loss (Gao et al., 2024).
 _DEAD_AFTER, _REVIVED, _REVIVAL_WEIGHT = 256, 8, 1 / 32
 _LARGEST_GRADIENT, _PATIENCE = 1.0, 10
-_LEAST_STEPS, _LEAST_BATCH = 32, 8
+_MIN_STEPS, _MIN_BATCH = 32, 8
 
 
 @dataclass
@@ -58,7 +58,7 @@ class AutoencoderOptions:
     def batch_for(self, examples: int) -> int:
         """The batch size for a training set of `examples` examples."""
         batch = self.batch_size
-        while batch // 2 >= _LEAST_BATCH and examples < _LEAST_STEPS * batch:
+        while batch // 2 >= _MIN_BATCH and examples < _MIN_STEPS * batch:
             batch //= 2
         return batch
 

@@ -53,7 +53,7 @@ class BestOfN:
         raters: named entries that give rewards: the rater that ranks, and a second one, if any.
         out: output folder.
         where: SQL condition on the rows of `stories`.
-        least_stories: leave out prompts with fewer stories; n is at most the smallest number of
+        min_stories: leave out prompts with fewer stories; n is at most the smallest number of
             stories of the remaining prompts.
     """
 
@@ -61,7 +61,7 @@ class BestOfN:
     raters: dict[str, Any]
     out: Path
     where: str | None = None
-    least_stories: int = 2
+    min_stories: int = 2
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     if len(config.raters) > 2:
         raise ConfigError(f"raters has {len(config.raters)} entries: give one or two")
     specs = dict(zip(("rater", "second"), parse_raters(config.raters), strict=False))
-    if config.least_stories < 2:
-        raise ConfigError(f"least_stories is {config.least_stories}: give at least 2")
+    if config.min_stories < 2:
+        raise ConfigError(f"min_stories is {config.min_stories}: give at least 2")
     paths = [config.stories] if isinstance(config.stories, str) else config.stories
     artifact = Artifact(
         config.out,
@@ -258,11 +258,11 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     stories = stories.drop_columns([name for name in columns if name in stories.column_names])
     for name, values in columns.items():
         stories = stories.append_column(name, pa.array(values))
-    groups = {key: np.array(at) for key, at in indices.items() if len(at) >= config.least_stories}
+    groups = {key: np.array(at) for key, at in indices.items() if len(at) >= config.min_stories}
     if not groups:
         raise DataError(
-            f"stories: no prompt has {config.least_stories} stories: generate more with "
-            "`litbench run stories`, or lower least_stories"
+            f"stories: no prompt has {config.min_stories} stories: generate more with "
+            "`litbench run stories`, or lower min_stories"
         )
     n_words = stories["n_words"].to_numpy()
     prompts = [
@@ -277,7 +277,7 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
         "prompts": len(groups),
         "prompts_with_too_few": len(indices) - len(groups),
         "fewest_of_a_prompt": min(counts),
-        "most_of_a_prompt": max(counts),
+        "max_of_a_prompt": max(counts),
         "trained_on": trained_on,
         "pairs": pairs.num_rows,
     }
@@ -389,7 +389,7 @@ def _page(
         ),
         Section("Figures", about_figures, _table(choices)),
     ]
-    fewest, most = counts["fewest_of_a_prompt"], counts["most_of_a_prompt"]
+    fewest, most = counts["fewest_of_a_prompt"], counts["max_of_a_prompt"]
     facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"
     facts += f"{'' if fewest == most else f' to {most:,}'} stories each"
     if counts["prompts_with_too_few"]:

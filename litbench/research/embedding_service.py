@@ -15,7 +15,7 @@ from litbench.runs.errors import ConfigError, ModelError
 
 SERVICE = "openai-api/"
 # The service's tokenizer is unknown.
-_LEAST_BYTES_PER_TOKEN = 2
+_MIN_BYTES_PER_TOKEN = 2
 # Small servers accept 32 texts in a call.
 TEXTS_PER_CALL = 32
 _RETRIES = 6
@@ -36,7 +36,7 @@ class Service:
 
         address, key = _address(model)
         self._client = OpenAI(api_key=key, base_url=address, max_retries=_RETRIES)
-        self._model, self._most_bytes = model, max_tokens * _LEAST_BYTES_PER_TOKEN
+        self._model, self._max_bytes = model, max_tokens * _MIN_BYTES_PER_TOKEN
         self._read = 1 if cuts else None
 
     def embed_all(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, list[int]]]:
@@ -60,8 +60,8 @@ class Service:
     def _windows(self, text: str) -> list[str]:
         """Split a text into windows, between words if possible."""
         windows, rest = [], text
-        while len(rest.encode()) > self._most_bytes:
-            start = rest.encode()[: self._most_bytes].decode(errors="ignore")
+        while len(rest.encode()) > self._max_bytes:
+            start = rest.encode()[: self._max_bytes].decode(errors="ignore")
             space = _LAST_SPACE.search(start)
             # Scripts without spaces are cut anywhere.
             end = space.start() if space and space.start() > len(start) * 0.9 else len(start)

@@ -535,9 +535,9 @@ def run_preferences(config: PreferencesConfig) -> None:
 
 # The page -------------------------------------------------------------------------------------
 
-_SHOWN_UNITS, _MOST_LABEL = 20, 34
+_SHOWN_UNITS, _MAX_LABEL = 20, 34
 # Stories on a page are cut to this many characters.
-_MOST_LETTERS = 12_000
+_MAX_LETTERS = 12_000
 
 
 def pairs_to_read(
@@ -559,7 +559,7 @@ def pairs_to_read(
             more_chosen = bool(first_chosen[row]) == bool(values[row] > 0)
             words = SIDES if more_chosen else SIDES[::-1]
             tags = f"more of unit {unit}, {words[0]}", f"less, {words[1]}"
-            cut = (shorten(text, _MOST_LETTERS) for text in texts)
+            cut = (shorten(text, _MAX_LETTERS) for text in texts)
             card = Card(list(zip(tags, cut, strict=True)), prompts[row], lost=[int(more_chosen)])
             which = "more" if more_chosen else "less"
             title = f"{how}, size {abs(float(values[row])):.2f}, {which} of it was chosen"
@@ -573,7 +573,7 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
     rows = []
     for row in sorted(units[:_SHOWN_UNITS], key=lambda row: -row.coefficient.mean):
         text = f"{row.unit}: {row.label}"
-        text = text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
+        text = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
         rows.append((text, [[row.coefficient]]))
     if not rows:
         return None

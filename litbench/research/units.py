@@ -29,7 +29,7 @@ _QUESTIONS = read_yaml(Path(__file__).with_name("units.yaml"))
 # Tolerates Markdown around the words.
 _QUALITY = re.compile(r"^[^\w\n]*quality[^\w:\n]*:[\s*_]*([^\s*_].*)$", re.I | re.M)
 _MORE = re.compile(r"^[^\w\n]*more[^\w:\n]*:\W*+(A|B|neither)[^\w\n]*$", re.I | re.M)
-_MOST_DESCRIBED = 300
+_MAX_DESCRIBED = 300
 # Pairs to describe a unit: those with its strongest activations, and as many random ones on which
 # it is inactive. Random test pairs on which it is active, and inactive. Characters of each story
 # that are shown.
@@ -106,7 +106,7 @@ def read_description(text: str) -> str | None:
     """The quality that an answer names last, on one line; None if it names none."""
     qualities = _QUALITY.findall(text)
     line = clean_name(without_delimiters(qualities[-1].rstrip(" \t\r*_"))) if qualities else ""
-    return (line if len(line) <= _MOST_DESCRIBED else line[: _MOST_DESCRIBED - 1] + "…") or None
+    return (line if len(line) <= _MAX_DESCRIBED else line[: _MAX_DESCRIBED - 1] + "…") or None
 
 
 def read_more(text: str) -> int | None:

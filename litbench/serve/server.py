@@ -50,7 +50,7 @@ _PATHS = ("/", "/score", "/classify", "/health", "/metrics", "/openapi.json")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the usual limit of 1,024 open files per process.
-_MOST_CONNECTIONS = 512
+_MAX_CONNECTIONS = 512
 # What remains of a JSON text without its strings is its structure.
 _STRING_OR_SPACE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|\s+', re.DOTALL)
 # A story takes two commas, one of which follows its prompt.
@@ -484,7 +484,7 @@ def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvi
         ws="none",
         lifespan="off",
         access_log=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=math.ceil(limits.timeout_s),
     )
     return uvicorn.Server(config)

@@ -227,7 +227,7 @@ class PairStore(Store):
         values = {
             "prompt": self.study.by_id[page.pair_id]["prompt"],
             "stories": [("first", "Story A", first), ("second", "Story B", second)],
-            "least": math.ceil(self.study.least_seconds(page.pair_id)),
+            "least": math.ceil(self.study.min_seconds(page.pair_id)),
             "choice": "",
         }
         return "pair", values

@@ -109,7 +109,7 @@ class Plan:
         release_minutes: a reader who sends nothing for so long loses the unanswered pairs.
         requires_id: refuse readers without an id in the address.
         reader_ids: ids to accept, which plan.json then holds; null for any.
-        most_starting: how many readers may have pairs without having answered one. When there are
+        max_starting: how many readers may have pairs without having answered one. When there are
             as many, a further one waits until one of them answers, or has taken twice the usual
             time, and a minute, and loses the pairs.
         language: language tag of prompts and stories, such as `zh`.
@@ -156,7 +156,7 @@ class Plan:
     release_minutes: Positive = 90
     requires_id: bool = False
     reader_ids: list[Annotated[str, Field(pattern=READER_ID)]] | None = None
-    most_starting: Count = 20
+    max_starting: Count = 20
     language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] = "en"
     exclude: Exclusions = field(default_factory=Exclusions)
     expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
@@ -233,7 +233,7 @@ class Study:
         """Seconds that reading a page takes at the usual speed."""
         return 60 * self.words_of(name) / self.plan.words_per_minute
 
-    def least_seconds(self, name: str) -> float:
+    def min_seconds(self, name: str) -> float:
         """Seconds before which an answer is sent back."""
         fastest = self.plan.fastest_words_per_minute
         return 0.0 if fastest is None else 60 * self.words_of(name) / fastest

@@ -284,7 +284,7 @@ class RatingStore(Store):
         if page.kind == "submit":
             return "submit", values
         earlier = dict(zip(places, (turn for _, turn in group), strict=True))[page.place]
-        least = 0 if earlier else math.ceil(self.study.least_seconds(page.pair_id))
+        least = 0 if earlier else math.ceil(self.study.min_seconds(page.pair_id))
         story = self.study.by_id[page.pair_id]
         lines = self.study.lines(page)
         asked = {"story": story, "lines": lines, "least": least, "missing": False, "given": {}}

@@ -48,7 +48,7 @@ from litbench.study.store import Page, Store
 
 COOKIE = "reader"
 _LIMITS = ServerLimits(body_bytes=64 * 1024)
-_MOST_FIELDS, _MOST_REASON, _MOST_TURN = 64, 2_000, 4_000
+_MAX_FIELDS, _MAX_REASON, _MAX_TURN = 64, 2_000, 4_000
 # How long a request waits for its turn. The handlers take some milliseconds, so that hundreds of
 # readers who send at the same moment are all served.
 _TURN_S = 20.0
@@ -104,7 +104,7 @@ async def read_form(request: Request) -> dict[str, str]:
         raise HTTPException(403, "This form came from another site.")
     body = await read_body(request.receive, _LIMITS)
     try:
-        return dict(parse_qsl(body.decode(), max_num_fields=_MOST_FIELDS))
+        return dict(parse_qsl(body.decode(), max_num_fields=_MAX_FIELDS))
     except ValueError:
         raise HTTPException(400, "This form cannot be read.") from None
 
@@ -316,7 +316,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         template, values = store.view(reader, shown)
         values = {"reason": "", **values, **sent, "page": shown, "wait": math.ceil(wait)}
         key = form_key(store, reader, shown.place)
-        return page(template, status, key=key, most=_MOST_REASON, **values)
+        return page(template, status, key=key, most=_MAX_REASON, **values)
 
     def play_of(reader: str, shown: Page) -> Play:
         """The session of a page, started if it is not under way."""
@@ -352,7 +352,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             step=play.step,
             shown=play.shown,
             card=card,
-            most=_MOST_TURN,
+            most=_MAX_TURN,
             **{"missing": False, **sent},
         )
 
@@ -374,8 +374,8 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         ):
             return go_on()
         text = action_of(step, form)
-        if len(text or "") > _MOST_TURN:
-            raise HTTPException(413, f"You may write {_MOST_TURN:,} letters at a time.")
+        if len(text or "") > _MAX_TURN:
+            raise HTTPException(413, f"You may write {_MAX_TURN:,} letters at a time.")
         play = play_of(reader, shown)
         if text is None:
             return show_session(reader, shown, 422, missing=True)
@@ -420,8 +420,8 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             return not_saved() if state == "left" else go_on()
         # Forms send a line break as two characters.
         reason = form.get("reason", "").replace("\r\n", "\n").strip()
-        if len(reason) > _MOST_REASON:
-            raise HTTPException(413, f"A reason may have {_MOST_REASON:,} letters.")
+        if len(reason) > _MAX_REASON:
+            raise HTTPException(413, f"A reason may have {_MAX_REASON:,} letters.")
         try:
             answer, sent = store.read_form(form)
             wait = store.answer(reader, position, answer, reason or None)

@@ -125,7 +125,7 @@ class SessionStudy(RubricStudy):
         content: Mapping[str, Any] = self.by_id[name]["item"].content
         return int(content["end_condition"]["max_user_turns"]) * _TURN_WORDS
 
-    def least_seconds(self, name: str) -> float:
+    def min_seconds(self, name: str) -> float:
         """The story was read in its session."""
         del name
         return 0.0
@@ -144,7 +144,7 @@ class SessionStudy(RubricStudy):
             "writers": writers,
             "cards": cells // writers,
             "sessions": sessions,
-            "most_dollars": None if limit is None else limit * sessions,
+            "max_dollars": None if limit is None else limit * sessions,
             **time_of,
         }
 
@@ -153,8 +153,8 @@ class SessionStudy(RubricStudy):
 {facts["writers"]:,} writers and {facts["cards"]:,} cards, {self.plan.readers_per_card} readers of \
 each: {facts["sessions"]:,} sessions of {facts["readers"]:,} readers
 {reading_text(self.plan, facts)}"""
-        if facts["most_dollars"] is not None:
-            text += f"writers cost at most ${facts['most_dollars']:,.2f}\n"
+        if facts["max_dollars"] is not None:
+            text += f"writers cost at most ${facts['max_dollars']:,.2f}\n"
         return text + "what a session usually costs: litbench run narra --dry_run\n"
 
     def answers_of(self, number: int, position: int) -> Path:

@@ -245,7 +245,7 @@ class Visitor:
 
     def _send_answer(self, name: str | None, fields: dict[str, str], answer: str) -> str:
         """Send an answer after the time that reading a pair or story takes; None: no time."""
-        least = 0.0 if name is None else self._study.least_seconds(name)
+        least = 0.0 if name is None else self._study.min_seconds(name)
         if not self.reader.is_careless:
             time.sleep(least)
         status, after = self.send("/answer", fields)

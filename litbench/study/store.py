@@ -316,7 +316,7 @@ class Store:
             "select number, pair_id, min(shown) as shown from choices group by number "
             "having count(answered) = 0 order by shown"
         )
-        if len(starting) < self._plan.most_starting:
+        if len(starting) < self._plan.max_starting:
             return True
         for row in starting:
             slow = max(_SLOW_START * self.study.usual_seconds(row["pair_id"]), _START_S)
@@ -399,7 +399,7 @@ class Store:
                 )
                 return 0.0
             seconds = self._seconds(page["shown"], now)
-            least = 0.0 if page["kind"] == "submit" else self.study.least_seconds(page["pair_id"])
+            least = 0.0 if page["kind"] == "submit" else self.study.min_seconds(page["pair_id"])
             if seconds is not None and seconds < least:
                 self._database.execute(
                     "update choices set hurried = hurried + 1 where number = ? and place = ?", key

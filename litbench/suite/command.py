@@ -88,7 +88,7 @@ class Suite(JudgeKeys):
         data: folder of the sets, one folder each.
         registry: YAML file with entries of your own.
         out: output folder.
-        most_pairs: maximum number of pairs of each set, drawn over prompts by a hash.
+        max_pairs: maximum number of pairs of each set, drawn over prompts by a hash.
         recorded: instead of raters, the published answers of judges that come with some sets.
         dry_run: only estimate calls, tokens, dollars and minutes; needs no API key.
         list: only list the sets.
@@ -100,7 +100,7 @@ class Suite(JudgeKeys):
     data: Path = Path("runs")
     registry: Path | None = None
     out: Path = Path("runs/suite")
-    most_pairs: int | None = None
+    max_pairs: int | None = None
     recorded: bool = False
     dry_run: Annotated[bool, Runtime] = False
     list: Annotated[bool, Runtime] = False
@@ -133,7 +133,7 @@ def benchmark_of(config: Suite, raters: Mapping[str, Any]) -> Benchmark:
         out=config.out,
         raters={**BASELINES, **raters},
         reference=REFERENCE,
-        most_pairs=config.most_pairs,
+        max_pairs=config.max_pairs,
         folds=_FOLDS,
         dry_run=config.dry_run,
     )
@@ -284,7 +284,7 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         options={key: value for key, value in entry.items() if key not in ("kind", *files)},
         files=files,
         reference=config["reference"],
-        most_pairs=config["most_pairs"],
+        max_pairs=config["max_pairs"],
         sets={
             name: _set_figures(result, row, groups[name]) for name, (result, row) in rows.items()
         },

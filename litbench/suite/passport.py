@@ -225,7 +225,7 @@ class Passport:
         options: its entry in the config, without paths.
         files: digests of the files and models that its verdicts depend on, by option.
         reference: the rater that it is compared with.
-        most_pairs: maximum number of pairs per set; null for all.
+        max_pairs: maximum number of pairs per set; null for all.
         sets: figures by set.
         over_sets: means of `litbench.metrics.sets.over_sets`; null with a single set.
         cost_usd: of all verdicts; null if nothing was paid.
@@ -240,7 +240,7 @@ class Passport:
     options: dict[str, Any]
     files: dict[str, Digest]
     reference: Name
-    most_pairs: PositiveInt | None
+    max_pairs: PositiveInt | None
     sets: Annotated[dict[Name, SetFigures], Field(min_length=1)]
     over_sets: OverSets | None
     cost_usd: Annotated[Number, Field(ge=0)] | None

@@ -143,7 +143,7 @@ def suite(
     sets: str | list[str] = "",
     data: str = "runs",
     registry: str | None = None,
-    most_pairs: int | None = None,
+    max_pairs: int | None = None,
     template: str = "alternative",
     answer: str | None = None,
 ) -> Task:
@@ -153,16 +153,16 @@ def suite(
         sets: only these sets; a list, or names with commas.
         data: folder of the sets.
         registry: YAML file with entries of your own.
-        most_pairs: maximum number of pairs of each set.
+        max_pairs: maximum number of pairs of each set.
         template: a template family or file.
         answer: answer form for a template family; explanation when null.
     """
     names = [name for name in sets.split(",") if name] if isinstance(sets, str) else sets
     registry_path = None if registry is None else Path(registry)
-    suite_config = Suite(sets=names, data=Path(data), registry=registry_path, most_pairs=most_pairs)
+    suite_config = Suite(sets=names, data=Path(data), registry=registry_path, max_pairs=max_pairs)
     config = benchmark_of(suite_config, {})
     opened, *_ = open_sets(
-        list_sets(config), list_raters(config), config.reference, config.most_pairs
+        list_sets(config), list_raters(config), config.reference, config.max_pairs
     )
     tables = {opened_set.name: opened_set.pairs.headline for opened_set in opened}
     return _compare(tables, template, answer, verdicts_by_set(), "suite")

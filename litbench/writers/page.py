@@ -37,7 +37,7 @@ from litbench.writers.writing import Inconsistency, LengthCorrelation
 CEILING = 99
 _EXCERPT = 600
 # Texts in the box plot of repeated judgements, and characters of the names of their prompts.
-_MOST_BOXES, _BOX_NAME = 40, 30
+_MAX_BOXES, _BOX_NAME = 40, 30
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def writers_page(
     ]
     boxes = {
         f"{shorten(row.prompt, _BOX_NAME)}, {row.writer}, {row.judge}": row.grades
-        for row in comparison.repeats[:_MOST_BOXES]
+        for row in comparison.repeats[:_MAX_BOXES]
     }
     about_boxes = "Quartiles, median (solid) and mean (dashed) over the judgements of a text."
     repeated = [Figure("", about_boxes, figures.boxes(boxes, comparison.quantity))] if boxes else []

@@ -24,7 +24,7 @@ from litbench.runs.errors import DataError
 Blocks = Sequence[Sequence[str]]
 
 # Larger tied blocks have Efron's form.
-_MOST_ORDERED = 5
+_MAX_ORDERED = 5
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _edges(blocks: Blocks) -> Iterable[tuple[str, str]]:
     for index, block in enumerate(blocks):
         for other in blocks[index + 1 :]:
             yield from itertools.product(block, other)
-        if len(block) > _MOST_ORDERED:
+        if len(block) > _MAX_ORDERED:
             yield from itertools.permutations(block, 2)
 
 
@@ -275,7 +275,7 @@ class _Fit:
         """The memberships of each stage, for each order of a block."""
         base = np.zeros(len(self.items))
         base[rest] = 1
-        if len(block) > _MOST_ORDERED:
+        if len(block) > _MAX_ORDERED:
             tied = np.zeros(len(self.items))
             tied[block] = 1
             yield [base + tied * (1 - stage / len(block)) for stage in range(len(block))]

@@ -32,7 +32,7 @@ from litbench.judges.answers import AnswerStore, identity, local_folder
 from litbench.judges.client import REPEATING, Traffic
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
-from litbench.judges.rubric import MOST_JUDGE_SAMPLES
+from litbench.judges.rubric import MAX_JUDGE_SAMPLES
 from litbench.judges.session import (
     RECORDED,
     WRITER,
@@ -104,7 +104,7 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     items: list[str | int] | None = None
     samples: PositiveInt = 1
-    judge_samples: Annotated[int, Field(ge=1, le=MOST_JUDGE_SAMPLES)] = 1
+    judge_samples: Annotated[int, Field(ge=1, le=MAX_JUDGE_SAMPLES)] = 1
     traffic: Annotated[Traffic, Runtime] = field(default_factory=Traffic)
     prices: Path | None = None
     answers: Annotated[Path | None, Runtime] = None

@@ -65,7 +65,7 @@ class StoriesOptions:
         prompts: table with a column `prompt` (and `prompt_id`), such as stories or pairs, a data
             set on the Hub, or a list of prompts.
         where: SQL condition on the table's rows, such as "split = 'test'".
-        most_prompts: maximum number of prompts, drawn by a hash; null for all.
+        max_prompts: maximum number of prompts, drawn by a hash; null for all.
         task: the instruction to the writer; {prompt} and {words} are replaced.
         words: minimum and maximum length to ask for.
         rubric: rubric of the judges; a packaged one, or a file.
@@ -73,7 +73,7 @@ class StoriesOptions:
 
     prompts: str | list[str]
     where: str | None = None
-    most_prompts: PositiveInt | None = None
+    max_prompts: PositiveInt | None = None
     task: str = TASK
     words: tuple[PositiveInt, PositiveInt] = (300, 800)
     rubric: str = "story"
@@ -156,7 +156,7 @@ class Stories(Protocol):
             raise DataError(f"{options.prompts}: no prompt has a text: check the table and `where`")
         drawn = sorted(prompts.items(), key=lambda prompt: digest(0, prompt[1]))
         items: dict[str, Item] = {}
-        for key, text in drawn[: options.most_prompts]:
+        for key, text in drawn[: options.max_prompts]:
             name = named[text] or key
             # Other prompts of the same id are named by their text.
             item = Item(key if name in items else name, text, self._question(text))

@@ -145,7 +145,7 @@ def test_a_request_that_failed_is_repeated(connect, fault, kind):
     ],
 )
 def test_failed_request_says_what_to_do(connect, monkeypatch, fault, error, message):
-    monkeypatch.setattr("litbench.collect.reddit._MOST_RETRIES", 3)
+    monkeypatch.setattr("litbench.collect.reddit._MAX_RETRIES", 3)
     monkeypatch.setattr("prawcore.sessions.FiniteRetryStrategy._sleep_seconds", lambda _: None)
     with FakeReddit(make_world(1), faults=lambda _, kind: fault if kind == "info" else None) as s:
         with pytest.raises(error, match=message):

@@ -117,7 +117,7 @@ def test_unusable_rows_are_rejected(read):
         read(rows, values=["plott"])
     with pytest.raises(DataError, match="no rating"):
         read(rows, stories=("other",))
-    for wrong in ({"values": []}, {"least_share": 0}):
+    for wrong in ({"values": []}, {"min_share": 0}):
         with pytest.raises(ConfigError, match=f"key '{next(iter(wrong))}' is"):
             read(rows, **wrong)
 
@@ -131,10 +131,10 @@ def test_unreadable_answer_gives_a_null_rating(read):
     strict, rejected_rows = read(rows, kind="recorded", item="test")
     assert rating_of(strict) == {("m", "s"): None, ("m", "t"): None}
     assert not rejected_rows.rows
-    most, _ = read(rows, kind="recorded", item="test", least_share=0.6)
+    most, _ = read(rows, kind="recorded", item="test", min_share=0.6)
     assert rating_of(most) == {("m", "s"): 0.5, ("m", "t"): None}
     # A test that was not even asked is missing, too.
-    fewer, _ = read(rows[:3] + rows[5:], kind="recorded", item="test", least_share=0.6)
+    fewer, _ = read(rows[:3] + rows[5:], kind="recorded", item="test", min_share=0.6)
     assert rating_of(fewer) == {("m", "s"): 0.5, ("m", "t"): None}
 
 

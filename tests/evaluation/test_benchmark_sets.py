@@ -176,7 +176,7 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
         for k in range(20)
     ]
     write_table(pair_table(rows), tmp_path / "one.parquet")
-    result = benchmark(most_pairs=10)
+    result = benchmark(max_pairs=10)
     assert (
         row_of(result, "one", "longer")["pairs"] == row_of(result, "two", "longer")["pairs"] == 10
     )
@@ -189,7 +189,7 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
     assert len(drawn) == 10
     whole = read_table(tmp_path / "two.parquet", PAIRS)
     write_table(whole.take(list(range(whole.num_rows - 1, -1, -1))), tmp_path / "two.parquet")
-    benchmark(most_pairs=10)
+    benchmark(max_pairs=10)
     again = Evaluation.find(tmp_path / "out/two").pairs.headline["pair_id"].to_pylist()
     assert set(again) == set(drawn), "the draw goes by the pairs, not by their order"
 
@@ -203,7 +203,7 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
         ({"pairs": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"split": "test"}, ConfigError, "split: with several sets"),
         ({"reference": "notes"}, ConfigError, "not a rater"),
-        ({"most_pairs": 1}, ConfigError, "2 or more"),
+        ({"max_pairs": 1}, ConfigError, "2 or more"),
     ],
 )
 def test_what_cannot_be_done_is_said(benchmark, keys, error, says):

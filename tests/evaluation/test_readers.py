@@ -488,7 +488,7 @@ def serve(folder, *_):
     load_scorer(scorer_spec(model_entry(folder)))
 
 
-ANY_MASS = {"least_label_mass": 0.0}
+ANY_MASS = {"min_label_mass": 0.0}
 GENERATIVE = {
     compare: "`litbench.load(...).compare`",
     benchmark: "`litbench judge`, `eval/benchmark.py`",

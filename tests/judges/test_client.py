@@ -583,7 +583,7 @@ def test_number_of_connections(tmp_path):
         with serve(on_request=hold, seconds=0.1) as server:
             traffic = Traffic(connections=connections, first_connections=connections)
             run(server, tmp_path / str(connections), QUESTIONS[:12], traffic)
-            assert server.most_at_once == connections
+            assert server.max_at_once == connections
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ def judge(monkeypatch, pair_table, tmp_path, capsys):
 
 def test_dry_run_needs_no_key_and_writes_nothing(judge, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    said = judge("--dry_run", "--model", "openai/gpt-4.1-mini", "--most_pairs", "5")
+    said = judge("--dry_run", "--model", "openai/gpt-4.1-mini", "--max_pairs", "5")
     assert "5 of 12 pairs drawn" in said
     assert "dry run: no request is sent" in said
     lines = {line.split()[0]: line.split()[1:] for line in said.splitlines()[-2:]}
@@ -179,7 +179,7 @@ def test_traffic_is_used_and_calls_are_limited(judge, tmp_path, capsys):
         with pytest.raises(SystemExit):
             judge(*keys, "--traffic.max_calls", "10")
         said = capsys.readouterr()
-        assert (server.requests, server.most_at_once) == (10, 3)
+        assert (server.requests, server.max_at_once) == (10, 3)
         assert "max_calls of 10 is reached: run the same command again" in said.err
         page = (tmp_path / "out/report.html").read_text("utf-8")
         counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]

@@ -148,9 +148,7 @@ def test_a_passport_is_shown(run):
         beside={"longer": estimate},
     )
     lists = {"options": {}, "files": {}, "versions": {}, "sets": {"a|set": figures}}
-    nothing = dict.fromkeys(
-        ("most_pairs", "over_sets", "cost_usd", "input_tokens", "output_tokens")
-    )
+    nothing = dict.fromkeys(("max_pairs", "over_sets", "cost_usd", "input_tokens", "output_tokens"))
     passport = Passport("m", "reward", reference="longer", date="2026-01-02", **lists, **nothing)
     card = model_card(run, figures_text(passport.sets), passport.date)
     assert "| a\\|set | 0.750 \\[0.600, 0.850\\] | 0.750 \\[0.600, 0.850\\] | – |" in card
@@ -232,7 +230,7 @@ def test_a_generative_models_examples_run_and_give_the_same_probability(
         adapted = peft.get_peft_model(model, lora)
         adapted.save_pretrained(apart)
         model, part = adapted.merge_and_unload(), Adapter(str(base), False, apart)
-    model = GenerativeModel(model, tokenizer, question, least_label_mass=0, adapter=part)
+    model = GenerativeModel(model, tokenizer, question, min_label_mass=0, adapter=part)
     model.save(folder)
     source = random.Random(1)
     prompt, story, other = (invented(source, words) for words in (5, 20, 30))

@@ -197,7 +197,7 @@ def test_a_trained_model_answers_alike_once_saved(
         untrained = GenerativeModel.load(folder, template=template(), max_length=400)
         readings = []
         for item in (model, again, untrained):
-            item.least_label_mass = 0.0
+            item.min_label_mass = 0.0
             readings.append(judge_pairs(item, pairs)["p_chosen"].to_numpy())
         assert np.abs(readings[0] - readings[1]).max() < 1e-6
         assert np.abs(readings[0] - readings[2]).max() > 1e-3
@@ -266,7 +266,7 @@ def test_both_objectives_train_a_model_with_a_vision_tower(
         model_name_or_path=gemma_with_eyes("language"), template=template(), **shared
     )
     language = train_generative_model(pairs, options, tmp_path / "g")
-    language.least_label_mass = 0.0
+    language.min_label_mass = 0.0
     for model, name in ((reward, "r"), (language, "g")):
         record = model.training_record
         assert 0 < record["parameters_trained"] < record["parameters"]
@@ -274,7 +274,7 @@ def test_both_objectives_train_a_model_with_a_vision_tower(
         folder.mkdir()
         model.save(folder)
         again = type(model).load(folder)
-        again.least_label_mass = 0.0
+        again.min_label_mass = 0.0
         readings = [judge_pairs(item, pairs)["p_chosen"].to_numpy() for item in (model, again)]
         assert np.abs(readings[0] - readings[1]).max() < 1e-6
 
@@ -297,7 +297,7 @@ def test_a_model_of_stories_alone_needs_no_prompts(
     assert model.question.slots == ("story_a", "story_b")
     (tmp_path / "model").mkdir()
     model.save(tmp_path / "model")
-    loaded = GenerativeModel.load(tmp_path / "model", least_label_mass=0.0)
+    loaded = GenerativeModel.load(tmp_path / "model", min_label_mass=0.0)
     assert loaded.question == model.question
     stories = [["It shone."] * 2, ["No light, and no one came."] * 2]
     without, with_prompt = loaded.compare(["", "[WP] A lamp."], *stories)

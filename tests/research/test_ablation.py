@@ -109,7 +109,7 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
             "seeds": [0],
             "symmetry_buckets": 10,
             "label_source": "planted",
-            "most_test_pairs": 60,
+            "max_test_pairs": 60,
             **LOOSE,
             **changes,
         }
@@ -225,7 +225,7 @@ def test_a_cell_is_recomputed_from_the_verdicts(ablation):
 
 
 def test_the_page_prints_a_command_that_makes_the_pairs_again(ablation, load_program):
-    module, config = ablation(most_test_pairs=None, splits={"train": 0.8, "test": 0.2})
+    module, config = ablation(max_test_pairs=None, splits={"train": 0.8, "test": 0.2})
     module.main(config)
     page = html.unescape((config.out / "ablation.html").read_text(encoding="utf-8"))
     command = next(

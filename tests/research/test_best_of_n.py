@@ -167,8 +167,8 @@ def test_the_program_keeps_best_and_worst(choose, tmp_path):
         ({"raters": {**BOTH, "c": {"kind": "notes"}}}, ConfigError, "3 entries: give one or two"),
         ({"raters": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"raters": {**LONGER, "coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
-        ({"raters": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
-        ({"raters": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
+        ({"raters": LONGER, "min_stories": 1}, ConfigError, "at least 2"),
+        ({"raters": LONGER, "min_stories": 6}, DataError, "no prompt has 6"),
     ],
 )
 def test_invalid_configs_raise(choose, keys, error, says):

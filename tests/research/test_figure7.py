@@ -61,7 +61,7 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
         # What stands in for the paper's models and numbers, by a word of the command.
         stand_ins = {
             "run": ["--writers", json.dumps(models), "--samples", SAMPLES],
-            "best_of_n.py": ["--raters", json.dumps(verifier), "--least_stories", 2 * SAMPLES],
+            "best_of_n.py": ["--raters", json.dumps(verifier), "--min_stories", 2 * SAMPLES],
             "make": [
                 "--pairs_per_reader",
                 4,

@@ -117,7 +117,7 @@ def test_the_papers_study_has_its_readers(make):
     root = Path(__file__).resolve().parents[2]
     content = yaml.safe_load((root / "configs/paper/litbench_figure7_study.yaml").read_text())
     names = ("readers_per_pair", "pairs_per_reader", "repeats_a_pair", "checks_attention")
-    study = make(40, most_starting=46, **{name: content[name] for name in names})
+    study = make(40, max_starting=46, **{name: content[name] for name in names})
     store = PairStore(study)
     for number in range(46):
         begin(store, f"r{number}")
@@ -307,7 +307,7 @@ def test_who_comes_back_goes_on(make, clock):
 
 def test_made_up_ids_do_not_keep_others_away(make, clock):
     # Ten places; a page of 25 words takes 6.5 seconds, but everybody has a minute.
-    store = PairStore(make(4, readers_per_pair=10, pairs_per_reader=4, most_starting=5), now=clock)
+    store = PairStore(make(4, readers_per_pair=10, pairs_per_reader=4, max_starting=5), now=clock)
     for at in range(37):
         begin(store, f"made-up-{at}")
     assert store.states() == {"reading": 5, "queued": 32}
@@ -336,7 +336,7 @@ def test_silence_and_reading_are_measured_after_a_restart(make, clock):
     study = make(3, pairs_per_reader=3, fastest_words_per_minute=600.0, release_minutes=30)
     store = PairStore(study, now=clock)
     page = begin(store, "r")
-    least = study.least_seconds(page.pair_id)
+    least = study.min_seconds(page.pair_id)
     clock.at += least
     assert store.answer("r", page.place, "first") == 0
     # The next page is open over a restart, during which nobody can send anything.

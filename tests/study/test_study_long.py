@@ -128,7 +128,7 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
         study_pairs(pair_table, 60),
         readers_per_pair=200,
         pairs_per_reader=pages,
-        most_starting=200,
+        max_starting=200,
     )
 
     def check(visitors):
@@ -154,7 +154,7 @@ def test_kills_lose_and_double_no_ratings(tmp_path, load_program):
         5,
         readers_per_story=200,
         groups_per_reader=4,
-        most_starting=200,
+        max_starting=200,
     )
 
     def check(visitors):

@@ -63,7 +63,7 @@ def test_keys_of_another_kind(plan, message):
 
 
 def test_stories_and_positions_are_balanced(make):
-    study = make(prompts=4, writers=5, readers_per_story=10, groups_per_reader=2, most_starting=21)
+    study = make(prompts=4, writers=5, readers_per_story=10, groups_per_reader=2, max_starting=21)
     assert study.estimate()["readers"] == 20
     store = RatingStore(study)
     for at in range(20):
@@ -235,7 +235,7 @@ def test_export_is_read_by_writers_and_import_ratings(make, load_program, tmp_pa
 
 
 def test_simulated_readers_rate_over_http(make, load_program, tmp_path, capsys):
-    study = make(prompts=3, writers=4, readers_per_story=4, groups_per_reader=3, most_starting=40)
+    study = make(prompts=3, writers=4, readers_per_story=4, groups_per_reader=3, max_starting=40)
     crowd = SimulatedReaders(careless=0.25, dropout=0.25, seed=5)
     with serving(study) as (url, store):
         ends, visitors = visit_study(study, crowd, url, 8)

@@ -207,7 +207,7 @@ INVALID = [
     (("rater",), "x" * 1_000),
     (("rater",), "longer\u200b"),
     (("reference",), "lon\x1b[2Jger"),
-    (("most_pairs",), 0),
+    (("max_pairs",), 0),
     (("sets",), {}),
     (("files",), {"model": "none"}),
     (("cost_usd",), -1.0),
@@ -403,9 +403,9 @@ def test_the_command_draws_lists_and_refuses(home, tmp_path, monkeypatch, capsys
     assert "rated" in listed
     assert "hanna" in listed
     assert "storyer_cut" not in listed
-    run(*options, "--sets", "rated", "--most_pairs", 10)
+    run(*options, "--sets", "rated", "--max_pairs", 10)
     figures = passports_of(tmp_path / "out")["longer"]
-    assert figures.most_pairs == 10
+    assert figures.max_pairs == 10
     assert figures.sets["rated"].agreement.n <= 10
     with pytest.raises(SystemExit):
         run(*options, "--sets", "rate")

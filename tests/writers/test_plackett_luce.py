@@ -124,7 +124,7 @@ def test_ties_average_over_orders():
 
 def efron_always(monkeypatch):
     """Efron's form for every tied block, not only for large ones."""
-    monkeypatch.setattr("litbench.writers.plackett_luce._MOST_ORDERED", 1)
+    monkeypatch.setattr("litbench.writers.plackett_luce._MAX_ORDERED", 1)
 
 
 def test_efron_is_its_formula(monkeypatch):

@@ -159,7 +159,7 @@ def test_prompts_come_from_a_table_once_each(generate, tmp_path, pair_table):
         assert (counts["dialogues"], counts["not_selected"]) == ({"finished": 4}, 6)
         assert {row["prompt_id"] for row in rows_of(tmp_path)} == {"p2", "p3", "p4", "p5"}
         (tmp_path / "out/manifest.json").unlink()
-        assert generate(**keys, most_prompts=2)["dialogues"] == {"finished": 2}
+        assert generate(**keys, max_prompts=2)["dialogues"] == {"finished": 2}
         assert server.requests == 4, "those drawn were asked for already"
 
 
@@ -170,7 +170,7 @@ def test_prompts_come_from_a_table_once_each(generate, tmp_path, pair_table):
         ({"writer": {"sampling": {"seed": 1}}}, ConfigError, "all samples are the same"),
         ({"task": "Write."}, ConfigError, r"\{prompt\}"),
         ({"words": [300, 200]}, ConfigError, "minimum and maximum"),
-        ({"most_prompts": 0}, ConfigError, "most_prompts"),
+        ({"max_prompts": 0}, ConfigError, "max_prompts"),
         ({"prompts": ["  "]}, DataError, "no prompt has a text"),
     ],
 )

@@ -25,7 +25,7 @@ _TAG = re.compile(
     r"^[\s*_#>]*\[\s*((?i:WP|SP|EU|CW|TT|IP|MP|RF|PM|PI|CC|OT|FF|ID|MODPOST|META|AMA|PUBQ|POETRY|"
     r"CONTEST|REQUEST|TOMT)|[A-Z]{2,4})\s*\][\s*_#>]*"
 )
-_MOST_TAGS = 8
+_MAX_TAGS = 8
 _OPENING_MARKS = re.compile(r"\s*([*_]+)")
 # Reddit limits titles to 300 characters; a longer prompt than this is left unchanged.
 _LONGEST_PROMPT = 10_000
@@ -128,7 +128,7 @@ def _replace(table: pa.Table, column: str, values: Mapping[int, str]) -> pa.Tabl
 def _without_tags(prompt: str) -> tuple[str, str | None]:
     """Return the prompt without its leading tags, and the first tag in capitals."""
     rest, first = prompt[:_LONGEST_PROMPT], None
-    for _ in range(_MOST_TAGS):
+    for _ in range(_MAX_TAGS):
         tag = _TAG.match(rest)
         if tag is None:
             break

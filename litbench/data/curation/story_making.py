@@ -33,7 +33,7 @@ from litbench.runs.progress import ProgressBar
 # Rows between updates of the progress bar.
 _PIECE_ROWS = 1_000
 # Longer stories are not tokenised; their number of words is used as their number of tokens.
-_MOST_WORDS_TOKENIZED = 20_000
+_MAX_WORDS_TOKENIZED = 20_000
 # Key of the number of stories with Reddit's escapes.
 _UNESCAPED = "unescape"
 
@@ -110,7 +110,7 @@ def _prepare(
         counts = {"n_words": n_words}
         if tokenizer is not None:
             texts = table["text"].to_pylist()
-            counts["n_tokens"] = count_tokens(tokenizer, texts, n_words, _MOST_WORDS_TOKENIZED)
+            counts["n_tokens"] = count_tokens(tokenizer, texts, n_words, _MAX_WORDS_TOKENIZED)
         for name, values in counts.items():
             table = table.set_column(table.column_names.index(name), name, pa.array(values))
         yield table

@@ -39,15 +39,15 @@ def count_tokens(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     n_words: Sequence[int] | np.ndarray,
-    most_words: int,
+    max_words: int,
 ) -> np.ndarray:
     """Count the tokens of n texts, without special tokens; int64, shape (n,).
 
-    Texts of more than `most_words` words are not tokenised. Their number of words, far above any
+    Texts of more than `max_words` words are not tokenised. Their number of words, far above any
     limit in use, is returned instead.
     """
     counts = np.array(n_words, dtype=np.int64)
-    rows = np.flatnonzero(counts <= most_words)
+    rows = np.flatnonzero(counts <= max_words)
     for start in range(0, len(rows), _TEXTS_PER_BATCH):
         batch = rows[start : start + _TEXTS_PER_BATCH]
         selected = [texts[row] for row in batch]

@@ -88,7 +88,7 @@ class RatingTable:
         where: SQL condition on the file's rows.
         encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
         lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated.
-        least_share: least share of a rater's items that must have a value for a rating.
+        min_share: least share of a rater's items that must have a value for a rating.
         slots: whether the rater's name is a slot, filled by different annotators for each story.
     """
 
@@ -101,7 +101,7 @@ class RatingTable:
     where: str | None = None
     encoding: str | None = None
     lowest_is_best: bool = False
-    least_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     slots: bool = False
 
 
@@ -129,7 +129,7 @@ def read_ratings(
     """Read a table of ratings.
 
     Rows of annotators without a value are rejected. A judge's row without a value is an answer that
-    could not be read; the rating is null if fewer than `least_share` of its values are known.
+    could not be read; the rating is null if fewer than `min_share` of its values are known.
 
     Args:
         how: the file and its columns.
@@ -196,7 +196,7 @@ def read_ratings(
         # Sort numbered items numerically: 2 before 10.
         ordered = [by_item[item] for item in sorted(by_item, key=lambda name: (len(name), name))]
         rated = [numbers for numbers, _ in ordered if numbers]
-        enough = len(rated) >= how.least_share * len(items[rater]) - ROUNDING
+        enough = len(rated) >= how.min_share * len(items[rater]) - ROUNDING
         texts = [text for _, text in ordered if text]
         values: dict[str | None, list[float]] = {
             None: [sum(numbers) / len(numbers) for numbers in rated]

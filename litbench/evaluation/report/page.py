@@ -56,9 +56,9 @@ from litbench.raters.interface import judge_pairs
 from litbench.runs.terminal import clean_name
 
 # Stories on a page are cut to this many characters.
-_MOST_LETTERS = 12_000
+_MAX_LETTERS = 12_000
 _BASELINES = ("longer", "shorter", "random")
-_MOST_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
+_MAX_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
 
 
 def render_report(
@@ -259,7 +259,7 @@ def _against_section(
     scores: Sequence[PairScores], pairs: pa.Table, reference: str
 ) -> Section | None:
     """Differences of all raters, without tests."""
-    credits = {rater.rater: rater.credit for rater in scores[:_MOST_RATERS]}
+    credits = {rater.rater: rater.credit for rater in scores[:_MAX_RATERS]}
     trainings = {rater.rater: rater.training for rater in scores}
     if len(credits) < 2:
         return None
@@ -431,7 +431,7 @@ def _examples(
         facts.append(f"{pair['chosen_n_words']:,} and {pair['rejected_n_words']:,} words")
         if pair["chosen_score"] is not None:
             facts.append(f"scores {pair['chosen_score']:,} and {pair['rejected_score']:,}")
-        sides = [shorten(pair[side], _MOST_LETTERS) for side in SIDES]
+        sides = [shorten(pair[side], _MAX_LETTERS) for side in SIDES]
         cards.append(
             Card(list(zip(tags, sides, strict=True)), pair["prompt"], " · ".join(facts), lost=[1])
         )
@@ -455,7 +455,7 @@ def _hits_section(
 def _misses_section(pairs: pa.Table, raters: Sequence[PairScores]) -> Section | None:
     """By rater, the number of pairs that it gets wrong, that only it gets wrong, and examples."""
     parts: list[Section] = []
-    shown = raters[:_MOST_RATERS]
+    shown = raters[:_MAX_RATERS]
     for scores in shown:
         wrong = scores.credit < 0.5
         others = [rater.credit > 0.5 for rater in shown if rater is not scores]

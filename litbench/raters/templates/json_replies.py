@@ -4,7 +4,7 @@ The rules, for every reader of JSON:
 
 1. An object or array begins at a place that the caller's expression matches, and ends where it is
    complete; the search goes on behind it. Strings may contain line breaks and control characters.
-2. One that cannot be decoded is passed over by one character. After `_MOST_BROKEN` of them the
+2. One that cannot be decoded is passed over by one character. After `_MAX_BROKEN` of them the
    search ends, because text full of braces would take quadratic time.
 3. Only a caller that asks for it gets a broken one repaired: `repaired` straightens curly quotes,
    removes control characters and trailing commas, and closes what a truncated reply left open.
@@ -19,7 +19,7 @@ from litbench.data.text import valid_unicode
 
 OBJECT = re.compile(r"(?P<start>\{)")
 
-_MOST_BROKEN = 100
+_MAX_BROKEN = 100
 _DECODER = json.JSONDecoder(strict=False)
 _CLOSERS = {"{": "}", "[": "]"}
 _CLEANED = str.maketrans(
@@ -48,7 +48,7 @@ def find_json(text: str, opens: re.Pattern[str] = OBJECT) -> Iterator[Found]:
     """
     n_broken = 0
     match = opens.search(text)
-    while match and n_broken < _MOST_BROKEN:
+    while match and n_broken < _MAX_BROKEN:
         start = match.start("start")
         try:
             content, end = _DECODER.raw_decode(text, start)

@@ -53,8 +53,8 @@ PROMPTS: dict[str, Any] = read_yaml(Path(__file__).with_name("prompts.yaml"))
 _RECENT = 12
 _READER_LETTERS = 800
 _VOICE_LINES, _VOICE_LETTERS = 3, 40
-_LEAST_QUESTIONS, _QUESTIONS = 5, 10
-_MOST_KEYWORDS = 4
+_MIN_QUESTIONS, _QUESTIONS = 5, 10
+_MAX_KEYWORDS = 4
 _CHOICES = 3
 # The acts are refined if the critic's mean is below it (the paper gives no number); as published,
 # always.
@@ -250,7 +250,7 @@ class Episode:
             *(self._ask(name, self.prompts[name]["text"], texts) for name in names)
         )
         questions = _questions(asked[0])
-        if len(questions) < _LEAST_QUESTIONS:
+        if len(questions) < _MIN_QUESTIONS:
             raise _StageError("questions")
         words = [str(word) for word in read_json(asked[1], list) or []]
         profile = read_json(asked[2], dict) or {}
@@ -275,7 +275,7 @@ class Episode:
             words,
         )
         chosen = [word.strip() for word in picked.text.split(",") if word.strip()]
-        lines.append(f"Keywords: {', '.join(chosen[:_MOST_KEYWORDS])}")
+        lines.append(f"Keywords: {', '.join(chosen[:_MAX_KEYWORDS])}")
         lines += [
             f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in profile.items()
         ]
@@ -563,7 +563,7 @@ class Episode:
         # In the published code the guard's branches never reach the reader.
         is_branched = bool(beat.branches) and not self._as_published
         suggested: Sequence[str] = beat.branches if is_branched else beat.choices
-        most = self._pace.most_choices or max(_CHOICES, len(suggested))
+        most = self._pace.max_choices or max(_CHOICES, len(suggested))
         choices, only_fallback = resolve_choices(suggested, fallback, most, allow_end=ending)
         if only_fallback:
             texts = {"beat": beat.text, "most": str(most)}

@@ -19,7 +19,7 @@ Call = Literal[
 _SUMMARY_EVERY, _COMPARE_EVERY, _JOURNEY_EVERY = 3, 6, 10
 _RECENT = 6
 _EVENT_LETTERS, _SHORT_LETTERS = 220, 160
-_MOST_TENSIONS, _MOST_CLUES = 3, 4
+_MAX_TENSIONS, _MAX_CLUES = 3, 4
 # Our names of text fields, and those in a refinement.
 _TEXT_FIELDS = {
     "what_just_happened": "what_just_happened",
@@ -85,8 +85,8 @@ def observe(
         memory,
         what_just_happened=last[:_EVENT_LETTERS],
         current_goal=goal,
-        open_tensions=_merged(memory.open_tensions, recent, WORDS["tensions"], _MOST_TENSIONS),
-        active_clues=_merged(memory.active_clues, recent, WORDS["clues"], _MOST_CLUES),
+        open_tensions=_merged(memory.open_tensions, recent, WORDS["tensions"], _MAX_TENSIONS),
+        active_clues=_merged(memory.active_clues, recent, WORDS["clues"], _MAX_CLUES),
         last_turning_point=before,
     )
     calls: list[Call] = []
@@ -129,7 +129,7 @@ def answered(memory: Memory, call: Call, answer: str) -> Memory:
         return replace(memory, failed_calls=memory.failed_calls + 1)
     texts = {name: text_of(values, key) for name, key in _TEXT_FIELDS.items()}
     changes: dict[str, Any] = {name: text for name, text in texts.items() if text}
-    for name, most in (("open_tensions", _MOST_TENSIONS), ("active_clues", _MOST_CLUES)):
+    for name, most in (("open_tensions", _MAX_TENSIONS), ("active_clues", _MAX_CLUES)):
         if isinstance(values.get(name), list):
             changes[name] = _listed(values[name], most)
     return replace(memory, **changes)
@@ -139,7 +139,7 @@ def with_tensions(memory: Memory, tensions: Any) -> Memory:
     """The state with the open tensions of a model's JSON; unchanged if these are no list."""
     if not isinstance(tensions, list):
         return memory
-    return replace(memory, open_tensions=_listed(tensions, _MOST_TENSIONS))
+    return replace(memory, open_tensions=_listed(tensions, _MAX_TENSIONS))
 
 
 def _listed(items: Sequence[Any], most: int) -> tuple[str, ...]:

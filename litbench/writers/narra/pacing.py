@@ -25,7 +25,7 @@ class Pace:
             shift (2), must bring a concrete change (3) and should lead to the end (4).
         guard: count from which the structure guard runs.
         countdown: turns from the beginning of the end to the end.
-        most_choices: choices that the reader is offered; None without a limit.
+        max_choices: choices that the reader is offered; None without a limit.
         as_published: whether the guard requires a new location and patches every missing field, as
             the published code does; otherwise a reveal, a location or an escalation is enough, and
             it patches the first kind of change for which the story has material.
@@ -35,7 +35,7 @@ class Pace:
     starts: tuple[int, int, int, int]
     guard: int
     countdown: int
-    most_choices: int | None
+    max_choices: int | None
     as_published: bool = True
 
     def count(self, history: Sequence[Message]) -> int:

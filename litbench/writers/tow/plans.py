@@ -14,7 +14,7 @@ _ROUNDING = 0.02 + 1e-9
 _PUBLISHED_OBJECT = re.compile(r'\{.*?"weights".*?\}', re.DOTALL)
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 # Place and bounds of the weight that the published code adds to the four planned ones.
-_ADDED_AT, _MOST_ADDED = 2, 0.3
+_ADDED_AT, _MAX_ADDED = 2, 0.3
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def published_plan(reply: str, leaves: Sequence[str]) -> Plan:
         raise ValueError("a weight is not finite")
     if len(stated) != len(leaves) - 1:
         return Plan(dict.fromkeys(leaves, 1 / len(leaves)))
-    added = min(max(sum(stated) / len(stated), 0.0), _MOST_ADDED)
+    added = min(max(sum(stated) / len(stated), 0.0), _MAX_ADDED)
     weights = [*stated[:_ADDED_AT], added, *stated[_ADDED_AT:]]
     total = sum(weights)
     if abs(total) > 1e-9:
