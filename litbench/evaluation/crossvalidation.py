@@ -15,7 +15,7 @@ import pyarrow as pa
 from litbench.data.columns import PairColumns
 from litbench.data.curation.splits import assign_folds
 from litbench.data.records import connected_prompts
-from litbench.data.sources.evaluation_pairs import EvaluationPairs, input_files, read_pairs
+from litbench.data.sources.evaluation_pairs import EvaluationPairs, draw, input_files, read_pairs
 from litbench.evaluation.folds import fold_jobs
 from litbench.evaluation.loop import (
     Job,
@@ -106,9 +106,12 @@ def crossvalidate(
     if is_finished(artifact):
         return finished_evaluation(artifact)
     if pairs is None:
-        pairs = read_pairs(
+        read = read_pairs(
             config.pairs, config.before_symmetry, None, config.ratings, config.columns()
         )
+        pairs, notes = draw(read, None)
+        for note in notes:
+            print(f"{config.pairs}: {note}")
     data = [artifact.digests[name] for name in inputs] + list(config.columns().items())
     prompts = np.array(connected_prompts(pairs.all))
     judged_pairs, folds = pairs, range(config.folds)

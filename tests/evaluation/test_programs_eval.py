@@ -347,6 +347,18 @@ def test_training_pairs_are_balanced_in_length_in_every_fold(
         trained.clear()
 
 
+def test_pairs_without_texts_are_left_out_and_counted(crossvalidated, tmp_path, capsys):
+    module, config = crossvalidated(repeats=1, raters={"longer": {"kind": "longer"}})
+    pairs = read_table(config.pairs, PAIRS)
+    texts = ["", *pairs["chosen"].to_pylist()[1:]]
+    index = pairs.schema.get_field_index("chosen")
+    write_table(pairs.set_column(index, "chosen", pa.array(texts)), tmp_path / "pairs.parquet")
+    module.main(config)
+    assert "1 pairs left out: no text" in capsys.readouterr().out
+    judged = {row["pair_id"] for row in verdict_rows(config.out)}
+    assert judged == set(pairs["pair_id"].to_pylist()[1:])
+
+
 def test_before_symmetry_is_judged_but_not_trained_on(crossvalidated, trained):
     module, config = crossvalidated(repeats=1)
     wide = read_table(config.pairs, PAIRS)
