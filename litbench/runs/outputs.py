@@ -207,7 +207,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
@@ -242,6 +242,8 @@ def read_object(
     if not path.parent.is_dir():
         raise error(f"there is no folder {path.parent}: check the path")
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
         content = _read_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
