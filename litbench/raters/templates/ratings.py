@@ -101,6 +101,8 @@ def _line_blocks(
     block: _Pairs = []
     headings: list[str] = []
     is_inside = code is None
+    if form == "tags":
+        text = _TAG.sub(lambda tag: " ".join(tag[0].split()), text)
     for line in text.strip().splitlines():
         pairs = _pairs(line, form, names, headings)
         is_marker = code is not None and code in line.casefold()
