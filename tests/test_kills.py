@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import os
 import random
-import re
 import runpy
 import shutil
 import signal
@@ -42,10 +41,9 @@ from fake_openai import (
     stored_keys,
 )
 from fake_reddit import FakeReddit, make_published, make_world
+from longform_script import rate_text, write_text
 
 from litbench.data.tables import write_table
-from litbench.data.text import digest
-from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.outputs import write_atomically
 from litbench.writers.webnovel.placement import ReferenceDistribution
 
@@ -160,23 +158,8 @@ def chinese_server():
     )
 
 
-def write_chapter(question):
-    """An answer of some length that depends on the whole conversation."""
-    return f"{digest(question)}. " + "It rained on the lighthouse. " * 20
-
-
-def rate_chapter(question):
-    """Ratings of the packaged rubrics that depend on the question."""
-    level = "chapter" if re.search(r"CHAPTER \d+ BEGINS", question) else "final"
-    rows = [
-        f"{criterion.name}: {int(digest(question, criterion.name), 16) % 21}"
-        for criterion in load_rubric(f"longform_{level}").criteria
-    ]
-    return "It has merits.\n\n[Scores]\n" + "\n".join(rows)
-
-
 def longform_server():
-    return slow_judge(rate_chapter, others={"writer": write_chapter}, question_of=messages_of)
+    return slow_judge(rate_text, others={"writer": write_text}, question_of=messages_of)
 
 
 def narra_server():

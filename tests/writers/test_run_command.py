@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI, messages_of
+from longform_script import rate_text, write_text
 from test_longform import write_texts
 
 from litbench.cli import main
 from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES, TURNS
 from litbench.data.sources.ratings import story_digest
 from litbench.data.tables import read_table, write_table
-from litbench.data.text import count_words, digest
+from litbench.data.text import count_words
 from litbench.judges.recorded import RecordedOptions
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.outputs import Artifact
@@ -38,21 +39,6 @@ WRITER = FakeOpenAI.model_called("writer")
 JUDGE = FakeOpenAI.model
 SCHEMAS = {schema.name: schema for schema in (TURNS, STORIES, RATINGS, GRADES)}
 TRAFFIC = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
-
-
-def write_text(question):
-    """An answer of about 600 characters that depends on the whole conversation."""
-    return f"{digest(question)}. " + "It rained on the lighthouse. " * 20
-
-
-def rate_text(question):
-    """Ratings of the packaged rubrics that depend on the question."""
-    level = "chapter" if re.search(r"CHAPTER \d+ BEGINS", question) else "final"
-    rows = [
-        f"{item.name}: {int(digest(question, item.name), 16) % 21}"
-        for item in load_rubric(f"longform_{level}").criteria
-    ]
-    return "It has merits.\n\n[Scores]\n" + "\n".join(rows)
 
 
 def fake(**behaviour):
