@@ -19,11 +19,12 @@ from litbench.metrics.intervals import Interval, Training, jackknife_interval
 from litbench.runs.errors import DataError
 
 # The credit of each outcome of a pair that was judged.
-CREDITS = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
+OUTCOME_CREDITS = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
 _VERDICTS = f"""
 create temp view verdicts as
-select *, outcome in ('chosen', 'rejected') as is_named, outcome in {(*CREDITS,)} as is_judged,
-    coalesce(map {CREDITS}[outcome], 0.5)::double as credit
+select *, outcome in ('chosen', 'rejected') as is_named,
+    outcome in {(*OUTCOME_CREDITS,)} as is_judged,
+    coalesce(map {OUTCOME_CREDITS}[outcome], 0.5)::double as credit
 from all_verdicts semi join pairs using (pair_id)
 """  # noqa: S608
 # One row per rater and pair. Verdicts without a fold form one repeat.
@@ -205,7 +206,9 @@ def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, dict[str, Any]]:
     effort_of = {}
     for rater in pc.unique(table["rater"]).to_pylist():
         rows = table.filter(pc.equal(table["rater"], rater))
-        judged = rows.filter(pc.is_in(rows["outcome"], pa.array(CREDITS, rows["outcome"].type)))
+        judged = rows.filter(
+            pc.is_in(rows["outcome"], pa.array(OUTCOME_CREDITS, rows["outcome"].type))
+        )
         # A thousand texts at a time, since counting may copy the texts.
         parts = judged["explanation"].drop_null().chunks
         texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]

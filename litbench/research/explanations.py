@@ -39,7 +39,7 @@ from litbench.evaluation.report.document import (
     written_now,
 )
 from litbench.evaluation.results import Evaluation
-from litbench.metrics.agreement import CREDITS
+from litbench.metrics.agreement import OUTCOME_CREDITS
 from litbench.metrics.comparisons import difference_interval, holm, stratified_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.research.explanation_words import FEATURES, features_of
@@ -124,7 +124,7 @@ def read_explanations(evaluations: Mapping[str, tuple[pa.Table, pa.Table]]) -> E
                 continue
             if times[row["rater"]] > 1:
                 row["rater"] += f" ({name})"
-            if row["outcome"] not in CREDITS:
+            if row["outcome"] not in OUTCOME_CREDITS:
                 not_judged[row["rater"]] += 1
             elif not (row["explanation"] or "").strip():
                 unexplained[row["rater"]] += 1
@@ -135,7 +135,7 @@ def read_explanations(evaluations: Mapping[str, tuple[pa.Table, pa.Table]]) -> E
             "no judgement on these pairs has an explanation: judge with a template that asks for "
             "explanations"
         )
-    credit = np.array([CREDITS[row["outcome"]] for row in rows])
+    credit = np.array([OUTCOME_CREDITS[row["outcome"]] for row in rows])
     present = np.array([features_of(row["explanation"]) for row in rows])
     return Explanations(rows, credit, present, not_judged, unexplained)
 

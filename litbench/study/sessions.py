@@ -223,9 +223,11 @@ class SessionStore(RatingStore):
         picked = picked if self._has_money(len(picked)) else []
         draw.shuffle(picked)
         rated = {row["pair_id"] for row in choices if row["kind"] in self.counted}
-        told = {row["pair_id"] for row in choices if row["kind"] == "session" and row["answer"]}
+        finished = {row["pair_id"] for row in choices if row["kind"] == "session" and row["answer"]}
         pages: list[tuple[str, str, str | None]] = [
-            ("rating", name, str(at)) for at, name in enumerate(played, 1) if name in told - rated
+            ("rating", name, str(at))
+            for at, name in enumerate(played, 1)
+            if name in finished - rated
         ]
         for at, name in enumerate(picked, len(played) + 1):
             pages += [("session", name, str(at)), ("rating", name, str(at))]

@@ -188,15 +188,15 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
 
     def agreement(row: Mapping[str, Any]) -> Interval:
         # Of one set, the interval over its prompts.
-        (first, *more) = sets_of(row)
-        return _interval(row, len(names)) if more else first.agreement.interval()
+        (figures, *more) = sets_of(row)
+        return _interval(row, len(names)) if more else figures.agreement.interval()
 
     def difference(row: Mapping[str, Any]) -> Cell:
-        (first, *more) = sets_of(row)
+        (figures, *more) = sets_of(row)
         if more and row["minus_reference"]:
             difference = _interval(row["minus_reference"], len(names))
             return stacked(difference, is_signed=True)
-        return Cell("–") if more else _difference(first.minus_reference)
+        return Cell("–") if more else _difference(figures.minus_reference)
 
     def relative(row: Mapping[str, Any]) -> str:
         people = [
