@@ -52,10 +52,7 @@ def _fit_and_write(config: Config) -> None:
     folder = artifact.write_folder("model", model.save)
     artifact.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
     artifact.finish()
-    count = f"{pairs.num_rows:,}"
-    print(
-        f"pairs: {count} read, {count} used, {len(model.prompts):,} prompts; no text is truncated"
-    )
+    print(f"pairs: {pairs.num_rows:,} used, {len(model.prompts):,} prompts; no text is truncated")
     print(f"{folder}: C = {model.c}; coefficients of the standardised differences:")
     for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
         print(f"  {name:<22} {coefficient:+.3f}")

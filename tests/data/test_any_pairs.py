@@ -340,7 +340,7 @@ def test_columns_are_given_by_the_same_keys(tmp_path, monkeypatch, capsys, comma
         monkeypatch.setattr(sys, "argv", ["litbench", *command, "--out", "out", *given])
         if given == columns:
             main()
-            assert re.search("12 (pairs|read)", capsys.readouterr().out)
+            assert re.search("12 (pairs|read|used)", capsys.readouterr().out)
         else:
             with pytest.raises(SystemExit):
                 main()
