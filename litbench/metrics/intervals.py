@@ -220,7 +220,9 @@ def clustered_mean(
     return ClusteredMean(mean, error if error > 1e-12 else 0.0, n, count, effective)
 
 
-def interval_without_variance(estimate: ClusteredMean, limits: tuple[float, float]) -> Interval:
+def interval_without_variance(
+    estimate: ClusteredMean, limits: tuple[float, float], level: float = LEVEL
+) -> Interval:
     """Interval of a mean that is the same in every prompt, so that its estimated variance is zero.
 
     None of `effective_clusters` prompts had a different mean. By the exact binomial bound (Clopper
@@ -228,7 +230,7 @@ def interval_without_variance(estimate: ClusteredMean, limits: tuple[float, floa
     1 - (alpha / 2)^(1 / effective); their mean may be anywhere within the limits, the smallest and
     the largest possible mean.
     """
-    unseen = 1 - ((1 - LEVEL) / 2) ** (1 / estimate.effective_clusters)
+    unseen = 1 - ((1 - level) / 2) ** (1 / estimate.effective_clusters)
     mean = estimate.mean
     return estimate.interval(mean - unseen * (mean - limits[0]), mean + unseen * (limits[1] - mean))
 

@@ -1,0 +1,143 @@
+"""Boundaries agree with published tables, and the decisions follow from them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from litbench.metrics.comparisons import difference_interval
+from litbench.metrics.intervals import clustered_mean
+from litbench.metrics.sequential import (
+    OPTIMISM,
+    _Path,
+    boundaries,
+    conditional_power,
+    decided,
+    exit_probabilities,
+    prompts_at_looks,
+    repeated_interval,
+    repeated_p,
+    spent,
+    z_of_p,
+)
+
+# Two-sided 5 %, equally spaced looks: Jennison and Turnbull (2000), Group Sequential Methods,
+# Tables 2.1 (Pocock) and 2.3 (O'Brien and Fleming).
+POCOCK = [2.178, 2.289, 2.361, 2.413, 2.453, 2.485, 2.512, 2.535, 2.555]
+OBRIEN_FLEMING = [1.977, 2.004, 2.024, 2.040, 2.053, 2.063, 2.072, 2.080, 2.087]
+TENTHS = tuple(look / 10 for look in range(1, 11))
+
+
+@pytest.mark.parametrize(("constants", "power"), [(POCOCK, 0.0), (OBRIEN_FLEMING, 0.5)])
+def test_published_constants(constants, power):
+    for looks, constant in enumerate(constants, 2):
+        shares = np.arange(1, looks + 1) / looks
+
+        def error(c, shares=shares):
+            return exit_probabilities(shares, c * shares**-power).sum() - 0.05
+
+        assert optimize.brentq(error, 1.5, 3) == pytest.approx(constant, abs=6e-4)
+
+
+def test_spending_boundaries_of_a_published_design(monkeypatch):
+    # gsDesign's default, upper bound sfHSD with gamma -4 and a one-sided error of 0.025: the bounds
+    # of gsDesign(k = 3) in its documentation. A two-sided 0.05 differs by paths that cross both.
+    monkeypatch.setattr("litbench.metrics.sequential.GAMMA", -4.0)
+    assert boundaries((1 / 3, 2 / 3, 1.0), 0.05 + 1e-12) == pytest.approx(
+        (3.0107, 2.5465, 1.9992), abs=6e-4
+    )
+
+
+@pytest.mark.parametrize("shares", [(1.0,), TENTHS, (0.08, 0.11, 0.5, 0.97, 1.0)])
+@pytest.mark.parametrize("alpha", [0.05, 0.0125])
+def test_looks_at_any_times_spend_the_planned_error(shares, alpha):
+    exits = exit_probabilities(shares, boundaries(shares, alpha))
+    assert exits.sum(axis=1).cumsum() == pytest.approx([spent(s, alpha) for s in shares])
+    assert exits[:, 0] == pytest.approx(exits[:, 1])
+
+
+def test_exit_probabilities_are_those_of_simulated_paths():
+    shares, bounds = (0.2, 0.3, 0.7, 1.0), (2.5, 2.4, 2.3, 2.2)
+    steps = np.diff(shares, prepend=0)
+    paths = np.random.default_rng(0).normal(2 * steps, np.sqrt(steps), (200_000, 4)).cumsum(axis=1)
+    z = paths / np.sqrt(shares)
+    is_out = np.abs(z) > bounds
+    first = is_out.argmax(axis=1)
+    for look, (below, above) in enumerate(exit_probabilities(shares, bounds, drift=2.0)):
+        exits = is_out.any(axis=1) & (first == look)
+        assert below == pytest.approx((exits & (z[:, look] < 0)).mean(), abs=1e-3)
+        assert above == pytest.approx((exits & (z[:, look] > 0)).mean(), abs=4e-3)
+
+
+def test_an_early_boundary_does_not_depend_on_later_looks():
+    assert boundaries(TENTHS)[:4] == boundaries(TENTHS[:4])
+    assert boundaries((1.0,)) == pytest.approx((1.959964,))
+
+
+def test_repeated_p_is_alpha_at_the_boundary():
+    for alpha in (0.05, 0.0125):
+        z = boundaries(TENTHS[:3], alpha)[-1]
+        assert repeated_p(TENTHS[:3], -z) == pytest.approx(alpha, rel=1e-3)
+    assert repeated_p((1.0,), 1.2) == pytest.approx(2 * special.ndtr(-1.2), rel=1e-3)
+    assert repeated_p(TENTHS[:3], 0.1) == 1.0
+    assert math.isnan(repeated_p((1.0,), math.nan))
+
+
+def test_a_decision_frees_its_share_of_the_error():
+    half = boundaries(TENTHS[:5], 0.025)[-1]
+    whole = boundaries(TENTHS[:5], 0.05)[-1]
+    between = (half + whole) / 2
+    p_values = {name: repeated_p(TENTHS[:5], between) for name in ("first", "second")}
+    assert decided(p_values) == []
+    p_values["second"] = repeated_p(TENTHS[:2], 5.0)
+    assert decided(p_values) == ["first", "second"]
+    assert decided({"first": p_values["first"], "second": math.nan}) == ["first"]
+
+
+def test_conditional_power_is_that_of_the_optimistic_trend():
+    share, z, bound = 0.4, 0.8, 2.24
+    drift = (z + OPTIMISM) / math.sqrt(share)
+    rest = np.random.default_rng(1).normal(drift * 0.6, math.sqrt(0.6), 200_000)
+    reached = z * math.sqrt(share) + rest >= bound
+    assert conditional_power(share, z, bound) == pytest.approx(reached.mean(), abs=4e-3)
+    assert conditional_power(share, -z, bound) == conditional_power(share, z, bound)
+
+
+def test_repeated_interval_excludes_zero_where_the_boundary_is_reached():
+    rng = np.random.default_rng(2)
+    clusters = np.repeat(np.arange(12), 3)
+    for mean in (0.2, 0.4, 0.6, 0.8):
+        values = rng.choice([-1.0, 0.0, 1.0], 36, p=[(1 - mean) / 2, 0, (1 + mean) / 2])
+        estimate = clustered_mean(values, clusters)
+        interval, p = difference_interval(estimate)
+        z = z_of_p(p, estimate.mean)
+        assert repeated_interval(estimate, 1.959964).low == pytest.approx(interval.low, abs=1e-6)
+        for bound in (abs(z) - 0.01, abs(z) + 0.01):
+            low = repeated_interval(estimate, bound).low
+            assert (low > 0) == (z > bound)
+
+
+def test_repeated_interval_without_variance():
+    estimate = clustered_mean(np.ones(10), np.arange(10))
+    wide, narrow = (repeated_interval(estimate, bound) for bound in (3.0, 1.96))
+    assert wide.low < narrow.low < wide.high == 1.0
+    assert not repeated_interval(clustered_mean(np.ones(3), np.zeros(3)), 2.0).is_bounded
+
+
+def test_few_prompts_have_few_looks():
+    assert prompts_at_looks(19, 10) == [19]
+    assert prompts_at_looks(20, 10) == [8, 10, 12, 14, 16, 18, 20]
+    assert prompts_at_looks(110, 10) == [11, 22, 33, 44, 55, 66, 77, 88, 99, 110]
+
+
+def test_z_of_p():
+    assert z_of_p(0.05, -1) == pytest.approx(-1.959964)
+    assert z_of_p(0.0, 1) == 18.0
+    assert math.isnan(z_of_p(math.nan, 1))
+
+
+def test_mass_is_conserved():
+    path = _Path(drift=1.5)
+    path.advance(0.3, 9.0)
+    assert sum(path.exits(0.6, 0.0)) == pytest.approx(1.0)
