@@ -369,7 +369,8 @@ class _Handler(Handler):
             self._send_bytes(200, b"<html>a proxy of somebody</html>", {})
 
     def _send(self, status, content, headers=None):
-        self._send_bytes(status, json.dumps(content).encode(), headers or {})
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self._send_bytes(status, data, headers or {})
 
     def _send_bytes(self, status, data, headers):
         self.send_response(status)

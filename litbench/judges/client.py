@@ -315,6 +315,7 @@ class _Reply(NamedTuple):
     settlement: Answer | None
     lasting: Lasting = "no"
     is_unsent: bool = False
+    is_malformed: bool = False
 
 
 @dataclass
@@ -442,7 +443,8 @@ class Client:
         max_written = self.sampling.max_tokens
         reserved = (max_read, _USUAL_MAX_TOKENS if max_written is None else max_written)
         answer: Answer | None = None
-        replies = 0
+        # An empty response or a malformed one may be an accident; two are not.
+        replies = malformed = 0
         # Where a question has failed for good and none was answered, there is no use in waiting.
         is_down = self._consecutive_errors > 0 and not self._has_answered
         for number in range(1 if batched or is_down else traffic.max_retries + 1):
@@ -466,12 +468,18 @@ class Client:
             self._check_connection(reply)
             # Empty answers are billed, so only one is retried.
             replies += reply.settlement is answer
-            if answer.outcome != "error" or reply.lasting != "no" or replies > 1:
+            malformed += reply.is_malformed
+            if answer.outcome != "error" or reply.lasting != "no" or max(replies, malformed) > 1:
                 if reply.lasting == "model" and not self._has_answered:
                     self._failure = answer
                 break
         if answer is None:
             return None
+        if malformed and answer.outcome == "error" and not self._has_answered:
+            # Nothing else has come from this address.
+            answer = self._failure = replace(
+                answer, detail=f"{answer.detail} ({REPEATING}{advice(404, '')})"
+            )
         if replies:
             self._has_answered, self._consecutive_errors = True, 0
             self._connections.count_answer()
@@ -557,7 +565,8 @@ def _failed_reply(error: BaseException, counts: Sequence[tuple[int, int, int]]) 
         # Not again in this run.
         scope = "question"
     answer = Answer("error", detail=detail)
-    return _Reply(answer, replace(answer, **billed) if billed else None, scope, is_unsent)
+    settlement = replace(answer, **billed) if billed else None
+    return _Reply(answer, settlement, scope, is_unsent, getattr(error, "is_malformed", False))
 
 
 def chat_messages(conversation: Sequence[tuple[str, str]]) -> list[Any]:

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal
 
+from pydantic import BaseModel, ValidationError
+
 from litbench.data.text import valid_unicode
 
 # An answer of 128,000 tokens has about 0.6 MB, in Chinese with JSON escapes 1 MB.
@@ -49,6 +51,9 @@ _ABOUT_KEY = re.compile(
 # An account without credit; other errors with status 429 pass.
 _NO_CREDIT = re.compile(r"insufficient[_ ](quota|balance|credit)|exceeded your current quota", re.I)
 
+# Characters of a response that is no chat completion, for its error message.
+_SHOWN = 100
+
 # What would fail again: nothing, this question, or every question to the model.
 Lasting = Literal["no", "question", "model"]
 
@@ -59,14 +64,35 @@ class ResponseError(Exception):
     Attributes:
         status_code: the status of an error that was sent with status 200; None if it has none.
         is_too_large: whether the response was not read to its end.
+        is_malformed: whether it is whole, but no chat completion.
     """
 
     def __init__(
-        self, message: str, status_code: int | None = None, *, is_too_large: bool = False
+        self,
+        message: str,
+        status_code: int | None = None,
+        *,
+        is_too_large: bool = False,
+        is_malformed: bool = False,
     ) -> None:
         super().__init__(message)
         self.status_code = status_code
         self.is_too_large = is_too_large
+        self.is_malformed = is_malformed
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+
+
+class _Completion(BaseModel):
+    """What a chat completion must have for inspect-ai to read it."""
+
+    choices: list[_Choice]
 
 
 def is_block(status: int | None, message: str) -> bool:
@@ -119,8 +145,8 @@ async def check_response(response: Any) -> None:
     """Check and clean the body of a response, as a response hook of httpx or httpx2.
 
     Raises:
-        ResponseError: the body is longer than `MAX_BYTES`, has over `MAX_TAGS` tags `<think`, or
-            is an error that was sent with status 200.
+        ResponseError: the body is longer than `MAX_BYTES`, has over `MAX_TAGS` tags `<think`, is
+            an error that was sent with status 200, or is no chat completion where one was asked.
     """
     body, n_bytes = b"", 0
     async for part in response.aiter_bytes():
@@ -146,6 +172,8 @@ async def check_response(response: Any) -> None:
             reason = f"the response has more than {MAX_TAGS} tags <think>"
             raise ResponseError(reason, is_too_large=True)
         cleaned = valid_unicode(text).encode()
+    if response.status_code < 300 and response.url.path.endswith("/chat/completions"):
+        _check_completion(cleaned)
 
     async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
         del chunk_size
@@ -161,6 +189,29 @@ def _parsed(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def _check_completion(body: bytes) -> None:
+    """Raise a ResponseError if the body of a successful response is no chat completion."""
+    try:
+        _Completion.model_validate_json(body, strict=True)
+        return
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
+    if problem["type"] != "json_invalid":
+        field = ".".join(map(str, ("response", *problem["loc"])))
+        form, text = f"JSON ({field}: {problem['msg']})", json.dumps(problem["input"])
+    elif text[:1] in ("", "{", "["):
+        # A connection that broke, or keep-alive spaces without an answer.
+        raise ResponseError("the response is broken JSON" if text else "the response is empty")
+    elif text.startswith("<"):
+        form, text = "an HTML page", re.sub("<[^>]*>", " ", text[: 10 * _SHOWN])
+    else:
+        form = "an event stream" if re.match("(data|event|id|retry)?:", text) else "plain text"
+    shown = " ".join(text.split())[:_SHOWN]
+    message = f"the response is no chat completion but {form}: {shown}"
+    raise ResponseError(message, is_malformed=True)
 
 
 def _raise_error(content: Mapping[str, Any]) -> None:
@@ -190,7 +241,8 @@ def _clean_completion(content: dict[str, Any], counts: tuple[int, int, int] | No
             "total_tokens": read + written,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-    content["choices"] = content["choices"] or []
+    if content["choices"] is None:
+        content["choices"] = []
     for choice in content["choices"] if isinstance(content["choices"], list) else []:
         if not isinstance(choice, dict):
             continue
@@ -202,11 +254,13 @@ def _clean_completion(content: dict[str, Any], counts: tuple[int, int, int] | No
             message["content"] = _text_of(message["content"])
 
 
-def _text_of(content: Any) -> str:
-    """The text of content in parts, without hidden reasoning."""
+def _text_of(content: Any) -> Any:
+    """The text of content in parts, without hidden reasoning; other content as it is."""
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "".join(text for text in texts if isinstance(text, str))
+    is_known = any(isinstance(part, dict) and "type" in part for part in parts)
+    text = "".join(text for text in texts if isinstance(text, str))
+    return text if text or is_known or not parts else content
 
 
 def _find_usage(body: bytes) -> Any:

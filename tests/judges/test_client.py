@@ -386,6 +386,60 @@ def test_a_model_that_cannot_answer_is_asked_once(status, tmp_path):
     }
 
 
+def without(key, **more):
+    return lambda content: {**{k: v for k, v in content.items() if k != key}, **more}
+
+
+# Responses with status 200 that are no chat completion, and what their error contains.
+MALFORMED = {
+    "page": (b"<!DOCTYPE html><title>Sign in</title>", "an HTML page: Sign in"),
+    "page after a space": (b"\n <html><p>Portal</p></html>", "an HTML page: Portal"),
+    "XML": (b"<error>none</error>", "an HTML page: none"),
+    "text": (b"Preferred: A", "plain text: Preferred: A"),
+    "event stream": (b'data: {"choices": []}\n\ndata: [DONE]\n', "event stream: data"),
+    "comment of a stream": (b": keep-alive\n\ndata: {}\n", "event stream: : keep-alive"),
+    "number": (3, "response: Input should be an object): 3"),
+    "null": (None, "): null"),
+    "string": ("Preferred: A", '): "Preferred'),
+    "list": ([{"generated_text": "A"}], "generated_text"),
+    "greeting": ({"message": "Welcome", "version": 1}, "Welcome"),
+    "status": ({"detail": "Not found"}, "Not found"),
+    "Ollama": ({"message": {"content": "A"}, "done": True}, "choices: Field required"),
+    "no choices": (without("choices"), "choices: Field required"),
+    "text completion": (without("choices", choices=[{"text": "A"}]), "0.message: Field required"),
+    "chunk": (without("choices", choices=[{"delta": {"content": "A"}}]), "delta"),
+    "choices": (without("choices", choices={"message": "A"}), "choices: Input should be"),
+    "choice": (without("choices", choices=["A"]), 'choices.0: Input should be an object): "A"'),
+    "message": (with_choice("stop", [1, 2]), "content: Input should be a valid string): [1, 2]"),
+    "content": (with_choice("stop", 7), "content: Input should be a valid string): 7"),
+    "object as content": (with_choice("stop", {"preferred": "A"}), '): {"preferred": "A"}'),
+    "boolean": (with_choice("stop", True), "): true"),
+    "key": ({"message": f"bad key {KEY}"}, WITHHELD),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_response_that_is_no_chat_completion_names_its_form(name, tmp_path):
+    response, message = MALFORMED[name]
+    manner = response if callable(response) else (200, response)
+    with serve(manners=lambda _: manner) as server:
+        answers = run(server, tmp_path, QUESTIONS, replace(PATIENT, max_retries=6))
+        assert server.requests == 2, "once more, in case it was an accident"
+    (detail,) = {answer.detail for answer in answers}
+    assert message in detail
+    assert "check the model's name and the base URL" in detail
+    assert REPEATING in detail
+
+
+def test_a_malformed_response_among_answers_may_be_an_accident(tmp_path):
+    manners = dict.fromkeys(("page", "another"), (200, b"<p>Wait</p>"))
+    manners |= {"broken": (200, b'{"choices": [{"mess'), "empty": (200, b"  ")}
+    answers, sent = answers_to(manners, tmp_path, replace(PATIENT, max_retries=3))
+    assert [sent[name] for name in manners] == [2, 2, 4, 4]
+    assert {answer.outcome for answer in answers.values()} == {"error"}
+    assert not [answer for answer in answers.values() if REPEATING in str(answer.detail)]
+
+
 def test_content_in_parts_is_read(tmp_path):
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     parts = [thought, {"type": "text", "text": "Preferred: "}, {"type": "text", "text": "A"}]
