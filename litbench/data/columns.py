@@ -41,6 +41,12 @@ _NAMES = {
     "chosen": _names_of_side("chosen preferred winner winning better accepted") + " response_j",
     "rejected": _names_of_side("rejected dispreferred non_preferred loser losing worse")
     + " response_k",
+    # Rows with several answers: see `litbench.data.sources.items`. Not "labels", which in trl are
+    # of the steps of one answer.
+    "answers": "answers completions responses outputs candidates generations stories texts",
+    "ranks": "ranks rank ranking rankings",
+    "scores": "scores score ratings rating overall_score rewards grades grade votes",
+    "best": "best best_index best_answer best_completion best_response",
 }
 
 # Form of HelpSteer3: the sign of a preference from -3 to 3 names the better response.

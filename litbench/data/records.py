@@ -6,6 +6,7 @@ are whole seconds since 1970 in UTC.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -155,6 +156,7 @@ PAIRS = Schema(
         Column("margin", "number", "by how much chosen should lead, in reward"),
         Column("weight", "number", "weight of the pair in training"),
         Column("fold", "text", "fold the source assigned"),
+        Column("item_id", "text", "answers that people compared together: their pairs share it"),
     ),
     key=("pair_id",),
 )
@@ -377,7 +379,16 @@ def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray
 
 
 def pair_weights(pairs: pa.Table) -> np.ndarray:
-    """Return the positive training weight of every pair (default 1), float64, shape (n,)."""
+    """Return the positive training weight of every pair, float64, shape (n,).
+
+    Without a column of weights, the pairs of an item weigh together as much as one other pair, so
+    that an item with many answers does not dominate.
+    """
+    has_items = "item_id" in pairs.column_names and pairs["item_id"].null_count < pairs.num_rows
+    if has_items and pc.all(pc.is_null(pairs["weight"])).as_py():
+        items = pairs["item_id"].to_pylist()
+        sizes = Counter(items)
+        return np.array([1.0 if item is None else 1.0 / sizes[item] for item in items])
     weight = numbers_of_pairs(pairs, "weight", 1.0)
     if (weight <= 0).any():
         raise DataError("column weight is 0 or negative in some pairs: leave these pairs out")

@@ -29,7 +29,11 @@ from litbench.data.sources.evaluation_pairs import EvaluationPairs
 from litbench.data.sources.ratings import overall_ratings
 from litbench.data.tables import read_table, write_table
 from litbench.evaluation.report.csv_table import write_csv
-from litbench.evaluation.report.leaderboard import annotators_section, leaderboard_text
+from litbench.evaluation.report.leaderboard import (
+    annotators_section,
+    item_sections,
+    leaderboard_text,
+)
 from litbench.evaluation.results import Evaluation, error_notes, failed_requests
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
@@ -312,6 +316,8 @@ def finish_evaluation(
         trained_on=trained_on,
     )
     text = "".join(f"{line}\n\n" for line in [partial_note] if line) + leaderboard_text(rows) + "\n"
+    for section in item_sections(table, pairs.all, reference):
+        text += f"\n{section.as_text()}\n"
     annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
     if annotators is not None:
         figures = annotators_json(annotators)

@@ -107,6 +107,7 @@ class CuratedPairs:
             margin=ibis.null("float64"),
             weight=ibis.null("float64"),
             fold=ibis.null("string"),
+            item_id=ibis.null("string"),
         )
         for side in SIDES:
             texts = self._stories.select(**{f"{side}_story_id": "story_id", side: "text"})

@@ -117,19 +117,27 @@ def subsample(pairs: pa.Table, size: int) -> pa.Table:
     """Draw pairs from as many prompts as possible; the result keeps the order of the table.
 
     A prompt gives a second pair only after every prompt has given one. A smaller subsample is
-    contained in a larger one. The order of the table has no effect on the choice.
+    contained in a larger one. The order of the table has no effect on the choice. The pairs of an
+    item are drawn together, and count as one.
     """
-    by_prompt: dict[str, list[tuple[str, int]]] = {}
-    for row, (key, name) in enumerate(
-        zip(prompt_keys(pairs), pairs["pair_id"].to_pylist(), strict=True)
-    ):
-        by_prompt.setdefault(key, []).append((digest("pair", 0, name), row))
+    names = pairs["pair_id"].to_pylist()
+    by_prompt: dict[str, dict[str, list[int]]] = {}
+    items = pairs["item_id"].to_pylist() if "item_id" in pairs.column_names else names
+    for row, (key, name, item) in enumerate(zip(prompt_keys(pairs), names, items, strict=True)):
+        by_prompt.setdefault(key, {}).setdefault(item or name, []).append(row)
     order = sorted(
-        (rank, digest("prompt", 0, key), row)
+        (rank, digest("prompt", 0, key), rows)
         for key, of_prompt in by_prompt.items()
-        for rank, (_, row) in enumerate(sorted(of_prompt))
+        for rank, (_, rows) in enumerate(
+            sorted((digest("pair", 0, name), rows) for name, rows in of_prompt.items())
+        )
     )
-    return pairs.take(pa.array(sorted(row for *_, row in order[:size]), pa.int64()))
+    drawn: list[int] = []
+    for *_, rows in order:
+        if drawn and len(drawn) + len(rows) > size:
+            break
+        drawn += rows
+    return pairs.take(pa.array(sorted(drawn), pa.int64()))
 
 
 def draw(pairs: EvaluationPairs, size: int | None) -> tuple[EvaluationPairs, list[str]]:

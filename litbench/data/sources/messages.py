@@ -19,6 +19,8 @@ _ROLES = {
 }
 # Keys of an object around the messages.
 _AROUND = ("messages", "conversations", "conversation")
+# What parsing a cell raises if it holds something else.
+CELL_ERRORS = (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError)
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 # What numpy prints beyond Python's literals: no commas between elements, and array(...).
 _NUMPY = re.compile(
@@ -36,12 +38,13 @@ class Message(NamedTuple):
 def read_messages(text: str) -> list[Message] | None:
     """Return the messages of a cell; None if it is not a conversation of at least one message."""
     try:
-        return _messages(_parsed(text))
-    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return _messages(parse_cell(text))
+    except CELL_ERRORS:
         return None
 
 
-def _parsed(text: str) -> Any:
+def parse_cell(text: str) -> Any:
+    """Parse a list or an object, in JSON or as Python or numpy print it; raises `CELL_ERRORS`."""
     if text.lstrip().startswith("Human:"):
         _, *turns = _TURN.split("\n\n" + text.strip())
         pairs = zip(turns[::2], turns[1::2], strict=True)

@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,13 @@ from litbench.data.records import (
     LabelSource,
     Schema,
     check_prompt_ids,
+    empty_columns,
     is_text,
     pair_id,
     prompt_keys,
     stored_type,
 )
+from litbench.data.sources.items import answer_columns, explode, find_answers
 from litbench.data.sources.messages import Message, read_messages
 from litbench.data.sources.posts import hash_accounts
 from litbench.data.sources.verdict_lines import has_verdict_line, split_verdict
@@ -59,6 +61,7 @@ OF_PAIR = (
     Column("weight", "number", "weight of the pair in training"),
     Column("split", "text", "train, test or another name"),
     Column("fold", "text", "fold the source assigned"),
+    Column("item_id", "text", "answers that people compared together"),
 )
 
 
@@ -91,6 +94,8 @@ def read_texts(
 ) -> pa.Table:
     """Read the prompt and the two texts of each row.
 
+    A row with several answers gives several rows, see `litbench.data.sources.items`.
+
     The form is that of the table: a column has conversations if most of its first rows do, see
     `litbench.data.sources.messages`. The story is then the last message, and a prompt all messages.
     If no row has a prompt, the earlier messages of both stories are the prompt; texts that are no
@@ -103,17 +108,33 @@ def read_texts(
         DataError: as `read_foreign`.
     """
     first = first_rows(source, where, encoding)
-    names = [name for name in ("prompt", *sides) if columns.get(name, name) in first.column_names]
-    conversations = [name for name in names if _is_conversation(first[columns.get(name, name)])]
+    answers = find_answers(first, columns) if sides == SIDES else {}
+    names = ("prompt",) if answers else ("prompt", *sides)
+    origins = {**columns, **answers}
+    conversations = [
+        name
+        for name in names
+        if (origin := origins.get(name, name)) in first.column_names
+        and _is_conversation(first[origin])
+    ]
+    schema = two_texts(*sides, *more, conversations=conversations)
+    if answers:
+        one_row = [column for column in schema.columns if not column.name.startswith(SIDES)]
+        schema = replace(schema, columns=(*one_row, *answer_columns(answers)), key=())
     texts = read_foreign(
         source,
-        two_texts(*sides, *more, conversations=conversations),
-        columns=columns,
+        schema,
+        columns=origins,
         rejected_rows=rejected_rows,
         where=where,
         encoding=encoding,
         numbered=True,
     )
+    if answers:
+        texts = explode(texts, answers, str(source), rejected_rows)
+        for name, values in empty_columns(two_texts(*sides), texts.num_rows).items():
+            if name not in texts.column_names:
+                texts = texts.append_column(name, values)
     # A prompt without visible text is none.
     empty = are_empty(pc.fill_null(texts["prompt"], ""))
     texts = _with_column(texts, "prompt", pc.if_else(empty, "", texts["prompt"]))
@@ -261,8 +282,7 @@ def read_any_pairs(
     if not origins and is_pairs_table(source):
         return _with_label_source(read_table(Path(source), PAIRS), label_source)
     rejected_rows, encoding = RejectedRows(), origins.get("encoding")
-    names = first_rows(source, encoding=encoding).column_names
-    origins = _find_texts(source, names, origins, SIDES)
+    origins = _find_texts(source, first_rows(source, encoding=encoding), origins, SIDES)
     texts = read_texts(source, SIDES, origins, rejected_rows, encoding=encoding)
     texts = _with_two_texts(texts, str(source), rejected_rows)
     pairs = name_pairs(texts)
@@ -286,20 +306,22 @@ def find_pair_columns(
     if not set(columns or {}) - {"label_source"} and is_pairs_table(source):
         return {}
     columns = columns or {}
-    names = first_rows(source, encoding=columns.get("encoding")).column_names
-    return _find_texts(source, names, columns, SIDES)
+    first = first_rows(source, encoding=columns.get("encoding"))
+    return _find_texts(source, first, columns, SIDES)
 
 
 def _find_texts(
     source: str | Path,
-    names: Sequence[str],
+    first: pa.Table,
     columns: Mapping[str, str],
     required: Sequence[str],
     sides: Sequence[str] = SIDES,
 ) -> dict[str, str]:
     """Return the origins of the prompt and the sides; those that are not given are guessed."""
+    if answers := find_answers(first, columns) if sides == SIDES else {}:
+        return answers
     keys = {name: columns.get(name, GUESS) for name in ("prompt", *sides)}
-    origins = find_columns(source, names, keys, required)
+    origins = find_columns(source, first.column_names, keys, required)
     return {name: origin for name, origin in origins.items() if origin is not None}
 
 
@@ -571,8 +593,8 @@ def import_pairs(config: PairImport, program: str) -> None:
         )
     else:
         is_labelled = bool(config.label_first)
-        names = first_rows(config.pairs, config.where, config.encoding).column_names
-        origins |= _find_texts(config.pairs, names, origins, (), () if is_labelled else SIDES)
+        first = first_rows(config.pairs, config.where, config.encoding)
+        origins |= _find_texts(config.pairs, first, origins, (), () if is_labelled else SIDES)
         if config.rationale is not None:
             origins[EXPLANATION] = config.rationale
         sides, more = (("first", "second"), LABEL) if is_labelled else (SIDES, ())

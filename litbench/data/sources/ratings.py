@@ -87,7 +87,8 @@ class RatingTable:
         explanation: column of the rater's explanation.
         where: SQL condition on the file's rows.
         encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
-        lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated.
+        lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated,
+            and the stories of a prompt an item.
         min_share: least share of a rater's items that must have a value for a rating.
         slots: whether the rater's name is a slot, filled by different annotators for each story.
     """
@@ -302,8 +303,11 @@ def pair_rated_stories(
     *,
     split: str,
     keep: Sequence[str] = (),
+    are_items: bool = False,
 ) -> pa.Table:
     """Pair all rated stories within a prompt; the one with the higher mean is chosen.
+
+    With `are_items`, the pairs of a prompt are one item.
 
     Stories with equal means become pairs of the split `TIED`, whose chosen side is decided by a
     hash and has no meaning. Texts that the source does not have are empty, with a length of 0.
@@ -341,6 +345,7 @@ def pair_rated_stories(
                 "prompt": a["prompt"],
                 "label_source": "people",
                 "split": split if abs(gap) > ROUNDING else TIED,
+                "item_id": a["prompt_id"] if are_items and abs(gap) > ROUNDING else None,
             }
             for side, story in (("chosen", chosen), ("rejected", rejected)):
                 pair[side] = story["text"] or ""
@@ -450,7 +455,14 @@ def import_ratings(config: RatingImport, program: str) -> None:
     ratings = pa.concat_tables(read)
     funnel.add("stories", "stories that can be used", "stories", stories.num_rows, 0)
     means = people_means(ratings, config.min_raters)
-    every = pair_rated_stories(stories, means, funnel, split=config.split, keep=config.keep)
+    every = pair_rated_stories(
+        stories,
+        means,
+        funnel,
+        split=config.split,
+        keep=config.keep,
+        are_items=config.people.lowest_is_best,
+    )
     pairs = with_label(every, config.min_gap, funnel)
     if pairs.num_rows == 0:
         raise DataError(

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from litbench.data.records import OUTCOMES
 from litbench.evaluation.report.document import (
     ENDS,
@@ -19,9 +21,12 @@ from litbench.evaluation.report.document import (
     write_interval,
     write_seconds,
 )
+from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import ONE_ANNOTATOR
+from litbench.metrics.best_of_k import BestOfKResults, best_of_k
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import CHANCE, LeaderboardRow
+from litbench.metrics.reward_bench import RewardBenchScore, reward_bench_2
 from litbench.runs.terminal import clean_name, write_dollars
 
 # A column: what it shows of a row.
@@ -285,3 +290,62 @@ def annotators_section(figures: Mapping[str, Any]) -> Section:
     heading = ["rater", ENDS, "agreement [95 %]", f"minus {ONE_ANNOTATOR}, p (Holm)"]
     title = "One annotator against the others"
     return Section(title, note, Table(heading, rows), remarks=remarks, name="annotators")
+
+
+def item_sections(verdicts: pa.Table, pairs: pa.Table, reference: str) -> list[Section]:
+    """Best of k and RewardBench 2, where the pairs have items of three or more answers.
+
+    Args:
+        verdicts: with the schema VERDICTS.
+        pairs: all pairs that were judged.
+        reference: the rater that the others are compared with.
+    """
+    scores = pair_scores(verdicts, pairs)
+    results = best_of_k(scores, pairs, reference)
+    published = reward_bench_2(scores, verdicts, pairs)
+    return [
+        *([_best_of_k_section(results)] if results else []),
+        *([_reward_bench_section(published)] if published else []),
+    ]
+
+
+def _best_of_k_section(results: BestOfKResults) -> Section:
+    """How often each rater puts the best answer of an item first."""
+    low, high = results.min_answers, results.max_answers
+    k = str(low) if low == high else f"{low} to {high}"
+    note = (
+        "An item counts if the rater prefers the best answer to every worse one, in the mean over "
+        "both orders. A tie for the first place counts 1 over the number of answers that share it. "
+        "95 % intervals, clustered by prompt."
+    )
+    remarks = [
+        f"{results.items:,} items of {k} answers that people compared together. A random choice is "
+        f"right in {results.chance:.3f}."
+    ]
+    if results.left_out:
+        remarks.append(f"{results.left_out:,} items are left out: their best answer is not known.")
+    columns: dict[str, Any] = {
+        "rater": lambda row: row.rater,
+        ENDS: lambda row: Cell(scale=row.share),
+        "best of k [95 %]": lambda row: row.share,
+        f"against {results.reference},\np (Holm)": lambda row: compared(row.comparison),
+    }
+    if any(row.tau for row in results.rows):
+        columns["Kendall's tau\n[95 %]"] = lambda row: row.tau
+    return Section(
+        "Best of k", note, table_of(results.rows, columns), remarks=remarks, name="best_of_k"
+    )
+
+
+def _reward_bench_section(scores: Sequence[RewardBenchScore]) -> Section:
+    """RewardBench 2 as it is published, without intervals."""
+    note = (
+        "The published score: the mean over subsets of the share of items whose chosen answer has "
+        "the highest reward, and of the subset Ties by its own formula. Ties needs rewards, so "
+        "judges have no score there and no mean."
+    )
+    heading = ["rater", "RewardBench 2", *scores[0].subsets]
+    rows = [[score.rater, score.mean, *score.subsets.values()] for score in scores]
+    return Section(
+        "RewardBench 2", note, Table(heading, rows, is_narrow=True), name="reward_bench_2"
+    )

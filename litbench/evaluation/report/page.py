@@ -39,6 +39,7 @@ from litbench.evaluation.report.leaderboard import (
     coin_note,
     correction_note,
     information_warnings,
+    item_sections,
     judges_section,
     rater_table,
     significance_note,
@@ -104,6 +105,7 @@ def render_report(
         _against_section([of_rater[row.rater] for row in rows if row.is_judged], pairs, reference),
         _changes_section(changes),
         judges_section(judges) if judges else None,
+        *item_sections(evaluation.verdicts, evaluation.pairs.all, evaluation.reference),
         annotators_section(annotators) if annotators else None,
         Section(
             "Where raters agree with the labels", figures=plots, remarks=[missing], name="agreement"

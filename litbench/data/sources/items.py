@@ -1,0 +1,206 @@
+"""Rows with several answers to a prompt: each better and worse answer become a pair of one item.
+
+    {"prompt": "A lamp.", "chosen": "...", "rejected": ["...", "...", "..."]}
+    {"prompt": "A lamp.", "completions": ["...", "...", "..."], "ranks": [1, 3, 2]}
+    {"prompt": "A lamp.", "answers": [{"text": "...", "rank": 1}, {"text": "...", "rank": 2}]}
+
+In CSV, lists are JSON or what Python prints. The best answer has the lowest of `ranks` or the
+highest of `scores`, or is named by `best`, its text or its index from 0.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from litbench.data.columns import GUESS, guess_column
+from litbench.data.ingest import ROW, RejectedRows
+from litbench.data.records import SIDES, Column, is_text
+from litbench.data.sources.messages import CELL_ERRORS, parse_cell
+from litbench.data.text import digest
+
+# How a column orders the answers.
+_ORDERS = ("ranks", "scores", "best")
+_COLUMNS = tuple(
+    Column(name, "messages", "answers to a prompt, or their order")
+    for name in (*SIDES, "answers", *_ORDERS)
+)
+
+
+def find_answers(first: pa.Table, columns: Mapping[str, str]) -> dict[str, str]:
+    """The columns of answers and of their order; empty if each row is one pair.
+
+    Args:
+        first: the first rows, with lists as JSON text.
+        columns: columns of `prompt`, `chosen` and `rejected` that are given; others are guessed.
+
+    Returns:
+        By name, the column of `prompt` and of both sides, or of `answers` and one of `ranks`,
+        `scores` and `best`, unless the answers are objects that have their order.
+    """
+    names = first.column_names
+
+    def origin(name: str) -> str | None:
+        given = columns.get(name, GUESS)
+        return guess_column(name, names) if given == GUESS else given
+
+    sides = {side: column for side in SIDES if (column := origin(side)) is not None}
+    prompt = {} if (column := origin("prompt")) is None else {"prompt": column}
+    if sides:
+        has_lists = any(_has_lists(first, column, str) for column in sides.values())
+        return prompt | sides if len(sides) == len(SIDES) and has_lists else {}
+    answers = origin("answers")
+    if answers is None:
+        return {}
+    if _has_lists(first, answers, dict):
+        return prompt | {"answers": answers}
+    order = next((name for name in _ORDERS if origin(name) is not None), None)
+    if order is None or not _has_lists(first, answers, str):
+        return {}
+    return prompt | {"answers": answers, order: str(origin(order))}
+
+
+def answer_columns(origins: Mapping[str, str]) -> list[Column]:
+    """The columns of `find_answers` to read; lists become JSON text."""
+    return [column for column in _COLUMNS if column.name in origins]
+
+
+def _has_lists(first: pa.Table, name: str, kind: type) -> bool:
+    """Whether most of a column's first values are lists of texts or objects."""
+    if name not in first.column_names or not is_text(first[name].type):
+        return False
+    lists = [_list(text) for text in first[name].drop_null().to_pylist()]
+    are_lists = (all(isinstance(item, kind) for item in values) for values in lists if values)
+    # Messages are objects too, but no answers.
+    is_message = kind is dict and any(_is_message(values[0]) for values in lists if values)
+    return not is_message and 2 * sum(are_lists) > len(lists)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and bool({"role", "from"} & set(value))
+
+
+def _list(value: str | None) -> list[Any] | None:
+    """The values of a list; None if the value is something else."""
+    try:
+        values = parse_cell(value) if value and value.lstrip().startswith("[") else None
+    except CELL_ERRORS:
+        return None
+    return values if isinstance(values, list) else None
+
+
+def explode(
+    rows: pa.Table, origins: Mapping[str, str], file: str, rejected_rows: RejectedRows
+) -> pa.Table:
+    """Make a row of every pair of a better and a worse answer.
+
+    Rows whose answers cannot be ordered are rejected. Answers of equal rank make no pair and are
+    counted with the rejected rows.
+
+    Args:
+        rows: with `ROW`, `prompt`, the columns of `answer_columns`, and others, which every pair of
+            the row repeats.
+        origins: see `find_answers`.
+        file: name of the source, for rejected rows.
+        rejected_rows: collects what makes no pair.
+
+    Returns:
+        Table with `chosen`, `rejected` and `item_id` in place of the columns of answers.
+    """
+    names = [column.name for column in answer_columns(origins)]
+    others = [name for name in rows.column_names if name not in (*names, *SIDES, "item_id")]
+    item_ids = rows["item_id"].to_pylist()
+    indices, pairs = list[int](), list[dict[str, str]]()
+    for index, row in enumerate(rows.select([ROW, "prompt", *names]).to_pylist()):
+        item = item_ids[index] or digest("item", row["prompt"] or "", *(row[n] for n in names))
+        try:
+            sides, equal = _sides(row, names)
+        except ValueError as error:
+            rejected_rows.add(file, row[ROW], names[-1], str(error), row[names[-1]])
+            continue
+        for _ in range(equal):
+            rejected_rows.add(file, row[ROW], names[-1], "two answers of equal rank")
+        pairs += [{"chosen": better, "rejected": worse, "item_id": item} for better, worse in sides]
+        indices += [index] * len(sides)
+    columns = pa.Table.from_pylist(
+        pairs, pa.schema([(name, pa.large_string()) for name in (*SIDES, "item_id")])
+    )
+    table = rows.select(others).take(pa.array(indices, pa.int64()))
+    return pa.table(
+        [*table.columns, *columns.columns], names=[*table.column_names, *columns.column_names]
+    )
+
+
+def _sides(row: Mapping[str, Any], names: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
+    """The better and the worse answer of every pair of a row, and the number of equal answers.
+
+    Raises:
+        ValueError: the answers cannot be ordered.
+    """
+    if "answers" not in names:
+        chosen, rejected = (_texts(row[side]) for side in SIDES)
+        return list(itertools.product(chosen, rejected)), 0
+    values = _list(row["answers"])
+    if values and isinstance(values[0], dict):
+        texts, grades = zip(*map(_graded, values), strict=True)
+    else:
+        texts = tuple(_texts(row["answers"]))
+        grades = tuple(_grades(row[names[-1]], names[-1], texts))
+    if len(texts) != len(grades):
+        raise ValueError(f"not one value for each of the answers ({len(grades)}, {len(texts)})")
+    pairs = list[tuple[str, str]]()
+    equal = 0
+    for (first, above), (second, below) in itertools.combinations(
+        zip(texts, grades, strict=True), 2
+    ):
+        if above == below:
+            equal += names[-1] != "best"
+        else:
+            pairs.append((first, second) if above > below else (second, first))
+    if not pairs:
+        raise ValueError("no answer is better than another")
+    return pairs, equal
+
+
+def _texts(value: str | None) -> list[str]:
+    """The answers of a cell, which may be one text."""
+    values = _list(value)
+    texts = [value] if values is None else values
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError("no answers" if not texts else "an answer is not text")
+    return [str(text) for text in texts]
+
+
+def _grades(value: str | None, order: str, texts: Sequence[str]) -> Iterator[float]:
+    """A number for each answer, higher for better ones."""
+    if order == "best":
+        text = (value or "").strip()
+        is_index = text.isdecimal() and int(text) < len(texts)
+        best = int(text) if is_index else texts.index(text) if text in texts else None
+        if best is None:
+            raise ValueError("neither an answer nor its index")
+        return (float(index == best) for index in range(len(texts)))
+    sign = -1.0 if order == "ranks" else 1.0
+    return (sign * _number(number) for number in _list(value) or ())
+
+
+def _graded(value: Any) -> tuple[str, float]:
+    """The text and the grade of an answer that is an object."""
+    keys = list(value) if isinstance(value, dict) else []
+    text, rank, score = (guess_column(name, keys) for name in ("text", "ranks", "scores"))
+    key = rank or score
+    if text is None or key is None:
+        raise ValueError("an answer without a text, or without a rank or score")
+    return _texts(value[text])[0], (-1.0 if rank else 1.0) * _number(value[key])
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("a rank or score is not a number")
+    return number
