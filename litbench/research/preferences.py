@@ -8,7 +8,6 @@ pairs of other prompts. See docs/preferences.md.
 """
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,12 +21,18 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from litbench.data.columns import PairColumns
 from litbench.data.curation.splits import assign_folds
-from litbench.data.records import SIDES, connected_prompts, label_text, pair_weights
+from litbench.data.records import (
+    SIDES,
+    VERDICTS,
+    connected_prompts,
+    empty_columns,
+    label_text,
+    pair_weights,
+)
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.text import digest
 from litbench.evaluation.report import figures
 from litbench.evaluation.report.document import (
-    ENDS,
     Card,
     Cell,
     Figure,
@@ -45,14 +50,21 @@ from litbench.evaluation.report.document import (
     write_interval,
     written_now,
 )
+from litbench.evaluation.report.leaderboard import (
+    agreement_columns,
+    coin_note,
+    leaderboard_text,
+    rater_table,
+    significance_note,
+)
 from litbench.judges.answers import Sampling
 from litbench.judges.client import Traffic
 from litbench.judges.prices import load_prices
 from litbench.judges.session import JUDGE, Models, Role
 from litbench.metrics.coefficients import coefficient_intervals
-from litbench.metrics.comparisons import benjamini_hochberg, compare_all
-from litbench.metrics.intervals import Interval, Training, jackknife_interval
-from litbench.metrics.leaderboard import plain
+from litbench.metrics.comparisons import benjamini_hochberg
+from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, plain
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.research.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
@@ -65,7 +77,8 @@ from litbench.runs.outputs import Artifact, write_json
 from litbench.runs.progress import ProgressBar
 from litbench.runs.terminal import clean_name
 
-_LONGER = "the longer story"
+# The raters that the page and the leaderboard's reference name.
+LONGER, UNITS = "the longer story", "units"
 # Share of the prompts for early stopping of an autoencoder.
 _VALIDATION_SHARE = 0.1
 # Surface features that are named for a unit.
@@ -130,18 +143,6 @@ class PreferencesConfig(PairColumns):
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """A linear model on pairs of held-out prompts, also relative to the longer-story baseline."""
-
-    name: str
-    agreement: Interval
-    chosen_longer: Interval | None
-    chosen_shorter: Interval | None
-    over_longer: Interval | None
-    p_holm: float
-
-
-@dataclass(frozen=True)
 class UnitRow:
     """One unit of the autoencoder that was fitted on all pairs.
 
@@ -195,7 +196,8 @@ class PreferenceStudy:
     """The results of a study of preferences.
 
     Attributes:
-        agreements: held-out agreement of linear models; each fold has its own autoencoder.
+        leaderboard: the linear models on held-out pairs, and the longer story; each fold has its
+            own autoencoder.
         units: active units of the autoencoder that was fitted on all pairs, largest coefficients
             first.
         silent_units: number of units that are never active.
@@ -206,7 +208,7 @@ class PreferenceStudy:
     pairs: int
     prompts: int
     held_out: str
-    agreements: list[Agreement]
+    leaderboard: list[LeaderboardRow]
     units: list[UnitRow]
     silent_units: int
     unexplained: float
@@ -217,33 +219,6 @@ def credits_of(margins: np.ndarray, first_chosen: np.ndarray) -> np.ndarray:
     """1 where a margin names the chosen side, 1/2 where it is zero, else 0; shape (n,)."""
     credits: np.ndarray = (1 + np.sign(np.where(first_chosen, margins, -margins))) / 2
     return credits
-
-
-def agreement_rows(
-    credits: Mapping[str, np.ndarray], longer: str, clusters: np.ndarray, words: np.ndarray
-) -> list[Agreement]:
-    """Agreement of several models, whose `credits` per pair are 0 to 1, beside that of `longer`.
-
-    `words` are those of the chosen story minus those of the rejected one. Arrays have shape (n,).
-    """
-    # All models but the longer story are fitted in folds.
-    trainings = {name: None if name == longer else Training() for name in credits}
-    against = {
-        comparison.rater: comparison
-        for comparison in compare_all(credits, longer, clusters, trainings)
-    }
-    rows = []
-    for name, credit in credits.items():
-        training = trainings[name]
-        chosen_longer, chosen_shorter = (
-            jackknife_interval(credit[keep], clusters[keep], training) if keep.any() else None
-            for keep in (words > 0, words < 0)
-        )
-        compared = against.get(name)
-        over, p_holm = (compared.difference, compared.p_holm) if compared else (None, math.nan)
-        overall = jackknife_interval(credit, clusters, training)
-        rows.append(Agreement(name, overall, chosen_longer, chosen_shorter, over, p_holm))
-    return rows
 
 
 def unit_rows(
@@ -281,7 +256,7 @@ def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     """The study as text for a terminal."""
     return (
         f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, "
-        f"{study.held_out}\n{_agreement_table(study).as_text()}\n\n"
+        f"{study.held_out}\n\n{leaderboard_text(study.leaderboard)}\n\n"
         f"units of one autoencoder, fitted on all pairs: {len(study.units)} active, "
         f"{study.silent_units} silent; {study.unexplained:.0%} of the held-out differences not "
         f"explained\n{_units_table(study.units[:shown], study.described_by).as_text()}\n"
@@ -418,7 +393,7 @@ def held_out_margins(
     # The name counts the units even if a small fold has fewer components.
     components = np.linalg.svd(train, full_matrices=False)[2][: config.autoencoder.units].T
     views = {
-        "units": (units.units(train), units.units(new)),
+        UNITS: (units.units(train), units.units(new)),
         f"{config.autoencoder.units} principal components": (train @ components, new @ components),
         "embedding": (train, new),
         "surface features": (pairs.surface[rows], pairs.surface[is_held]),
@@ -430,24 +405,38 @@ def held_out_margins(
     return margins, units.unexplained(new)
 
 
+def verdict_rows(
+    rater: str, kind: str, margins: np.ndarray, pair_ids: Sequence[str], fold: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of VERDICTS from margins, shape (n,), that are positive for the chosen story."""
+    outcomes = {1: "chosen", 0: "tie", -1: "rejected"}
+    return [
+        {"pair_id": key, "rater": rater, "kind": kind, "outcome": outcomes[sign], "fold": fold}
+        for key, sign in zip(pair_ids, np.sign(margins).astype(int).tolist(), strict=True)
+    ]
+
+
 def measure(
     differences: np.ndarray, pairs: Pairs, config: PreferencesConfig
-) -> tuple[dict[str, np.ndarray], float]:
-    """Credits per pair by model, averaged over repeats, and the unexplained share."""
-    credits: dict[str, np.ndarray] = {}
+) -> tuple[pa.Table, float]:
+    """The held-out verdicts of the models, by repeat and fold, and the unexplained share."""
+    pair_ids = pairs.table["pair_id"].to_numpy()
+    rows = verdict_rows(LONGER, "longer", pairs.words, pair_ids)
     unexplained = []
-    seeds = range(config.seed, config.seed + config.repeats)
-    jobs = list(itertools.product(seeds, range(config.folds)))
-    for seed, fold in ProgressBar(jobs, desc="folds", unit=" fit", leave=False):
+    jobs = list(itertools.product(range(config.repeats), range(config.folds)))
+    for repeat, fold in ProgressBar(jobs, desc="folds", unit=" fit", leave=False):
+        seed = config.seed + repeat
         fold_of = assign_folds(pairs.keys.tolist(), config.folds, seed)
         is_held = np.array([fold_of[key] == fold for key in pairs.keys])
         margins, share = held_out_margins(differences, pairs, is_held, config, seed)
         unexplained.append(share)
+        signs = np.where(pairs.first_chosen[is_held], 1, -1)
         for name, margin in margins.items():
-            total = credits.setdefault(name, np.zeros(len(pairs.keys)))
-            total[is_held] += credits_of(margin, pairs.first_chosen[is_held]) / config.repeats
-    credits[_LONGER] = credits_of(pairs.words, np.ones(len(pairs.keys), dtype=bool))
-    return credits, float(np.mean(unexplained))
+            rows += verdict_rows(
+                name, "linear", margin * signs, pair_ids[is_held], f"{repeat}/{fold}"
+            )
+    schema = pa.table(empty_columns(VERDICTS, 0)).schema
+    return pa.Table.from_pylist(rows, schema), float(np.mean(unexplained))
 
 
 def run_preferences(config: PreferencesConfig) -> None:
@@ -475,7 +464,7 @@ def run_preferences(config: PreferencesConfig) -> None:
     coefficients, p_values = coefficient_intervals(
         lambda some: logistic(scaled[some], first[some], linear.c, weights[some]), keys
     )
-    credits, unexplained = measure(differences, pairs, config)
+    verdicts, unexplained = measure(differences, pairs, config)
     described: dict[int, tuple[str, Fidelity | None]] = {}
     asked: dict[str, Any] = {}
     if config.model is not None:
@@ -493,7 +482,7 @@ def run_preferences(config: PreferencesConfig) -> None:
         prompts=len(set(keys)),
         held_out=f"held out by prompt in {config.folds} folds"
         + ("" if config.repeats == 1 else f", {config.repeats} times"),
-        agreements=agreement_rows(credits, _LONGER, pairs.keys, pairs.words),
+        leaderboard=leaderboard(verdicts, table, LONGER),
         units=unit_rows(units, first, pairs.keys, coefficients, p_values, described, surfaces),
         silent_units=units.shape[1] - len(active),
         unexplained=unexplained,
@@ -605,9 +594,7 @@ def preferences_page(
     folds = (
         "Autoencoders and linear models are fitted in each fold, without the prompts that they "
         "judge, so the units differ between folds and from those below. A margin of zero counts ½. "
-        "Intervals are 95 %, clustered by prompt; p values have Holm's correction for all "
-        "differences of the table. The paper reports 0.612 for such units on its own held-out "
-        "pairs (3.4.1)."
+        "The paper reports 0.612 for such units on its own held-out pairs (3.4.1)."
     )
     silent = study.silent_units
     to_read = [
@@ -620,15 +607,17 @@ def preferences_page(
         )
         for row in units
     ]
-    first = study.agreements[0].agreement
+    raters = study.leaderboard
+    agreement = next(row.agreement for row in raters if row.rater == UNITS)
+    reference = next(row.comparison.reference for row in raters if row.comparison is not None)
     sections = [
         Section(
             "Held-out agreement",
             method,
-            _agreement_table(study),
-            remarks=[folds],
+            rater_table(raters, agreement_columns(reference)),
+            remarks=[folds, *filter(None, (coin_note(raters), significance_note(raters)))],
             name="agreement",
-            warnings=[*few_prompts(first), *_embedding_warnings(notes)],
+            warnings=[*few_prompts(agreement), *_embedding_warnings(notes)],
         ),
         Section(
             "Units",
@@ -647,7 +636,7 @@ def preferences_page(
     ]
     clear = [row for row in units if row.is_significant]
     lead = (
-        f"A linear model on sparse units has a held-out agreement of {write_interval(first)}. "
+        f"A linear model on sparse units has a held-out agreement of {write_interval(agreement)}. "
         f"{len(clear)} of {len(units)} units have a significant coefficient"
         f"{f', above all {clear[0].label}' if clear else ''}."
     )
@@ -694,21 +683,6 @@ def _units_note(by: str | None) -> str:
         "training may find other units. Bold where it differs significantly from 0 (Benjamini and "
         "Hochberg over all units). Preferred: how often the side with more of the unit was chosen, "
         "among the pairs on which it is active."
-    )
-
-
-def _agreement_table(study: PreferenceStudy) -> Table:
-    return table_of(
-        study.agreements,
-        {
-            "linear model on": lambda row: row.name,
-            ENDS: lambda row: Cell(scale=row.agreement),
-            "agreement [95 %]": lambda row: row.agreement,
-            "chosen longer": lambda row: row.chosen_longer,
-            "chosen shorter": lambda row: row.chosen_shorter,
-            "over the longer story": lambda row: signed(row.over_longer),
-            "p (Holm)": lambda row: p_value(row.p_holm),
-        },
     )
 
 

@@ -13,7 +13,7 @@ from litbench.models.features import FEATURES
 from litbench.models.linear_preference import choose_strength, fit_linear_preference, logistic
 from litbench.research import autoencoder, units
 from litbench.research.autoencoder import AutoencoderOptions, fit_autoencoder
-from litbench.research.preferences import agreement_rows, credits_of, surface_correlations
+from litbench.research.preferences import credits_of, surface_correlations, verdict_rows
 from litbench.research.units import (
     UnitPairs,
     choose_pairs,
@@ -174,21 +174,12 @@ def test_a_pair_of_weight_two_is_the_pair_twice():
     assert choose_strength(both, noise, names, strengths, light) == 1.0
 
 
-def test_agreement_by_length():
-    words = np.array([5.0, -5.0] * 30)
-    longer = credits_of(words, np.ones(60, dtype=bool))
-    rows = agreement_rows(
-        {"units": np.ones(60), "longer": longer}, "longer", np.arange(60) % 12, words
-    )
-    assert [row.name for row in rows] == ["units", "longer"]
-    assert rows[1].chosen_longer is not None
-    assert rows[1].chosen_longer.mean == 1
-    assert rows[1].chosen_shorter is not None
-    assert rows[1].chosen_shorter.mean == 0
-    assert rows[0].over_longer is not None
-    assert rows[0].over_longer.mean == 0.5
-    assert rows[1].over_longer is None
-    assert math.isnan(rows[1].p_holm)
+def test_margins_become_verdicts():
+    rows = verdict_rows("units", "linear", np.array([0.2, 0.0, -3.0]), ["a", "b", "c"], "0/1")
+    assert [row["outcome"] for row in rows] == ["chosen", "tie", "rejected"]
+    assert {(row["rater"], row["kind"], row["fold"]) for row in rows} == {
+        ("units", "linear", "0/1")
+    }
 
 
 def test_intervals_of_coefficients_cover():

@@ -10,6 +10,7 @@ from fake_openai import FakeOpenAI
 from tolerance import assert_same
 
 from litbench.data.tables import write_table
+from litbench.metrics.agreement import pair_scores
 from litbench.research import preferences as experiment
 from litbench.research import units
 from litbench.research.embeddings import EmbeddingOptions, embed
@@ -80,14 +81,14 @@ def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys)
     preferences.main(make())
     out = tmp_path / "out"
     result = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
-    assert [row["name"] for row in result["agreements"]] == [
+    assert {row["rater"] for row in result["leaderboard"]} == {
         "units",
         "6 principal components",
         "embedding",
         "surface features",
         "the longer story",
-    ]
-    assert all(row["agreement"]["n"] == 70 for row in result["agreements"])
+    }
+    assert all(row["agreement"]["n"] == 70 for row in result["leaderboard"])
     assert all(0 < row["prevalence"] <= 1 and row["fidelity"] is None for row in result["units"])
     page = (out / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
@@ -118,7 +119,8 @@ def test_units_predict_labels_but_not_shuffled_ones(make):
     pairs = experiment.sign_pairs(table, 0)
 
     def agreement(vectors):
-        credits, _ = experiment.measure(pairs.differences(vectors), pairs, config)
+        verdicts, _ = experiment.measure(pairs.differences(vectors), pairs, config)
+        credits = {rater.rater: rater.credit for rater in pair_scores(verdicts, table)}
         return float(credits["units"].mean())
 
     assert agreement(noise + lean) > 0.9
@@ -154,9 +156,10 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(make, monkeypatch):
         return {"units": np.ones(is_held.sum())}, 0.5
 
     monkeypatch.setattr(experiment, "held_out_margins", watch)
-    credits, _ = experiment.measure(np.ones((70, 4)), pairs, config)
+    verdicts, _ = experiment.measure(np.ones((70, 4)), pairs, config)
     assert (judged == 2).all()
-    assert (credits["units"] == pairs.first_chosen).all()
+    units_first, *_ = (r.credit for r in pair_scores(verdicts, table) if r.rater == "units")
+    assert (units_first == pairs.first_chosen).all()
 
 
 def test_descriptions_are_asked_for_once_tested_and_escaped(
