@@ -344,6 +344,10 @@ class Models:
                 check_limit(role.traffic, price, role.sampling)
                 self.budgets[key] = Budget(role.traffic, price)
 
+    def all_roles(self) -> list[Role]:
+        """Writers and other roles."""
+        return list(self._by_key().values())
+
     def _by_key(self) -> dict[tuple[str, str], Role]:
         return {
             (kind, name): role

@@ -37,8 +37,8 @@ from litbench.study.ratings import RatingStore, RubricStudy, rating_rows
 from litbench.study.store import Page, Shown, page_of
 from litbench.writers.narra.episode import READER
 from litbench.writers.narra.quantities import grades
-from litbench.writers.protocol import Item, ItemResult, Protocol, load_protocol
-from litbench.writers.run import SCHEMAS, Run, models_of, rows_of
+from litbench.writers.protocol import Item, ItemResult, Protocol
+from litbench.writers.run import SCHEMAS, Run, prepare, rows_of
 
 PROTOCOL = "narra"
 # People's sessions are samples of their own beside those of runs of the same writers and cards.
@@ -78,15 +78,14 @@ class SessionStudy(RubricStudy):
         """The study of a plan; ConfigError if the protocol or a model cannot be used."""
         run = Run(PROTOCOL, folder, plan.writers, options=plan.options, prices=plan.prices)
         run.roles = {READER: f"{RECORDED}people"}
-        protocol = load_protocol(PROTOCOL, plan.options)
-        models = models_of(run, protocol)
-        protocol.check(models)
+        prepared = prepare(run)
+        protocol = prepared.protocol
         writers = {
             name: replace(role, traffic=replace(role.traffic, max_cost_usd=plan.dollars_per_reader))
-            for name, role in models.writers.items()
+            for name, role in prepared.models.writers.items()
         }
         # Refuses a limit of dollars that cannot be kept.
-        models = Models(writers, {}, models.prices)
+        models = Models(writers, {}, prepared.models.prices)
         return cls(folder, plan, protocol.rubrics["story"], protocol, models)
 
     @classmethod

@@ -210,7 +210,7 @@ class _Tables:
     def __init__(self, folder: Path, task: str, protocol: Protocol, models: Models, samples: int):
         self._task, self._headline, self._models = task, protocol.headline, models
         self._items = {item.prompt_id: item for item in protocol.items()}
-        self._scratch, self._logs = folder / "scratch", folder / "logs"
+        self._folder, self._scratch, self._logs = folder, folder / "scratch", folder / "logs"
         for old in (self._scratch, self._logs):
             shutil.rmtree(old, ignore_errors=True)
         self._scratch.mkdir()
@@ -282,6 +282,28 @@ class _Tables:
         pa.default_memory_pool().release_unused()
         artifact.write("rejected.jsonl", self.rejected.write)
 
+    def print_summary(self, *, may_go_on: bool) -> None:
+        """Print what was finished and read, the grades, and what can be done next."""
+        dialogues, ratings = self.counts["dialogues"], self.counts["ratings"]
+        failed = f", {dialogues['failed']:,} failed" if dialogues["failed"] else ""
+        print(
+            f"{self._folder}: {dialogues['finished']:,} of {dialogues.total():,} dialogues finished"
+            f"{failed}, {ratings['rated']:,} of {ratings.total():,} ratings read, ${self.cost:.2f}"
+        )
+        print(self.rejected.summary(), end="")
+        if may_go_on:
+            print("run the same command again to go on with the unfinished dialogues")
+        if not dialogues["finished"]:
+            print("no dialogue finished: see the reasons in rejected.jsonl", file=sys.stderr)
+        elif ratings.total() and not ratings["rated"]:
+            print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
+        if ratings["rated"]:
+            print(_grades_text(self._folder / "grades.parquet", self._headline))
+        if dialogues["finished"]:
+            print(
+                f"page of the writers: litbench writers compare --runs {self._folder} --out FOLDER"
+            )
+
     def _flush(self) -> None:
         """Write the rows and the log of the sessions that were added since the last time."""
         if events := self._rows.pop("events", []):
@@ -301,12 +323,89 @@ class _Tables:
         self._logged = []
 
 
-def resolve(config: Run) -> tuple[Protocol, Models, list[Item]]:
-    """The protocol, the models and the items of a run; raises a ConfigError."""
+@dataclass(frozen=True)
+class PreparedRun:
+    """A config as read, and checked: what follows takes its parts, never the config.
+
+    Attributes:
+        name: name of the protocol.
+        samples: how often each writer writes each item; `judge_samples` likewise for judges.
+    """
+
+    name: str
+    protocol: Protocol
+    models: Models
+    items: list[Item]
+    judges: list[str]
+    samples: int
+    judge_samples: int
+
+    @property
+    def total(self) -> int:
+        """The number of sessions."""
+        return len(self.models.writers) * len(self.items) * self.samples
+
+    @property
+    def recorded(self) -> list[str]:
+        """The files of recorded turns, one for each role that has one."""
+        models = [role.model for role in self.models.all_roles() if role.is_recorded]
+        return [model.removeprefix(RECORDED) for model in models]
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether no model is asked: such a run fails again in the same way."""
+        return all(role.is_recorded for role in self.models.all_roles())
+
+    def sessions(self) -> Iterator[Session]:
+        """The sessions, by writer, item and sample."""
+        writers, counts = self.models.writers, (self.samples, self.judge_samples)
+        return list_sessions(self.protocol, self.items, writers, self.judges, *counts)
+
+    def print_estimate(self, answers: Path) -> None:
+        """Print what the calls take whose answers are not stored in a folder."""
+        mock, total = mock_of(self.name, self.protocol), max(self.total, 1)
+        with AnswerStore(answers, read_only=True) as store:
+            estimates = estimate(self.sessions(), self.total, self.models, store, mock)
+        calls = sum(estimate.calls + estimate.known for estimate in estimates) / total
+        costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
+        dollars = sum(costs) / total if len(costs) == len(estimates) else None
+        print("dry run: no request is sent")
+        print(f"{self.total:,} dialogues of {self.name}; estimate:")
+        print(estimates_text(estimates))
+        print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
+
+    def write(self, artifact: Artifact, answers: Path) -> "_Tables":
+        """Run the sessions and write the tables of their results."""
+        with AnswerStore(answers) as store:
+            tables = _Tables(
+                artifact.folder, self.name, self.protocol, self.models, self.judge_samples
+            )
+            run_sessions(self.sessions(), self.total, self.models, store, tables.add, self.name)
+        tables.write(artifact)
+        artifact.counts = {
+            "protocol": self.name,
+            "headline": self.protocol.headline,
+            **self.protocol.record(),
+            **tables.counts,
+            "cost_usd": round(tables.cost, 6),
+        }
+        return tables
+
+
+def prepare(config: Run) -> PreparedRun:
+    """Read the protocol, the models and the items of a config; raises a ConfigError."""
     protocol = load_protocol(config.protocol, config.options)
     models = models_of(config, protocol)
     protocol.check(models)
-    return protocol, models, protocol.select(config.items)
+    return PreparedRun(
+        config.protocol,
+        protocol,
+        models,
+        protocol.select(config.items),
+        list(config.judges),
+        config.samples,
+        config.judge_samples,
+    )
 
 
 def run(config: Run) -> bool:
@@ -315,56 +414,27 @@ def run(config: Run) -> bool:
     Returns:
         False if no dialogue finished, or judges rated and none of their ratings could be read.
     """
-    protocol, models, items = resolve(config)
-    name, out, samples = config.protocol, config.out, config.judge_samples
-    total = len(models.writers) * len(items) * config.samples
-    sessions = list_sessions(
-        protocol, items, models.writers, config.judges, config.samples, samples
-    )
-    answers = config.answers or out / "answers"
+    prepared, out, answers = prepare(config), config.out, config.answers or config.out / "answers"
     if config.dry_run:
-        with AnswerStore(answers, read_only=True) as store:
-            estimates = estimate(sessions, total, models, store, mock_of(name, protocol))
-        calls = sum(estimate.calls + estimate.known for estimate in estimates) / max(total, 1)
-        costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
-        dollars = sum(costs) / max(total, 1) if len(costs) == len(estimates) else None
-        print("dry run: no request is sent")
-        print(f"{total:,} dialogues of {name}; estimate:")
-        print(estimates_text(estimates))
-        print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
+        prepared.print_estimate(answers)
         return True
-    roles = [*models.writers.values(), *models.roles.values()]
-    recorded = [role.model.removeprefix(RECORDED) for role in roles if role.is_recorded]
+    models = [role.model for role in prepared.models.all_roles()]
     artifact = Artifact(
         out,
         program="litbench run",
         config=config,
         inputs={"prices": config.prices}
-        | protocol.files()
-        | {f"recorded.{file}": Path(file) for file in recorded},
-        models={role.model: folder for role in roles if (folder := local_folder(role.model))},
+        | prepared.protocol.files()
+        | {f"recorded.{file}": Path(file) for file in prepared.recorded},
+        models={model: folder for model in models if (folder := local_folder(model))},
     )
-    # Recorded models fail again in the same way.
-    is_recorded = len(recorded) == len(roles)
     with only_writer(out):
-        if (is_recorded or _is_finished(out)) and artifact.is_current():
+        if (prepared.is_recorded or _is_finished(out)) and artifact.is_current():
             return _has_results(read_manifest(out)["counts"])
-        manifest = artifact.as_manifest()
-        _check_extends(out, manifest, protocol)
-        with AnswerStore(answers) as store:
-            tables = _Tables(out, name, protocol, models, samples)
-            run_sessions(sessions, total, models, store, tables.add, name)
-        tables.write(artifact)
-        artifact.counts = {
-            "protocol": name,
-            "headline": protocol.headline,
-            **protocol.record(),
-            **tables.counts,
-            "cost_usd": round(tables.cost, 6),
-        }
+        _check_extends(out, artifact.as_manifest(), prepared.protocol)
+        tables = prepared.write(artifact, answers)
         artifact.finish()
-    may_go_on = tables.may_go_on and not is_recorded
-    _print_summary(out, tables, protocol.headline, may_go_on=may_go_on)
+    tables.print_summary(may_go_on=tables.may_go_on and not prepared.is_recorded)
     return _has_results(tables.counts)
 
 
@@ -417,26 +487,6 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
         settings |= {f"{name}.{number}": True for number in range(config[name])}
     digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
     return {"protocol": config["protocol"], "prices": None, **settings, **digests}
-
-
-def _print_summary(folder: Path, tables: _Tables, headline: str, *, may_go_on: bool) -> None:
-    dialogues, ratings = tables.counts["dialogues"], tables.counts["ratings"]
-    failed = f", {dialogues['failed']:,} failed" if dialogues["failed"] else ""
-    print(
-        f"{folder}: {dialogues['finished']:,} of {dialogues.total():,} dialogues finished"
-        f"{failed}, {ratings['rated']:,} of {ratings.total():,} ratings read, ${tables.cost:.2f}"
-    )
-    print(tables.rejected.summary(), end="")
-    if may_go_on:
-        print("run the same command again to go on with the unfinished dialogues")
-    if not dialogues["finished"]:
-        print("no dialogue finished: see the reasons in rejected.jsonl", file=sys.stderr)
-    elif ratings.total() and not ratings["rated"]:
-        print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
-    if ratings["rated"]:
-        print(_grades_text(folder / "grades.parquet", headline))
-    if dialogues["finished"]:
-        print(f"page of the writers: litbench writers compare --runs {folder} --out FOLDER")
 
 
 def _grades_text(path: Path, headline: str) -> str:
