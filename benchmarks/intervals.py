@@ -29,7 +29,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +49,9 @@ from litbench.metrics.intervals import (
     training_of_difference,
 )
 from litbench.models.linear_preference import leave_out_each
-from litbench.writers.metrics import PairCredits, pair_credits
+
+if TYPE_CHECKING:
+    from litbench.writers.metrics import PairCredits
 
 # Prompts, pairs, and the standard deviation of the log weights of prompts. Each prompt has 1 to 40
 # pairs.
@@ -174,8 +176,11 @@ PANELS = [
 
 def draw_panel(
     writers: int, correlation: float, between: float, random: np.random.Generator
-) -> tuple[PairCredits, PairCredits]:
+) -> "tuple[PairCredits, PairCredits]":
     """Credits of a rater, and of one whose levels are independent of the judge's."""
+    # The other measurements need no extension.
+    from litbench.writers.metrics import pair_credits  # noqa: PLC0415
+
     prompts, chapters = 12, 4
     levels = random.normal(size=(3, writers))
     levels[1] = correlation * levels[0] + math.sqrt(1 - correlation**2) * levels[1]

@@ -208,6 +208,12 @@ def test_labelled_pairs_have_messages_as_prompts(tmp_path, monkeypatch):
     assert texts == {("A lamp.", "It shone."), ("A tide.", "No light.")}
 
 
+def needs_extension(command):
+    """Skip the commands of an extension that is not there."""
+    if command[0] == "audit":
+        pytest.importorskip("litbench.audit.command")
+
+
 @pytest.mark.parametrize("chosen", ["same", None, [user("p")]])
 @pytest.mark.parametrize(
     "command",
@@ -218,6 +224,7 @@ def test_labelled_pairs_have_messages_as_prompts(tmp_path, monkeypatch):
     ],
 )
 def test_a_file_without_a_usable_pair_is_an_error(tmp_path, monkeypatch, capsys, command, chosen):
+    needs_extension(command)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "pairs.jsonl", [{"prompt": "p", "chosen": chosen, "rejected": "same"}])
     monkeypatch.setattr(sys, "argv", ["litbench", *command, "--out", "out.jsonl"])
@@ -327,6 +334,7 @@ def test_a_benchmark_reads_any_pairs(tmp_path):
     ids=["audit", "benchmark", "crossvalidate", "train"],
 )
 def test_columns_are_given_by_the_same_keys(tmp_path, monkeypatch, capsys, command):
+    needs_extension(command)
     monkeypatch.chdir(tmp_path)
     write(
         tmp_path / "own.csv",

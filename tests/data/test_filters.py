@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.collect.reddit import text_state
 from litbench.data.curation import filters
 from litbench.data.curation.funnel import Funnel
 from litbench.data.curation.rules import PairRules
@@ -122,6 +121,7 @@ BODIES = st.builds(
 @settings(max_examples=20)
 @given(st.lists(BODIES, min_size=1, max_size=40))
 def test_filter_and_reddit_client_agree_on_deleted_texts(story_table, bodies):
+    text_state = pytest.importorskip("litbench.collect.reddit").text_state
     bodies += ["[removed by moderator]", "[deleted by user]", "[ removed ]", "", "[removed"]
     bodies += ["[\u00a0removed]", "[removed\u2028]", "[removed by moderatoré]", "[deleted]\u00a0"]
     steps = removed_by(story_table([{"text": body} for body in bodies]), drop_deleted=True)

@@ -35,7 +35,15 @@ from litbench.suite.command import (
     suite,
 )
 from litbench.suite.page import Entry, weaknesses, write_site
-from litbench.suite.passport import eval_results, every_eval_ever, read_passport, write_passport
+from litbench.suite.passport import (
+    PassportInterval,
+    SetFigures,
+    eval_results,
+    every_eval_ever,
+    figures_text,
+    read_passport,
+    write_passport,
+)
 
 HOSTILE = "<script>alert(1)</script>"
 RATED = {
@@ -542,3 +550,21 @@ def test_the_site_fits_a_screen(site, open_page, width):
     page.click("table a >> nth=0")
     page.locator("text=Weaknesses >> nth=0").wait_for()
     assert not page.console, "nothing broke the content security policy"
+
+
+def test_a_card_shows_the_figures_of_a_passport():
+    estimate = PassportInterval(0.75, 0.6, 0.85, 20, 5, 5.0)
+    nothing = dict.fromkeys(("minus_reference", "p_value", "flip_rate", "first_share", "people"))
+    figures = SetFigures(
+        **nothing,
+        **dict.fromkeys(("agreement", "chosen_longer", "chosen_shorter"), estimate),
+        **dict.fromkeys(("title", "language", "kind", "judged", "origin", "group"), "x"),
+        **dict.fromkeys(("licence", "revision")),
+        pairs_sha256="0",
+        coverage=1.0,
+        outcomes={},
+        trained_on_prompts=0,
+        beside={"longer": estimate},
+    )
+    share = "0.750 [0.600, 0.850]"
+    assert figures_text({"a|set": figures}) == [["a|set", share, share, "–"]]
