@@ -214,6 +214,7 @@ class Judge(ModelRater):
             "answered_by": sorted(self._answered_by),
             "template": self.template.name,
             "answer": self.template.answer,
+            "question": self.template.render("[prompt]", "[story A]", "[story B]"),
             "asked_again": self._repaired,
             "calls_of_this_run": self._models.budgets["role", JUDGE].calls,
             "price": None if self._price is None else vars(self._price),

@@ -107,6 +107,36 @@ def _total(counts: Counter[str], words: Collection[str]) -> int:
 
 # Names of the surface features, in the order of the columns of `feature_matrix`.
 FEATURES = tuple(_features("", "", 0))
+# What pages call them, after "higher in" or "lower in".
+FEATURE_TEXTS = {
+    "log_words": "words",
+    "log_paragraphs": "paragraphs",
+    "words_per_paragraph": "words per paragraph",
+    "sentence_length": "words per sentence",
+    "sentence_length_sd": "variation of sentence length",
+    "word_length": "letters per word",
+    "word_length_sd": "variation of word length",
+    "type_token_ratio": "variety of words",
+    "function_words": "function words",
+    "rate_i": "“I” and “my”",
+    "rate_you": "“you”",
+    "rate_third_person": "“he”, “she”, “it”, “they”",
+    "lower_case_i": "use of a small “i”",
+    "quoted_share": "dialogue",
+    "commas": "commas",
+    "exclamations": "exclamation marks",
+    "questions": "question marks",
+    "ellipses": "ellipses",
+    "dashes": "dashes",
+    "semicolons": "semicolons and colons",
+    "asterisks": "asterisks and underscores",
+    "digits": "digits",
+    "capitals": "capital letters",
+    "all_caps_words": "words in capitals",
+    "ends_in_quote": "dialogue at the end",
+    "last_sentence_length": "words in the last sentence",
+    "prompt_overlap": "words of the prompt",
+}
 
 
 def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:

@@ -9,8 +9,7 @@ from pages import ATTACK, Page
 
 from litbench.data.sources.evaluation_pairs import EvaluationPairs
 from litbench.evaluation.report import page as report
-from litbench.evaluation.report.document import page_links
-from litbench.evaluation.report.page import reader_notes, render_report
+from litbench.evaluation.report.page import learnt_text, reader_notes, render_report
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.intervals import Interval
@@ -75,7 +74,6 @@ def render(pair_table, tmp_path):
         evaluation.rows = leaderboard(verdicts, pairs, "longer", before_symmetry=pairs)
         evaluation.annotators = lambda: None
         evaluation.manifest_of_pairs = lambda: None
-        # A page links to pages in folders beside its own, so other tests' must not lie there.
         return render_report(evaluation, "A title", tmp_path / "page" / "report.html", **more)
 
     return build
@@ -154,16 +152,6 @@ def test_long_stories_are_cut_with_a_mark(render):
     assert re.search(r"\[…\d,\d{3} more letters\]", text)
 
 
-def test_pages_link_to_their_neighbours(tmp_path):
-    for name in ("data/audit.html", "a b&c/probes.html", "report/report.html"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("")
-    assert page_links(tmp_path / "report" / "report.html") == [
-        ("Audit (data)", "../data/audit.html"),
-        ("Probes (a b&c)", "../a%20b%26c/probes.html"),
-    ]
-
-
 def test_pictures_follow_the_theme(render):
     first, second = render(), render()
     assert "#010101" not in first
@@ -235,8 +223,10 @@ def test_coefficients_have_intervals_over_folds(render):
     assert (result.low, result.high) == (pytest.approx(0.4 - reach), pytest.approx(0.4 + reach))
     assert np.isnan(coefficient_interval(models[:1], "log_words").low)
     text = Page(render(records={"features": models})).text
-    assert "What features looks at" in text
-    assert "2 counts on the surface of a story" in text
+    assert "What features has learnt" in text
+    assert "The 2 counts are on the surface of a story" in text
+    # The interval of log_words includes 0.
+    assert "the chosen story tends to be higher in commas." in text
     assert "none depends on meaning" in text
     assert "grouped jackknife" in text
 
@@ -276,3 +266,42 @@ def test_the_learning_curve_and_the_next_command_are_shown(render):
     assert "training prompts used, %" in page
     assert command in page
     assert "Learning curve" not in render()
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "text"),
+    [
+        (
+            [("words", 0.4, 0.1, 0.7), ("commas", -0.2, -0.3, -0.1)],
+            "higher in words; lower in commas.",
+        ),
+        ([("words", 0.4, -0.1, 0.9)], "No coefficient differs clearly from 0."),
+        # A single model has no intervals.
+        ([("words", 0.4, np.nan, np.nan)], "higher in words."),
+    ],
+)
+def test_what_features_has_learnt_is_said_in_words(coefficients, text):
+    rows = [(name, Interval(*ends, 60, 9, 9.0)) for name, *ends in coefficients]
+    assert learnt_text(rows).endswith(text)
+
+
+def test_a_miss_of_a_judge_has_its_question_and_reasons(render, verdict_table):
+    rows = [row | {"outcome": "rejected"} for row in judge_verdicts(verdict_table).to_pylist()]
+    judges, name = verdict_table(rows), rows[0]["rater"]
+    records = {name: [{"notes": {"question": f"Which story is better? {ATTACK}"}}]}
+    page = render(judges=judges, records=records)
+    misses = Page(page[page.index('id="misses"') :])
+    assert f"Which story is better? {ATTACK}" in misses.text
+    assert f"{ATTACK} more life" in misses.text
+    assert "reasons · rejected story first: rejected" in misses.text
+    assert "script" not in misses.tags
+
+
+def test_the_headline_picture_has_every_judged_rater_above_the_table(render):
+    page = render()
+    start, table = page.index('id="headline"'), page.index('id="leaderboard"')
+    picture = page[start:table]
+    assert start < table
+    assert all(f">{name}</text>" in picture for name in ("longer", "random"))
+    # The axis begins near the data.
+    assert ">0.0</text>" not in picture

@@ -11,13 +11,14 @@ import pytest
 
 from litbench.data.records import OUTCOMES
 from litbench.evaluation.report.csv_table import write_csv
+from litbench.evaluation.report.document import compared
 from litbench.evaluation.report.leaderboard import (
     correction_note,
     leaderboard_text,
     significance_note,
     strata_note,
 )
-from litbench.metrics.comparisons import paired_difference
+from litbench.metrics.comparisons import Comparison, paired_difference
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import (
     CHANCE,
@@ -374,6 +375,10 @@ def test_a_corrected_p_beside_an_interval_is_explained():
     note = correction_note(both)
     assert "Holm's correction for these 2 comparisons" in note
     assert note.endswith("Not significant after the correction though the interval excludes 0: a.")
+    cells = [
+        compared(Comparison(name, "longer", interval, p / 2, p)).small for name, interval, p in both
+    ]
+    assert ["not significant" in small for small in cells] == [True, False]
     clear = [row("a", 0.001, 0.052, 0.04), row("b", -0.2, 0.1, 0.5)]
     assert correction_note(clear).endswith("each interval is for one comparison alone.")
     # One comparison has no correction; one without a p value is none.

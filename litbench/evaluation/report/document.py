@@ -8,7 +8,6 @@ All texts are untrusted and escaped, except pictures.
 """
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
-from urllib.parse import quote
 
 from litbench.evaluation.report.csv_table import write_csv
 from litbench.evaluation.report.figures import Drawing
@@ -123,12 +121,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """Texts to read: a prompt, facts, and sides of (tag, text), of which some are lost."""
+    """Texts to read: a prompt, facts, and sides of (tag, text), of which some are lost.
+
+    `reasons` are further (tag, text), below the sides.
+    """
 
     sides: Sequence[tuple[str, str]]
     prompt: str = ""
     facts: str = ""
     lost: Sequence[int] = ()
+    reasons: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,11 @@ def compared(comparison: Comparison | None, otherwise: str = "reference") -> Cel
     if comparison is None:
         return Cell(otherwise)
     p = [p_value(comparison.p_holm)] if math.isfinite(comparison.p_holm) else []
-    return stacked(comparison.difference, *p, is_signed=True)
+    difference = comparison.difference
+    if p and not comparison.is_clear and not difference.low <= 0 <= difference.high:
+        # The interval alone would suggest the opposite.
+        p.append("not significant")
+    return stacked(difference, *p, is_signed=True)
 
 
 def few_prompts(interval: Interval) -> list[str]:
@@ -264,22 +270,9 @@ def funnel_table(steps: Sequence[Mapping[str, Any]]) -> Table:
     return Table(["step", "kept", "removed", ""], rows)
 
 
-def page_links(page: Path, beside: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Names and relative addresses of other pages, in sibling folders of a page's folder.
-
-    `beside` names pages that the same run writes into the page's folder.
-    """
-    out = page.resolve().parent
-    links = []
-    for file, name in PAGES.items():
-        if file == page.name:
-            continue
-        links += [(name, file)] if file in beside else []
-        for path in sorted(out.parent.glob(f"*/{file}")):
-            if path.parent != out or file not in beside:
-                address = quote(os.path.relpath(path, out).replace(os.sep, "/"))
-                links.append((f"{name} ({path.parent.name})", address))
-    return links
+def page_links(page: Path, beside: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and addresses of the other pages that the same run writes into a page's folder."""
+    return [(name, file) for file, name in PAGES.items() if file in beside and file != page.name]
 
 
 def short_name(name: str) -> str:
@@ -409,8 +402,7 @@ def publish(
         for file, write in figure.drawing.files(key).items() if figure else ():
             artifact.write(file, write)
     if page is not None:
-        links = page_links(artifact.folder / f"{name}.html")
-        artifact.write_text(f"{name}.html", render(page, {name: artifact.made_of()}, links))
+        artifact.write_text(f"{name}.html", render(page, {name: artifact.made_of()}))
     if is_final:
         artifact.finish()
     show_results(artifact.folder, name)

@@ -51,9 +51,6 @@ def agreement_columns(reference: str) -> dict[str, Column]:
     """Columns of a leaderboard: names, agreement, and the comparison with the reference."""
     return {
         "rater": _named,
-        ENDS: lambda row: Cell(
-            scale=row.agreement if row.is_judged and not row.no_information else None
-        ),
         # Constant halves would have a narrow interval.
         "agreement [95 %]": lambda row: (
             f"{row.agreement.mean:.3f} (no information)"

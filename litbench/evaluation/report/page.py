@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from litbench.data.records import SIDES, connected_prompts, has_texts, label_text
 from litbench.data.text import digest
@@ -53,6 +54,7 @@ from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
 from litbench.metrics.power import detectable, measure
 from litbench.models.baselines import NotesRater
+from litbench.models.features import FEATURE_TEXTS
 from litbench.raters.interface import judge_pairs
 from litbench.runs.terminal import clean_name
 
@@ -60,6 +62,7 @@ from litbench.runs.terminal import clean_name
 _MAX_LETTERS = 12_000
 _BASELINES = ("longer", "shorter", "random")
 _MAX_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
+_LEARNT_IN_WORDS = 4
 
 
 def render_report(
@@ -101,6 +104,7 @@ def render_report(
     plots[1:1] = _coefficients(records)
     plots += _learning_curve(learning)
     sections = [
+        _headline_section(rows),
         _leaderboard_section(evaluation, reference, credits, trainings),
         _against_section([of_rater[row.rater] for row in rows if row.is_judged], pairs, reference),
         _changes_section(changes),
@@ -109,9 +113,13 @@ def render_report(
         annotators_section(annotators) if annotators else None,
         Section(
             "Where raters agree with the labels", figures=plots, remarks=[missing], name="agreement"
-        ),
+        )
+        if plots or missing
+        else None,
         _hits_section(rows, of_rater, pairs),
-        _misses_section(pairs, [of_rater[row.rater] for row in raters]),
+        _misses_section(
+            pairs, [of_rater[row.rater] for row in raters], evaluation.verdicts, records
+        ),
     ]
     if next_command:
         code = [Card([("command", next_command)])]
@@ -164,6 +172,22 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
 
 
 # The leaderboard ------------------------------------------------------------------------------
+
+
+def _headline_section(rows: Sequence[LeaderboardRow]) -> Section | None:
+    """The agreement of every rater as one picture, with an axis by the data."""
+    drawn = [row for row in rows if row.is_judged and not row.no_information]
+    if not drawn:
+        return None
+    picture = figures.dots(
+        [(short_name(row.rater), [[row.agreement]]) for row in drawn],
+        ["agreement"],
+        "agreement with the labels",
+    )
+    caption = "Share of pairs in which a rater prefers the chosen story, with 95 % interval, by "
+    caption += "prompt. Dotted: chance."
+    figure = Figure("Agreement of each rater with the labels", caption, picture)
+    return Section("At a glance", figures=[figure], name="headline")
 
 
 def _leaderboard_section(
@@ -325,22 +349,22 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
 
 
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
-    """The largest coefficients of each feature model."""
+    """What each feature model has learnt, in words, and its largest coefficients."""
     panels = []
     for rater, parts in records.items():
         models = [part for part in parts if "coefficients" in part["notes"]]
         if not models:
             continue
-        rows = [
-            (name.replace("_", " "), [[coefficient_interval(models, name)]])
+        coefficients = [
+            (FEATURE_TEXTS.get(name, name.replace("_", " ")), coefficient_interval(models, name))
             for name in models[0]["notes"]["coefficients"]
         ]
-        rows.sort(key=lambda row: -abs(row[1][0][0].mean))
+        coefficients.sort(key=lambda row: -abs(row[1].mean))
         caption = (
-            f"{len(rows)} counts on the surface of a story, such as its length, the length of its "
-            "sentences, pronouns and punctuation; none depends on meaning. Coefficients in "
-            "log-odds per standard deviation; positive: readers preferred more of it. The "
-            f"{min(_SHOWN_COEFFICIENTS, len(rows))} largest"
+            f"{learnt_text(coefficients)} The {len(coefficients)} counts are on the surface of a "
+            "story; none depends on meaning. Coefficients in log-odds per standard deviation; "
+            "positive: readers preferred more of it. The "
+            f"{min(_SHOWN_COEFFICIENTS, len(coefficients))} largest"
         )
         if len(models) > 1:
             caption += (
@@ -348,11 +372,36 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
                 "(grouped jackknife)"
             )
         drawn = figures.dots(
-            rows[:_SHOWN_COEFFICIENTS], [rater], "log-odds per standard deviation", levels=[0]
+            [(name, [[interval]]) for name, interval in coefficients[:_SHOWN_COEFFICIENTS]],
+            [rater],
+            "log-odds per standard deviation",
+            levels=[0],
         )
-        title = f"What {clean_name(rater)} looks at"
+        title = f"What {clean_name(rater)} has learnt"
         panels.append(Figure(title, f"{caption}.", drawn, tall=True))
     return panels
+
+
+def learnt_text(coefficients: Sequence[tuple[str, Interval]]) -> str:
+    """The largest coefficients whose intervals exclude 0, in words.
+
+    Args:
+        coefficients: name and coefficient of each feature, the largest first. An interval without
+            bounds counts by its mean.
+    """
+    clear = [
+        (name, value.mean)
+        for name, value in coefficients
+        if value.mean and not (value.is_bounded and value.low <= 0 <= value.high)
+    ]
+    parts = [
+        f"{word} {', '.join(names)}"
+        for word, sign in (("higher in", 1), ("lower in", -1))
+        if (names := [name for name, mean in clear if mean * sign > 0][:_LEARNT_IN_WORDS])
+    ]
+    if not parts:
+        return "No coefficient differs clearly from 0."
+    return f"Other counts equal, the chosen story tends to be {'; '.join(parts)}."
 
 
 def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], str]:
@@ -411,7 +460,12 @@ def _learning_curve(learning: Mapping[str, Mapping[float, Interval]]) -> list[Fi
 
 
 def _examples(
-    pairs: pa.Table, scores: PairScores, rows: np.ndarray, *, hit: bool = False
+    pairs: pa.Table,
+    scores: PairScores,
+    rows: np.ndarray,
+    *,
+    hit: bool = False,
+    verdicts: pa.Table | None = None,
 ) -> list[Card]:
     """The most confident of some rows, one per prompt; selected by a hash without probabilities."""
     p = np.nan_to_num(scores.p_chosen, nan=0.5)
@@ -434,10 +488,22 @@ def _examples(
         if pair["chosen_score"] is not None:
             facts.append(f"scores {pair['chosen_score']:,} and {pair['rejected_score']:,}")
         sides = [shorten(pair[side], _MAX_LETTERS) for side in SIDES]
-        cards.append(
-            Card(list(zip(tags, sides, strict=True)), pair["prompt"], " · ".join(facts), lost=[1])
-        )
+        reasons = [] if verdicts is None else _reasons(verdicts, scores.rater, pair["pair_id"])
+        tagged = list(zip(tags, sides, strict=True))
+        cards.append(Card(tagged, pair["prompt"], " · ".join(facts), lost=[1], reasons=reasons))
     return cards
+
+
+def _reasons(verdicts: pa.Table, rater: str, pair_id: str) -> list[tuple[str, str]]:
+    """What a rater wrote about a pair, by which story it read first."""
+    mask = pc.and_(pc.equal(verdicts["rater"], rater), pc.equal(verdicts["pair_id"], pair_id))
+    reasons = []
+    for row in verdicts.filter(mask).to_pylist():
+        if row["explanation"]:
+            order = f"{row['order']} story first: " if row["order"] else ""
+            tag = f"reasons · {order}{row['outcome']}"
+            reasons.append((tag, shorten(row["explanation"], _MAX_LETTERS)))
+    return reasons
 
 
 def _hits_section(
@@ -454,8 +520,16 @@ def _hits_section(
     return Section(title, note, cards=cards, name="hits")
 
 
-def _misses_section(pairs: pa.Table, raters: Sequence[PairScores]) -> Section | None:
-    """By rater, the number of pairs that it gets wrong, that only it gets wrong, and examples."""
+def _misses_section(
+    pairs: pa.Table,
+    raters: Sequence[PairScores],
+    verdicts: pa.Table,
+    records: Mapping[str, list[dict[str, Any]]],
+) -> Section | None:
+    """By rater, the number of pairs that it gets wrong, that only it gets wrong, and examples.
+
+    With a judge's question, and its reasons beside each example.
+    """
     parts: list[Section] = []
     shown = raters[:_MAX_RATERS]
     for scores in shown:
@@ -466,10 +540,19 @@ def _misses_section(pairs: pa.Table, raters: Sequence[PairScores]) -> Section | 
         title += f", {only.sum():,} only this rater" if others else ""
         if undecided := int((scores.credit == 0.5).sum()):
             title += f", {undecided:,} undecided"
-        cards = _examples(pairs, scores, np.flatnonzero(wrong))
-        name = f"misses-{len(parts)}"
+        cards = _examples(pairs, scores, np.flatnonzero(wrong), verdicts=verdicts)
+        name, note = f"misses-{len(parts)}", "" if cards else "None."
+        shown_parts = []
+        if question := _question(records.get(scores.rater, [])):
+            # Above the examples, folded.
+            card = Card([("", question)])
+            shown_parts = [
+                Section("The question", cards=[card], name=f"{name}-question", fold=False),
+                Section("Its misses", note, cards=cards, name=f"{name}-examples", fold=True),
+            ]
+            cards, note = [], ""
         parts.append(
-            Section(title, "" if cards else "None.", cards=cards, name=name, fold=not parts)
+            Section(title, note, cards=cards, parts=shown_parts, name=name, fold=not parts)
         )
     note = (
         "Pairs on which a rater prefers the rejected story; “only this rater”: pairs that all "
@@ -477,3 +560,8 @@ def _misses_section(pairs: pa.Table, raters: Sequence[PairScores]) -> Section | 
         "by a hash for raters without probabilities; at most one per prompt."
     )
     return Section("Misses of each rater", note, parts=parts, name="misses") if parts else None
+
+
+def _question(records: Sequence[Mapping[str, Any]]) -> str:
+    """The question that a judge is asked; empty for other raters."""
+    return next(filter(None, (record["notes"].get("question") for record in records)), "")
