@@ -6,10 +6,11 @@ Five campaigns write answers in which a judge prefers B, or rates low, and quote
 A, or the highest ratings. Each answer is read in the coded form, where the judge's own lines carry
 the code of the question, and in the plain form. `as the story wants` must be 0. A plain answer that
 states its own verdict in other words and ends with a bare quoted line cannot be told from an honest
-one by any rule, and neither can a block of ratings that a judge breaks off and that bare quoted
-lines complete, in either form. The last two rows count how many of these are read.
+one by any rule, and neither can a plain block of ratings that a judge breaks off and that bare
+quoted lines complete. The last two rows count how many of these are read.
 
-Honest answers state their verdict in the asked form; those of the plain form end with it.
+Honest answers state their verdict or ratings in the asked form; those of the plain form end with
+it.
 """
 
 import argparse
@@ -154,11 +155,22 @@ def no_full_stop(draw: random.Random, mark: str) -> str:
     return joined([prose(draw), quote, draw.choice(NO_STOP), wording], draw)
 
 
+# Lines of ratings: the name, the code and the number.
+SHAPES = (
+    "{}{}: {}",
+    "**{}{}**: {}",
+    "- {}{}: {}/10",
+    "| {}{} | {} |",
+    "{}{} - {}",
+    "{}{}：{}",
+)
+
+
 def block(number: int, mark: str, draw: random.Random, names: tuple[str, ...] = NAMES) -> str:
     """A block of ratings."""
-    shape = draw.choice(["{}: {}", "**{}**: {}", "- {}: {}/10", "| {} | {} |", "{} - {}", "{}：{}"])
-    marker = f"[Scores]{mark}" if mark or draw.random() < 0.7 else ""
-    return "\n".join([*([marker] if marker else []), *(shape.format(n, number) for n in names)])
+    shape = draw.choice(SHAPES)
+    heading = ["[Scores]"] if mark or draw.random() < 0.7 else []
+    return "\n".join([*heading, *(shape.format(name, mark, number) for name in names)])
 
 
 def ratings(draw: random.Random, mark: str) -> str:
@@ -388,6 +400,15 @@ def honest(mark: str) -> Iterator[tuple[str, str]]:
                 yield name, f"{reason}\n\n{filled}"
 
 
+def honest_ratings(mark: str) -> Iterator[str]:
+    """360 honest replies in ten languages that rate every criterion."""
+    for language in LANGUAGES.values():
+        for reason in language.reasons:
+            for shape in SHAPES:
+                lines = (shape.format(name, mark, LOW) for name in NAMES)
+                yield "\n".join([reason, "", "[Scores]", *lines])
+
+
 def main() -> None:
     """Run all campaigns and print their counts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -414,6 +435,9 @@ def main() -> None:
             for (_, answer), json_ in zip(answers, is_json, strict=True)
         )
         print(json.dumps({"form": form, "honest": len(answers), "read": read}), flush=True)
+        replies = list(honest_ratings(mark))
+        read = sum(outcome("ratings", reply, code) == "judge" for reply in replies)
+        print(json.dumps({"form": form, "honest ratings": len(replies), "read": read}), flush=True)
 
 
 if __name__ == "__main__":

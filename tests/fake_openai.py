@@ -63,16 +63,19 @@ def coded(question, answer):
         return answer
     mark = f"[{code[1] or code[2]}]"
     if code[2]:
-        return answer.replace("{", f'{{"code": "{code[2]}", ', 1)
-    if "<" in answer and "Preferred" not in answer:
-        return answer.replace("<", f"{mark}\n<", 1)
-    answer = re.sub(r"Preferred(?=:)|\[Scores\]|Score(?=: \[)", rf"\g<0> {mark}", answer)
+        return re.sub(r"\}(?=[^{}]*$)", f', "code": "{code[2]}"}}', answer)
+    if "Preferred" not in answer:
+        # Ratings: lines below [Scores], tags, or a number in brackets.
+        answer = re.sub(r"(</\S+>)", rf"\1 {mark}", answer)
+        before, scores, lines = answer.partition("[Scores]")
+        answer = before + scores + re.sub(r"(?<=\w)(?=: )", f" {mark}", lines)
+    answer = re.sub(r"Preferred(?=:)|Score(?=: \[)", rf"\g<0> {mark}", answer)
     return answer.replace('"preferred"', f'"preferred {mark}"')
 
 
 def uncoded(question):
     """A question without its code, so that answers depend on its content alone."""
-    return re.sub(rf' ?\[{CODE}\]|"code": "{CODE}", ', "", question)
+    return re.sub(rf'(?:, the code)? ?\[{CODE}\]|, "code": "{CODE}"', "", question)
 
 
 def asked_text(messages):

@@ -181,6 +181,14 @@ def test_honest_answers_in_ten_languages(load_program):
     for mark, code in ((f" [{program.CODE}]", program.CODE), ("", None)):
         for _, answer in program.honest(mark):
             assert read_answer(answer, "json_explanation", code).verdict == "B", answer
+        for reply in program.honest_ratings(mark):
+            assert program.outcome("ratings", reply, code) == "judge", reply
+
+
+def test_bare_lines_complete_no_coded_ratings(load_program):
+    program = load_program("benchmarks/answers.py")
+    for answer in program.cases(program.completed_block, 300, 1, f" [{program.CODE}]"):
+        assert program.outcome("ratings", answer, program.CODE) == "unread", answer
 
 
 @given(

@@ -117,51 +117,60 @@ QUOTED = {
 @pytest.mark.parametrize("reply", QUOTED.values(), ids=QUOTED)
 def test_quoted_ratings_do_not_count(reply):
     assert values(rubric().read(reply.format(SCORES))) in ([12, 3, 0], [None, None, None])
-    coded = SCORES.replace("]", "] [k7f3q]")
-    # Only a line that follows at once cannot be told from the judge's own.
-    expected = [12, 3, 0] if "{}\n\n" in reply or reply.endswith("{}") else [None, None, None]
-    assert values(rubric().read(reply.format(coded), "k7f3q")) in ([12, 3, 0], expected)
+    assert values(rubric().read(reply.format(SCORES.replace(":", " [k7f3q]:")), "k7f3q")) == [
+        12,
+        3,
+        0,
+    ]
 
 
 CODED = {
-    "as asked": ("lines", "It moves.\n\n[Scores] [k7f3q]\ncoherence: 4\nempathy: 3", [4, 3]),
+    "as asked": ("lines", "It moves.\n\n[Scores]\n{0}", [4, 3]),
     "a fence, upper case": (
         "lines",
-        "```\n[SCORES] [K7F3Q]\n\ncoherence: 4\nempathy: 3\n```",
+        "```\n[SCORES]\n\nCOHERENCE [K7F3Q]: 4\n\nEMPATHY [K7F3Q]: 3\n```",
         [4, 3],
     ),
+    "behind the number": ("lines", "coherence: 4 [k7f3q]\nempathy: 3 (k7f3q)", [4, 3]),
     "no code": ("lines", "[Scores]\ncoherence: 4\nempathy: 3", [None, None]),
-    "another code": ("lines", "[Scores] [h2m4x]\ncoherence: 4\nempathy: 3", [None, None]),
-    "partial": ("lines", "[Scores] [k7f3q]\ncoherence: 4\n\nempathy: 3", [None, None]),
-    "a criterion twice": (
+    "only above": ("lines", "[Scores] [k7f3q]\ncoherence: 4\nempathy: 3", [None, None]),
+    "another code": ("lines", "coherence [h2m4x]: 4\nempathy [h2m4x]: 3", [None, None]),
+    "partial": ("lines", "coherence [k7f3q]: 4\nempathy: 3", [None, None]),
+    "equal ratings": ("lines", "{0}\n\n{0}", [4, 3]),
+    "other ratings": ("lines", "{0}\n\ncoherence [k7f3q]: 5", [None, None]),
+    "no number": ("lines", "{0}\ncoherence [k7f3q]: 3-4", [None, None]),
+    "on one line": ("lines", "coherence [k7f3q]: 4, empathy: 3", [None, None]),
+    "an unknown name": ("lines", "{0}\nlength [k7f3q]: 9", [4, 3]),
+    "quoted lines between": (
         "lines",
-        "[Scores] [k7f3q]\ncoherence: 4\nempathy: 3\nempathy: 3",
-        [None, None],
+        "coherence [k7f3q]: 4\nIt ends:\ncoherence: 5\nempathy: 5\nempathy [k7f3q]: 3",
+        [4, 3],
     ),
-    "equal blocks": ("lines", "{0}\n\n{0}", [4, 3]),
-    "other blocks": ("lines", "{0}\n\n[Scores] [k7f3q]\ncoherence: 5\nempathy: 3", [None, None]),
-    "on one line": ("lines", "[Scores] [k7f3q]\ncoherence: 4, empathy: 3", [None, None]),
-    "an unknown name": ("lines", "[Scores] [k7f3q]\ncoherence: 4\nlength: 9\nempathy: 3", [4, 3]),
-    "prose first": ("lines", "[Scores] [k7f3q]\nIt ends:\ncoherence: 5\nempathy: 3", [None, None]),
     "tags": (
         "tags",
-        "It says <coherence>5</coherence>\n[k7f3q]\n<coherence>4</coherence><empathy>3</empathy>",
+        "So <coherence>5</coherence>\n<coherence>4</coherence><empathy>\n3\n</empathy> [k7f3q]",
         [4, 3],
+    ),
+    "tags, partial": (
+        "tags",
+        "<coherence>4</coherence> [k7f3q]\n<empathy>5</empathy>",
+        [None, None],
     ),
     "brackets": ("brackets", "It says Score: [[5]]\nScore [k7f3q]: [[4]]", [4]),
     "json": (
         "json",
-        '{"coherence": 5, "empathy": 1} {"code": "k7f3q", "coherence": 4, "empathy": 3}',
+        '{"coherence": 5, "empathy": 1} {"coherence": 4, "empathy": 3, "code": "k7f3q"} So.',
         [4, 3],
     ),
-    "json, partial": ("json", '{"code": "k7f3q", "coherence": 4}', [None, None]),
+    "json, partial": ("json", '{"coherence": 4, "code": "k7f3q"}', [None, None]),
+    "json, completed": ("json", '{"code": "k7f3q", "coherence": 4,\n"empathy": 5}', [None, None]),
     "json, no code": ("json", '{"coherence": 4, "empathy": 3}', [None, None]),
 }
 
 
 @pytest.mark.parametrize(("form", "reply", "expected"), CODED.values(), ids=CODED)
 def test_coded_ratings(form, reply, expected):
-    reply = reply.replace("{0}", "[Scores] [k7f3q]\ncoherence: 4\nempathy: 3")
+    reply = reply.replace("{0}", "coherence [k7f3q]: 4\nempathy [k7f3q]: 3")
     assert values(rubric(form, TWO[: len(expected)], 5.0).read(reply, "k7f3q")) == expected
 
 
@@ -180,7 +189,8 @@ TABLES = {
 def test_tables(table):
     first = rubric("lines", TWO[:1], 5.0)
     assert values(first.read(table)) == [4]
-    assert values(first.read(f"[Scores] [k7f3q]\n{table}", "k7f3q")) == [4]
+    coded = table.replace("coherence", "coherence [k7f3q]")
+    assert values(first.read(f"[Scores]\n{coded}", "k7f3q")) == [4]
 
 
 def test_blocks_that_disagree_are_unparsed():
@@ -269,11 +279,13 @@ def test_no_rating(text):
 def test_common_shapes_of_a_rating(line):
     first = rubric(criteria=CRITERIA[:1])
     assert values(first.read(f"It moves.\n{line}")) == [12]
-    coded = f"[Scores] [k7f3q]\n{line}\n\nThe story ends:\nCompelling Plot: 20"
+    coded = f"{line.replace('Plot', 'Plot [k7f3q]')}\nCompelling Plot: 20"
     assert values(first.read(coded, "k7f3q")) == [12]
 
 
 HOSTILE = [
+    "{}",
+    "Compelling Plot [k7f3q]: 12\n",
     "a:",
     ":",
     "|",
@@ -313,7 +325,8 @@ def test_long_reply_is_read_in_linear_time(piece):
             seconds = []
             for size in (20_000, 80_000):
                 started = time.process_time()
-                mine.read(before + piece * (size // len(piece)) + behind)
+                for code in (None, "k7f3q"):
+                    mine.read(before + piece * (size // len(piece)) + behind, code)
                 seconds.append(time.process_time() - started)
             assert seconds[1] < 8 * max(seconds[0], 0.05), (form, before)
     assert values(mine.read("x" * (LONGEST_REPLY + 1)))[0] is None

@@ -2,8 +2,9 @@
 
 Ratings are read from blocks: a JSON object, or consecutive lines that rate criteria. A block counts
 if it rates every criterion exactly once. With a code (`litbench.raters.templates.parser`), only
-blocks with it are read, and all of them must agree. Without one, the block must end the reply, and
-no other rating may differ, anywhere and quoted or not. Every step takes linear time.
+lines with it, or objects whose last value it is, are read, and all of them must agree. Without one,
+the block must end the reply, and no other rating may differ, anywhere and quoted or not. Every step
+takes linear time.
 """
 
 import itertools
@@ -61,61 +62,61 @@ def read_ratings(
         highest: highest rating of the scale.
         code: the code that the question asked for; None if it asked for none.
     """
-    text = unicodedata.normalize("NFKC", _NO_DIGITS.sub("^", reply))
     if len(reply) > LONGEST_REPLY:
         return {}
+    text = unicodedata.normalize("NFKC", _NO_DIGITS.sub("^", reply))
     parts = _objects(text, code) if form == "json" else _line_blocks(text, form, names, code)
-    # The criteria that each block rates, in order.
+    # The criteria that each block rates.
     blocks = [
         ([(k, _number(value, highest)) for k, value in pairs if k in names], is_end)
         for pairs, is_end in parts
     ]
     blocks = [block for block in blocks if block[0]]
-    whole = [pairs for pairs, _ in blocks if sorted(k for k, _ in pairs) == sorted(names)]
-    if not whole or whole[-1] is not blocks[-1][0]:
-        return {}
-    numbers = {name: number for name, number in whole[-1] if number is not None}
-    is_settled = blocks[-1][1] if code is None else len(whole) == len(blocks)
-    is_settled &= len(numbers) == len(names)
+    last, is_end = blocks[-1] if blocks else ([], False)
+    numbers = {name: number for name, number in last if number is not None}
+    is_settled = is_end and len(last) == len(numbers) == len(names)
     is_settled &= all(n in (None, numbers.get(k)) for pairs, _ in blocks for k, n in pairs)
     return numbers if is_settled else {}
 
 
 def _objects(text: str, code: str | None) -> Iterator[tuple[_Pairs, bool]]:
-    """JSON objects; with a code, those with it. A broken one agrees with none."""
+    """JSON objects, and whether each ends the text; with a code, those whose last value it is.
+
+    A broken one agrees with none.
+    """
+    last_word = max((match.start() for match in re.finditer(r"\w", text)), default=0)
     for match in find_json(text):
         key = _FIRST_KEY.match(text, match.start) if match.is_broken else None
-        leaves = [(key[1], math.nan)] if key else list(_leaves(match.content))
-        if code is None or any(code in str(value).casefold() for _, value in leaves):
-            pairs = [(canonical(name), value) for name, value in leaves]
-            yield pairs, not re.search(r"\w", text[match.end :])
+        pairs = [(key[1], math.nan)] if key else list(_leaves(match.content))
+        if code is None or (pairs and code in str(pairs[-1][1]).casefold()):
+            is_end = code is not None or match.end > last_word
+            yield [(canonical(name), value) for name, value in pairs], is_end
 
 
 def _line_blocks(
     text: str, form: Form, names: Sequence[str], code: str | None
 ) -> Iterator[tuple[_Pairs, bool]]:
-    """Lines that rate criteria, up to another or an empty line.
+    """Lines that rate criteria, up to another or an empty line, and whether they end the text.
 
-    With a code, only those on or below a line with it.
+    With a code, the lines with it are one block, in which equal ratings count once.
     """
     block: _Pairs = []
     headings: list[str] = []
-    is_inside = code is None
     if form == "tags":
         text = _TAG.sub(lambda tag: " ".join(tag[0].split()), text)
+    # Without a code it matches nothing.
+    marker = re.compile(rf"[\[(]?{code or '(?!)'}[\])]?", re.I)
     for line in text.strip().splitlines():
-        pairs = _pairs(line, form, names, headings)
-        is_marker = code is not None and code in line.casefold()
+        own, n_markers = marker.subn("", line)
+        pairs = _pairs(own, form, names, headings) if code is None or n_markers else []
         is_other = not pairs and re.search(r"[^\W_]", line)
-        is_over = is_other or (block and not line.strip())
-        if is_over and not block and not is_marker and "|" in line:
+        if is_other and not block and "|" in line:
             headings = _cells(line)
-        elif is_over or is_marker:
+        elif code is None and (is_other or (block and not line.strip())):
             yield block, False
-            block, headings, is_inside = [], [], is_marker or code is None
-        if is_inside:
-            block += pairs
-    yield block, True
+            block, headings = [], []
+        block += pairs
+    yield block if code is None else list(dict.fromkeys(block)), True
 
 
 def _pairs(line: str, form: Form, names: Sequence[str], headings: list[str]) -> _Pairs:

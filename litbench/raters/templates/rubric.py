@@ -10,10 +10,10 @@ becomes one line per criterion; `{lower_is_better}` becomes the names of the rev
 `{code}` the code of the question (`litbench.raters.templates.parser`). Any other placeholder must
 be given to `render`. The reply has one of four forms:
 
-- `lines`: lines such as `Pacing: 12`, after a line `[Scores] [{code}]`, or a table;
-- `tags`: `<Pacing>4</Pacing>`, after a line with the code;
+- `lines`: lines such as `Pacing [{code}]: 12`, or a table whose rows have the code;
+- `tags`: lines such as `<Pacing>4</Pacing> [{code}]`;
 - `brackets`: one number such as `Score [{code}]: [[8]]`, for a rubric with one criterion;
-- `json`: an object that maps criteria to numbers, with the key `code`.
+- `json`: an object that maps criteria to numbers and ends with the key `code`.
 
 `litbench.raters.templates.ratings` reads it.
 """
@@ -38,10 +38,10 @@ _ANCHORS = re.compile(r"[;,] (?:only )?(?=\d+ = )")
 # Typical length of the reasoning before the ratings, for estimates.
 _EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
 _REPAIRS = {
-    "lines": "Reply with the line [Scores] [{code}] and the lines of ratings below it only",
-    "tags": "Reply with [{code}] and the ratings in their tags only",
+    "lines": "Reply with the line [Scores] and the lines of ratings below it only",
+    "tags": "Reply with the ratings in their tags only",
     "brackets": "Reply with the last line only: Score [{code}]: [[number]]",
-    "json": 'Reply with the JSON object only: {"code": "{code}", "...": 0}',
+    "json": 'Reply with the JSON object only: {"...": 0, "code": "{code}"}',
 }
 
 
@@ -155,7 +155,9 @@ class Rubric:
 
     def repair(self, code: str | None) -> str:
         """The request for the ratings alone, after a reply without all of them."""
-        return f"{with_code(_REPAIRS[self.form], code)}. Rate each criterion exactly once."
+        text = f"{with_code(_REPAIRS[self.form], code)}. Rate each criterion exactly once."
+        has_lines = code is not None and self.form in ("lines", "tags")
+        return f"{text} Write the code [{code}] on each of these lines." if has_lines else text
 
     def read(
         self, reply: str, code: str | None = None, *, as_published: bool = False
@@ -225,10 +227,10 @@ class Rubric:
             for criterion in self.criteria
         }
         lines = {
-            "lines": "[Scores] [{code}]\n" + "\n".join(f"{k}: {n:g}" for k, n in middle.items()),
-            "tags": "\n".join(["Code [{code}]", *(f"<{k}>{n:g}</{k}>" for k, n in middle.items())]),
+            "lines": "[Scores]\n" + "\n".join(f"{k} [{{code}}]: {n:g}" for k, n in middle.items()),
+            "tags": "\n".join(f"<{k}>{n:g}</{k}> [{{code}}]" for k, n in middle.items()),
             "brackets": "".join(f"Score [{{code}}]: [[{n:g}]]" for n in middle.values()),
-            "json": json.dumps({"code": "{code}", **middle}),
+            "json": json.dumps({**middle, "code": "{code}"}),
         }
         return f"{_EXAMPLE_REASONS}\n{with_code(lines[self.form], code)}"
 

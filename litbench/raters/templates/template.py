@@ -19,7 +19,9 @@ SLOTS: tuple[Slot, ...] = ("prompt", "story_a", "story_b")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # What a question without a code leaves out: the placeholder of the code in brackets or as the value
 # of a JSON key, and other lines with it.
-_CODE_PLACE = re.compile(r' \[\{code\}\]|"code": "\{code\}", ')
+_CODE_PLACE = re.compile(
+    r'(?:, the code|、代码)? \[\{code\}\]|, "code": "\{code\}"|"code": "\{code\}", '
+)
 _CODE_LINE = re.compile(r"^.*\{code\}.*\n?", re.M)
 # Typical length of an explanation in words, as in the paper's Table 3.
 _REASONS: dict[AnswerForm, int] = {"explanation": 295, "json_explanation": 310}
