@@ -131,12 +131,13 @@ class JudgeKeys:
         }
 
 
-def check_limit(traffic: Traffic, price: Price | None, sampling: Sampling) -> None:
+def check_limit(traffic: Traffic, model: str, price: Price | None, sampling: Sampling) -> None:
     """Raise a ConfigError if there is a limit of dollars, but no highest cost of an answer."""
     limit = f"max_cost_usd is {traffic.max_cost_usd}, but"
     if traffic.max_cost_usd is not None and price is None:
         raise ConfigError(
-            f"{limit} the model has no price: add it to a file and set prices to that file, or set "
+            f"{limit} the model has no price: write the line `{model}: {{input: DOLLARS, output: "
+            "DOLLARS}}` (per million tokens) into a file and set prices to that file, or set "
             "traffic.max_calls instead"
         )
     if traffic.max_cost_usd is not None and sampling.max_tokens is None:

@@ -73,7 +73,7 @@ class ModelOptions(Role):
     answers: Path | None = None
 
     def __post_init__(self) -> None:
-        check_limit(self.traffic, self.price(), self.sampling)
+        check_limit(self.traffic, self.model, self.price(), self.sampling)
 
     def files(self) -> dict[str, str]:
         """User files that verdicts and costs depend on: prices, a local model."""

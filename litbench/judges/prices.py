@@ -1,10 +1,15 @@
-"""Token prices, from a packaged table that users can override."""
+"""Token prices, from a packaged table that users can override.
 
+A user's file has lines such as `openai/gpt-5: {input: 1.25, output: 10}`, or is litellm's
+`model_prices_and_context_window.json`.
+"""
+
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,6 +22,14 @@ _PACKAGED = Path(__file__).with_name("prices.yaml")
 _VERSION = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 # Providers whose models run on this machine.
 _FREE = ("hf", "vllm", "sglang", "llama-cpp-python", "ollama")
+# Names of providers in litellm's file, and in inspect-ai.
+_OF_LITELLM = {
+    "gemini": "google",
+    "xai": "grok",
+    "together_ai": "together",
+    "fireworks_ai": "fireworks",
+    **{name: name for name in ("openai", "anthropic", "deepseek", "mistral", "groq", "openrouter")},
+}
 _Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -66,11 +79,43 @@ def load_prices(path: Path | None = None) -> dict[str, Price]:
     """Read the packaged prices, overridden by the user's file; model -> `Price`."""
     prices: dict[str, Price] = {}
     for file in [_PACKAGED] if path is None else [_PACKAGED, path]:
-        for model, entry in read_yaml(file).items():
+        for model, entry in _entries(file).items():
             if not isinstance(entry, Mapping):
                 raise ConfigError(f"{file}: {model}: give {{input: ..., output: ...}} in dollars")
             prices[str(model)] = build(Price, entry, f"{file}: {model}")
     return prices
+
+
+def _entries(file: Path) -> Mapping[str, Any]:
+    """The entries of a file of prices; those of litellm's form are converted."""
+    if file.suffix != ".json":
+        return read_yaml(file)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): give a file of prices") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: not an object of models and their prices")
+    known = {model: entry for model, entry in content.items() if "litellm_provider" not in entry}
+    for model, entry in content.items():
+        provider = _OF_LITELLM.get(str(entry.get("litellm_provider")))
+        if provider and entry.get("input_cost_per_token"):
+            name = model.removeprefix(f"{entry['litellm_provider']}/")
+            known[f"{provider}/{name}"] = _of_litellm(entry)
+    return known
+
+
+def _of_litellm(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Dollars per million tokens from an entry of litellm's file."""
+    read = entry["input_cost_per_token"]
+    per_token = {
+        "input": read,
+        "output": entry.get("output_cost_per_token", 0.0),
+        "cached": entry.get("cache_read_input_token_cost"),
+    }
+    dollars = {key: round(1e6 * value, 9) for key, value in per_token.items() if value is not None}
+    batched = entry.get("input_cost_per_token_batches")
+    return dollars | ({} if batched is None else {"batch": batched / read})
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:

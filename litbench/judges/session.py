@@ -341,7 +341,7 @@ class Models:
         for key, role in self._by_key().items():
             if not role.is_recorded:
                 price = price_of(role.model, self.prices)
-                check_limit(role.traffic, price, role.sampling)
+                check_limit(role.traffic, role.model, price, role.sampling)
                 self.budgets[key] = Budget(role.traffic, price)
 
     def all_roles(self) -> list[Role]:

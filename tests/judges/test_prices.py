@@ -1,5 +1,7 @@
 """Token prices: the packaged table, user overrides, and the cost of answers."""
 
+import json
+
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage
 
@@ -9,6 +11,7 @@ from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.responses import written_tokens
 from litbench.runs.errors import ConfigError
 
+MODEL = "openai/gpt-4.1"
 PRICE = Price(input=2.0, output=8.0, cached=0.5, batch=0.5)
 
 
@@ -61,14 +64,39 @@ def test_user_prices_override_packaged_ones(tmp_path):
     for model, price in packaged.items():
         assert price.batch in (None, 0.5)
         if "embedding" not in model:
-            assert price.cached is not None
-            assert 0 < price.cached < price.input < price.output < 1_000
+            cached = price.input if price.cached is None else price.cached
+            assert 0 < cached <= price.input <= price.output < 1_000
     path = tmp_path / "prices.yaml"
     path.write_text("openai/gpt-4.1: {input: 1, output: 2}\nmine/model: {input: 3, output: 4}\n")
     prices = load_prices(path)
     assert prices["openai/gpt-4.1"] == Price(1, 2) != packaged["openai/gpt-4.1"]
     assert prices["mine/model"] == Price(3, 4)
     assert prices["openai/gpt-4o"] == packaged["openai/gpt-4o"]
+
+
+def test_prices_may_be_in_litellms_form(tmp_path):
+    path = tmp_path / "model_prices_and_context_window.json"
+    costs = {"input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6}
+    content = {
+        "sample_spec": {"litellm_provider": "one of the providers"},
+        "new-model": {**costs, "litellm_provider": "openai", "input_cost_per_token_batches": 5e-7},
+        "gemini/new": {**costs, "litellm_provider": "gemini", "cache_read_input_token_cost": 1e-7},
+        "a-picture": {"litellm_provider": "openai", "output_cost_per_image": 1.0},
+        "mine/model": {"input": 3, "output": 4},
+    }
+    path.write_text(json.dumps(content))
+    prices = load_prices(path)
+    assert prices.keys() - load_prices().keys() == {"openai/new-model", "google/new", "mine/model"}
+    assert prices["openai/new-model"] == Price(1, 4, batch=0.5)
+    assert prices["google/new"] == Price(1, 4, cached=0.1)
+    path.write_text("[")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_prices(path)
+
+
+def test_a_model_without_a_price_is_told_the_line_to_add():
+    with pytest.raises(ConfigError, match=r"mine/model: \{input: DOLLARS"):
+        check_limit(Traffic(max_cost_usd=1.0), "mine/model", None, Sampling())
 
 
 @pytest.mark.parametrize(
@@ -172,11 +200,11 @@ def test_a_number_that_is_no_count_stays_reserved(count, tmp_path):
 
 def test_a_limit_needs_a_price_and_max_tokens():
     traffic = Traffic(max_cost_usd=1.0)
-    check_limit(traffic, PRICE, Sampling())
-    check_limit(Traffic(), None, Sampling(max_tokens=None))
+    check_limit(traffic, MODEL, PRICE, Sampling())
+    check_limit(Traffic(), MODEL, None, Sampling(max_tokens=None))
     for price, sampling, said in (
         (None, Sampling(), "has no price"),
         (PRICE, Sampling(max_tokens=None), "set max_tokens"),
     ):
         with pytest.raises(ConfigError, match=rf"^max_cost_usd is 1.0, but [^\n]*{said}[^\n]*$"):
-            check_limit(traffic, price, sampling)
+            check_limit(traffic, MODEL, price, sampling)
