@@ -161,12 +161,13 @@ def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
     source = tmp_path / "source"
     for folder in ("litbench", *TOP_FOLDERS):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
-    for name in ("LICENSE", "README.md", "pyproject.toml"):
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, source)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.startswith(f"litbench-{litbench.__version__}-")
+    assert wheel.stat().st_size < 1_150_000
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     inside = {"litbench": "litbench", **{n: f"litbench/programs/{n}" for n in TOP_FOLDERS}}
@@ -174,7 +175,7 @@ def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
                 packed = tmp_path / "site" / index / path.relative_to(ROOT / folder)
-                assert packed.exists(), f"{path} is not in the wheel: add it to pyproject.toml"
+                assert packed.exists(), f"{path} is not in the wheel: see setup.py"
     config = "configs/data/sample_stories.yaml"
     command = [sys.executable, "-m", "litbench", "data", "make_stories", "--config", config]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from litbench.runs.errors import ConfigError
 from litbench.runs.locations import resolve
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _TEXTS_PER_BATCH = 512
 
@@ -18,8 +21,10 @@ def locate_tokenizer(name: str) -> str:
     return str(Path(location) / "tokenizer.json") if Path(location).is_dir() else location
 
 
-def load_tokenizer(name: str) -> Tokenizer:
+def load_tokenizer(name: str) -> "Tokenizer":
     """Load a fast tokenizer from `package:NAME/folder`, a folder, a file or the Hub."""
+    from tokenizers import Tokenizer  # noqa: PLC0415
+
     location = locate_tokenizer(name)
     load = Tokenizer.from_file if Path(location).exists() else Tokenizer.from_pretrained
     try:
@@ -36,7 +41,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def count_tokens(
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     texts: Sequence[str],
     n_words: Sequence[int] | np.ndarray,
     max_words: int,
