@@ -95,9 +95,9 @@ class FitOptions:
     repeats: int | None = None
     crossvalidate_model: bool = False
     model_name_or_path: str | None = None
-    training: Annotated[
-        dict[str, Any], Passed("litbench.models.reward_training:RewardTraining")
-    ] = field(default_factory=dict)
+    training: Annotated[dict[str, Any], Passed("litbench.models.reward_keys:RewardKeys")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(kw_only=True)

@@ -23,6 +23,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
 
+import reward_keys  # noqa: E402
+
 from litbench.models.reward_training import (  # noqa: E402
     PackedRewardTrainer,
     RewardTraining,
@@ -526,3 +528,8 @@ def test_no_telemetry_is_sent(tiny_model, marked_rows, pair_table, tmp_path, mon
     options = still(tiny_model("llama"))
     train_reward_model(pair_table(marked_rows(4)), options, tmp_path)
     assert not list(Path(tmp_path).rglob("README.md"))
+
+
+def test_the_listed_keys_are_those_of_the_installed_trl():
+    listed = reward_keys.FILE.read_text(encoding="utf-8")
+    assert listed == reward_keys.source(), "run: python tests/reward_keys.py"
