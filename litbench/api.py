@@ -29,7 +29,7 @@ from litbench.evaluation.report.data_sections import PairsFolder
 from litbench.evaluation.report.page import render_report
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.leaderboard import leaderboard_csv
-from litbench.runs.config import as_plain, build
+from litbench.runs.config import as_plain, build, check_installed
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import write_atomically
 
@@ -55,6 +55,7 @@ class PairsResult:
         """Write the page of `litbench audit` to `path`; needs the extra `report`."""
         from litbench.audit.command import audit_files  # noqa: PLC0415
 
+        check_installed("jinja2", "matplotlib")
         page = Path(path)
         files = audit_files(PairsFolder.find(self.folder), "LitBench audit", page)
         write_atomically(page, files["audit.html"])

@@ -351,15 +351,55 @@ def test_python_of_the_readme_runs(posts, capsys, monkeypatch, tmp_path):
     assert Path("report.html").is_file()
 
 
-def test_without_the_report_extra_the_model_and_one_line_remain(posts, tmp_path):
+def test_without_extras_fit_audit_and_score_work_and_the_others_name_theirs(posts, tmp_path):
     posts(tmp_path / "posts.jsonl")
-    code = (
-        "import sys; sys.modules['matplotlib'] = sys.modules['jinja2'] = None; "
-        "from litbench.cli import main; main()"
+    libraries = (
+        "torch transformers trl peft accelerate datasets tokenizers huggingface_hub pandas rich "
+        "matplotlib jinja2 inspect_ai openai fastapi prometheus_client rensa praw"
     )
-    command = [sys.executable, "-c", code, "fit", "posts.jsonl", "--out", "run", *QUICK]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^no report: .* pip install 'litbench\[report\]'$", done.stdout, re.M)
-    assert re.search(r"^next: litbench score --model run/model", done.stdout, re.M)
+    code = (
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "class Finder(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, *path):\n"
+        f"        return None if name in {libraries.split()} else super().find_spec(name, *path)\n"
+        "sys.meta_path[sys.meta_path.index(PathFinder)] = Finder\n"
+        "from litbench.cli import main\n"
+        "for words in sys.argv[1:]:\n"
+        "    sys.argv = ['litbench', *words.split()]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as stopped:\n"
+        "        print('exit', stopped.code)\n"
+    )
+    pairs = "run/pairs/pairs.parquet"
+    commands = {
+        f"fit posts.jsonl --out run {' '.join(QUICK)}": "no report: .* 'litbench[report]'$",
+        f"audit {pairs} --out audit": "^no page: .* 'litbench[report]'$",
+        "score --model run/model --prompt p --story s": r"^reward -?\d",
+        f"judge {pairs} --model openai/x --out judge": "inspect_ai, .* 'litbench[judge]'$",
+        "serve --model run/model": "'litbench[serve]'$",
+        "train bradley_terry --help": "trl, .* 'litbench[train]'$",
+        "fit posts.jsonl --out other --model_name_or_path x": "trl, .* 'litbench[train]'$",
+        "score --model OWNER/NAME --prompt p --story s": "'litbench[models]'$",
+        "fit OWNER/NAME --out hub": "'litbench[data]'$",
+    }
+    command = [sys.executable, "-c", code, *commands]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    position = 0
+    for command, pattern in commands.items():
+        match = re.compile(pattern.replace("[", r"\[", 1), re.M).search(done.stdout, position)
+        assert match, f"{command}: {done.stdout[position:]}"
+        position = match.end()
     assert (tmp_path / "run/model/features.json").exists()
+    assert (tmp_path / "audit/audit.json").exists()
+    assert not (tmp_path / "other").exists(), "before any work"

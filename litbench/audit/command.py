@@ -58,7 +58,7 @@ from litbench.metrics.intervals import jackknife_interval
 from litbench.metrics.leaderboard import plain
 from litbench.raters.entries import RaterSpec, files_of
 from litbench.runs.config import Positional, Runtime
-from litbench.runs.errors import ConfigError
+from litbench.runs.errors import ConfigError, MissingExtraError
 from litbench.runs.outputs import Artifact, write_json
 
 _PROGRAM = "litbench audit"
@@ -134,7 +134,8 @@ def audit(config: Audit) -> None:
         models=files_of([spec] if spec else []),
     )
     page = (config.out / "audit.html").resolve()
-    if config.dry_run or not artifact.is_current():
+    # Without the extra `report` there is no page yet.
+    if config.dry_run or not (page.is_file() and artifact.is_current()):
         rater = None
         if spec is not None:
             benchmark, probes = _of_rater(config, spec, Path(folder.files["pairs"]))
@@ -154,7 +155,8 @@ def audit(config: Audit) -> None:
             artifact.write(name, write)
         artifact.finish()
     print((config.out / "audit.txt").read_text(encoding="utf-8"), end="")
-    print(f"page: {page}")
+    if page.is_file():
+        print(f"page: {page}")
 
 
 def _of_rater(config: Audit, spec: RaterSpec, pairs: Path) -> tuple[Benchmark, ProbesConfig | None]:
@@ -199,6 +201,8 @@ def audit_files(
 ) -> dict[str, Any]:
     """Audit the set of a folder, and return what writes audit.html, audit.json and audit.txt.
 
+    Without the extra `report` there is no audit.html, which is printed.
+
     Args:
         folder: the set.
         title: heading of the page.
@@ -229,8 +233,33 @@ def audit_files(
         [*audit.findings, *of_rater],
         key=lambda finding: (-finding.severity, finding.kind),
     )
+    text = "\n".join(_lines(audit, findings)) + "\n"
+    files = {
+        "audit.json": partial(write_json, audit_json(audit, findings, rater)),
+        "audit.txt": partial(Path.write_text, data=text, encoding="utf-8"),
+    }
+    try:
+        content = _page(folder, title, table, audit, findings, rater)
+        manifest = (
+            {} if folder.manifest is None else {"pairs": json.dumps(folder.manifest, indent=2)}
+        )
+        html = render(content, manifest, page_links(page, beside))
+    except MissingExtraError as error:
+        print(f"no page: {error}")
+        return files
+    return {"audit.html": partial(Path.write_text, data=html, encoding="utf-8"), **files}
+
+
+def _page(
+    folder: PairsFolder,
+    title: str,
+    table: pa.Table,
+    audit: SetAudit,
+    findings: Sequence[Finding],
+    rater: RaterAudit | None,
+) -> Page:
+    """The content of audit.html; MissingExtraError without the extra `report`."""
     sources = sorted(set(table["label_source"].to_pylist()))
-    lead = findings[0].sentence if findings else nothing_found(audit)
     sections = [
         _findings_section(audit, findings),
         *([rater_section(rater)] if rater else []),
@@ -240,16 +269,9 @@ def audit_files(
         _balance_section(table),
         *folder.sections(table),
     ]
+    lead = findings[0].sentence if findings else nothing_found(audit)
     facts = f"{audit.size['pairs']:,} pairs under {audit.size['prompts']:,} prompts. "
-    content = Page(title, lead, facts + made_by(folder.manifest, sources), sections, sources)
-    manifests = {} if folder.manifest is None else {"pairs": json.dumps(folder.manifest, indent=2)}
-    html = render(content, manifests, page_links(page, beside))
-    text = "\n".join(_lines(audit, findings)) + "\n"
-    return {
-        "audit.html": partial(Path.write_text, data=html, encoding="utf-8"),
-        "audit.json": partial(write_json, audit_json(audit, findings, rater)),
-        "audit.txt": partial(Path.write_text, data=text, encoding="utf-8"),
-    }
+    return Page(title, lead, facts + made_by(folder.manifest, sources), sections, sources)
 
 
 def _people_per_story(ratings: Path) -> float:

@@ -132,6 +132,8 @@ def evaluate(
         prompts of the pairs that it was trained on) and, if the job trained it, `pairs_used`,
         `prompts_used` and `seed`.
     """
+    for job in jobs:
+        job.spec.check_installed()
     # The last loaded rater. `judge` is a function so that no local variable of the loop below
     # keeps a model in memory.
     loaded: list[tuple[RaterSpec, Rater]] = []

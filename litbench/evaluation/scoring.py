@@ -171,6 +171,7 @@ def scorer_spec(entry: Any) -> RaterSpec:
 
 def load_scorer(spec: RaterSpec) -> ScoreRater:
     """Load a rater that gives rewards; ConfigError if it only judges pairs."""
+    spec.check_installed()
     rater = spec.load()
     if not isinstance(rater, ScoreRater):
         raise ConfigError(

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from litbench.raters.interface import Rater
-from litbench.runs.config import build, nearest
+from litbench.runs.config import build, check_installed, nearest
 from litbench.runs.errors import ConfigError
 
 
@@ -36,13 +36,19 @@ class Kind:
             without `path` have these options.
         version: increase it when a change of code or template changes verdicts for the same
             options and data. Stored verdicts of this kind are then discarded.
+        needs: libraries of extras with which it judges.
+        needs_to_train: libraries of extras with which it is trained.
     """
 
     options: str | type
     training: str | type | None = None
     version: int = 1
+    needs: tuple[str, ...] = ()
+    needs_to_train: tuple[str, ...] = ()
 
 
+_NEURAL: dict[str, Any] = {"needs": ("torch", "transformers"), "needs_to_train": ("trl",)}
+_ASKED: dict[str, Any] = {"needs": ("inspect_ai", "openai")}
 KINDS: dict[str, Kind] = {
     "longer": Kind("litbench.models.baselines:LongerOptions"),
     "shorter": Kind("litbench.models.baselines:ShorterOptions"),
@@ -62,14 +68,16 @@ KINDS: dict[str, Kind] = {
         "litbench.models.reward:RewardRaterOptions",
         "litbench.models.reward_training:RewardTraining",
         version=2,
+        **_NEURAL,
     ),
     "generative": Kind(
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:GenerativeTraining",
         version=4,
+        **_NEURAL,
     ),
-    "judge": Kind("litbench.judges.judge:JudgeOptions", version=4),
-    "rubric": Kind("litbench.judges.rubric:RubricOptions", version=2),
+    "judge": Kind("litbench.judges.judge:JudgeOptions", version=4, **_ASKED),
+    "rubric": Kind("litbench.judges.rubric:RubricOptions", version=2, **_ASKED),
     "recorded": Kind("litbench.judges.recorded:RecordedOptions"),
     "panel": Kind("litbench.judges.panel:PanelOptions"),
 }
@@ -112,6 +120,8 @@ class RaterSpec:
                 f"{self.where}: unknown kind '{self.kind}': {nearest(self.kind, list(all_kinds))}"
             )
         kind = all_kinds[self.kind]
+        if self.is_trained:
+            check_installed(*kind.needs_to_train)
         cls: Any = kind.training if self.is_trained else kind.options
         cls = pkgutil.resolve_name(cls) if isinstance(cls, str) else cls
         object.__setattr__(self, "options", build(cls, self.given, self.where))
@@ -141,6 +151,10 @@ class RaterSpec:
             return dict(self.options.files())
         options = vars(self.options).items()
         return {name: str(value) for name, value in options if isinstance(value, Path)}
+
+    def check_installed(self) -> None:
+        """Raise MissingExtraError if a library with which the rater judges is not installed."""
+        check_installed(*kinds()[self.kind].needs)
 
     def load(self, folder: Path | None = None, *, may_stop: bool = False) -> Rater:
         """Load the rater.

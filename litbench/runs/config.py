@@ -17,6 +17,7 @@ import difflib
 import errno
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import keyword
 import os
@@ -472,17 +473,29 @@ def report_errors() -> Iterator[None]:
         raise SystemExit(2) from None
 
 
+def check_installed(*libraries: str) -> None:
+    """Raise MissingExtraError, before any work, if a library of an extra is not installed."""
+    for library in libraries:
+        if importlib.util.find_spec(library) is None and (extra := _extra_of(library)):
+            raise MissingExtraError(library, extra)
+
+
 def _missing_extra(error: Exception) -> MissingExtraError | None:
     """The first extra that installs a missing library itself; None if none does."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     library = str(error.name).partition(".")[0]
+    extra = _extra_of(library)
+    return MissingExtraError(library, extra) if extra else None
+
+
+def _extra_of(library: str) -> str | None:
     # None from a checkout that is not installed.
     for installed in importlib.metadata.distributions(name="litbench"):
         for line in installed.requires or ():
             match = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line)
             if match and match[1].lower().replace("-", "_") == library.lower():
-                return MissingExtraError(library, match[2])
+                return match[2]
     return None
 
 

@@ -108,14 +108,17 @@ def _look_up_commit(repository: str, revision: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _hub_errors(what: str) -> Iterator[None]:
-    """Turn the many exception types of the Hub's libraries into a DataError."""
+def _hub_errors(what: str, extra: str = "data") -> Iterator[None]:
+    """Turn the many exception types of the Hub's libraries into a DataError.
+
+    `extra` has the libraries.
+    """
     try:
         yield
     except LitBenchError:
         raise
     except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "data") from error
+        raise MissingExtraError(str(error.name), extra) from error
     except Exception as error:
         raise DataError(
             f"{what} cannot be reached on the Hub ({type(error).__name__}: {error}): check the "
@@ -187,7 +190,7 @@ def fetch_model(name: str, *, with_code: bool = False) -> Path:
     check_no_path(name)
     repository, _, revision = name.partition("@")
     patterns = [*_MODEL_FILES, *(["*.py"] if with_code else [])]
-    with _hub_errors(f"{name} is not a local folder and"):
+    with _hub_errors(f"{name} is not a local folder and", "models"):
         from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
 
         options = {"revision": revision or None, "allow_patterns": patterns}

@@ -15,9 +15,9 @@ from pyarrow import csv
 from tolerance import assert_same
 
 import litbench
-from litbench.cli import Score, score
 from litbench.data.records import PAIRS, prompt_keys
 from litbench.data.tables import read_table, write_table
+from litbench.evaluation.command import Score, score
 from litbench.models import trained_columns
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
