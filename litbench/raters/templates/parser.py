@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from litbench.data.text import digest
+from litbench.data.text import digest, valid_unicode
 from litbench.raters.templates.json_replies import find_json
 
 # label: a single letter. verdict: the line "Preferred: A". explanation: reasons, then that line.
@@ -73,10 +73,9 @@ def read_answer(text: str, form: AnswerForm, code: str | None = None) -> Reading
             forms but `label`.
         code: the code that the question asked for; None if it asked for none.
     """
-    answer = without_reasoning(text) if len(text) <= LONGEST_REPLY else text
-    answer = _storable(answer)
     if len(text) > LONGEST_REPLY:
-        return Reading("unparsed", answer)
+        return Reading("unparsed", valid_unicode(text).strip())
+    answer = valid_unicode(without_reasoning(text)).strip()
     reading = _plain(answer, form) if code is None else _coded(answer, code)
     if reading is None:
         return Reading("unparsed", answer)
@@ -204,7 +203,7 @@ def _json_reasons(answer: str) -> str:
     keys = ("explanation", "reasoning", "rationale", "analysis")
     contents = [content for content, _ in _objects(answer)]
     reasons = [content[key] for content in contents[-1:] for key in keys if key in content]
-    return _storable(reasons[0]) if reasons and isinstance(reasons[0], str) else ""
+    return valid_unicode(reasons[0]).strip() if reasons and isinstance(reasons[0], str) else ""
 
 
 # Reasoning that opens an answer, with the tags of chat templates and the channels of gpt-oss.
@@ -232,8 +231,3 @@ def without_reasoning(text: str) -> str:
             return ""
         start = closed.end()
     return text[start:].strip()
-
-
-def _storable(text: str) -> str:
-    """Strip the text and replace lone surrogates, which JSON escapes may contain."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text).strip()
