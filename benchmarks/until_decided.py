@@ -36,8 +36,8 @@ from litbench.metrics.power import needed_signal
 from litbench.metrics.sequential import (
     ALPHA,
     MIN_POWER,
-    OPTIMISM,
     boundaries,
+    conditional_power,
     prompts_at_looks,
 )
 
@@ -167,9 +167,7 @@ def follow(rule: str, table: Statistics) -> Outcome:
         if rule == "futility" and look < looks - 1:
             share, z = table.shares[look], table.z[:, :, look]
             final = bounds[(~is_decided).sum(axis=1), -1][:, None]
-            drift = (z + OPTIMISM) / np.sqrt(share)
-            ahead = z * np.sqrt(share) + drift * (1 - share) - final
-            futile = is_active & (special.ndtr(ahead / np.sqrt(1 - share)) < MIN_POWER)
+            futile = is_active & (conditional_power(share, z, final) < MIN_POWER)
             is_active &= ~futile
             last[futile] = look
     at = (*np.indices((count, raters)), last)

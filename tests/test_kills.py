@@ -222,6 +222,20 @@ PROGRAMS = {
         lambda: slow_judge(manners=judge_manners),
         lost=8,
     ),
+    "until_decided": LongProgram(
+        "eval/benchmark.py",
+        {
+            "pairs": "$data/pairs_of_prompts.parquet",
+            "out": "$out",
+            "raters": {"longer": {"kind": "longer"}, "judge": {"kind": "judge", **JUDGE}},
+            "until": "decided",
+            "against": "1/2",
+        },
+        ["verdicts.parquet"],
+        "parts/*.parquet",
+        lambda: slow_judge(manners=judge_manners),
+        lost=8,
+    ),
     "tow": LongProgram(
         "litbench run",
         writing("tow", {"instructions": "$data/instructions.parquet"}),
@@ -373,6 +387,11 @@ def given(tmp_path_factory, tiny_model, invented):
         texts = [invented(source, source.randint(5, 60)) for _ in range(64)]
         pairs = pairs.set_column(pairs.column_names.index(side), side, [texts])
     write_table(pairs, data / "short_pairs.parquet")
+    for name in ("prompt", "prompt_id", "chosen_story_id", "rejected_story_id"):
+        # Two pairs of each prompt, and no story in two pairs.
+        values = [f"{name} {n // 2 if name.startswith('prompt') else n}" for n in range(64)]
+        pairs = pairs.set_column(pairs.column_names.index(name), name, [values])
+    write_table(pairs, data / "pairs_of_prompts.parquet")
     with (data / "short_stories.jsonl").open("w") as file:
         for number in range(2_500):
             text = invented(source, source.randint(5, 40))

@@ -8,6 +8,7 @@ eval/benchmark.py and `litbench judge` run it; that program's docstring lists th
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,12 +39,21 @@ from litbench.evaluation.selection import (
     check_validation,
     list_candidates,
 )
+from litbench.evaluation.until_decided import (
+    ASKING,
+    UntilDecided,
+    UntilKeys,
+    ended_notes,
+    make_plan,
+    print_plan,
+)
 from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference, leaderboard_csv
 from litbench.metrics.sets import linked_sets, over_sets
 from litbench.models import model_entry
 from litbench.raters.entries import RaterSpec, files_of, parse_raters
+from litbench.raters.interface import Rater
 from litbench.runs.config import Runtime, build
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.markdown import without_folders
@@ -78,7 +88,7 @@ class Set(PairColumns):
 
 
 @dataclass
-class Benchmark(PairColumns):
+class Benchmark(PairColumns, UntilKeys):
     """Config of a benchmark: which pairs, which raters, and where to write.
 
     Several sets have their own columns.
@@ -260,9 +270,11 @@ def judge_sets(
 ) -> dict[str, Evaluation]:
     """Judge every set and write the evaluations, unless all of them are up to date.
 
-    `rules` has `on_training_prompts`, `max_pairs` and `folds` of `Benchmark`.
+    `rules` has `on_training_prompts`, `max_pairs` and `folds` of `Benchmark`, and with `until` the
+    keys of `UntilKeys`.
     """
-    artifacts, jobs = {}, {}
+    keys = UntilKeys(**{key: rules[key] for key in vars(UntilKeys()) if key in rules})
+    artifacts, jobs, data_of = {}, {}, {}
     for judged in opened:
         source = judged.source
         files = input_files(source.pairs, source.before_symmetry, source.ratings)
@@ -276,7 +288,7 @@ def judge_sets(
         )
         digests = [artifact.digests[key] for key in files if key != "ratings"]
         data = [digests, source.split, source.columns(), rules["max_pairs"]]
-        artifacts[judged.name] = artifact
+        artifacts[judged.name], data_of[judged.name] = artifact, data
         jobs[judged.name] = list_jobs(judged, data, rules["folds"])
     if all(map(is_finished, artifacts.values())):
         if "" in artifacts:
@@ -286,6 +298,12 @@ def judge_sets(
         # Other raters cost nothing, and may be slow to load.
         judges = [spec for spec in judged.specs if spec.kind == "judge"]
         print_estimates(judges, judged.pairs.all, out, dry_run=False)
+    if keys.until is not None:
+        # The raters that ask a model follow, block by block.
+        jobs = {
+            name: [job for job in of_set if job.spec.kind not in ASKING]
+            for name, of_set in jobs.items()
+        }
     # Group jobs by rater, so that each rater is loaded once.
     every = [job for of_set in jobs.values() for job in of_set]
     order = list(dict.fromkeys(job.spec.name for job in every))
@@ -296,18 +314,30 @@ def judge_sets(
         result.job.label: result
         for result in evaluate(every, parts, on_training_prompts=policy, may_stop=True)
     }
-    return {
-        judged.name: finish_evaluation(
+    # Judges count their calls over all blocks and sets.
+    loaded: dict[str, Rater] = {}
+    judge = partial(evaluate, parts=parts, on_training_prompts=policy, may_stop=True, raters=loaded)
+    evaluations = {}
+    for judged in opened:
+        of_set, until, limit = [results[job.label] for job in jobs[judged.name]], None, ""
+        if keys.until is not None:
+            plan = make_plan(keys, judged.reference, judged.specs, judged.pairs)
+            run = UntilDecided(plan, judged.specs, of_set)
+            label = f"@{judged.name}" if judged.name else ""
+            of_set += run.run(label, data_of[judged.name], judge)
+            until, limit = run.record(), run.limit
+        evaluations[judged.name] = finish_evaluation(
             artifacts[judged.name],
-            [results[job.label] for job in jobs[judged.name]],
+            of_set,
             judged.pairs,
             judged.reference,
             judged.source.ratings,
             # Of several sets, a summary is shown.
             is_shown=not judged.name,
+            until=until,
+            limit=limit,
         )
-        for judged in opened
-    }
+    return evaluations
 
 
 def write_summary(
@@ -398,13 +428,23 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
             if judged.name:
                 print(f"\n{judged.name}:")
             print_estimates(judged.specs, judged.pairs.all, out)
+            if config.until is not None:
+                plan = make_plan(config, judged.reference, judged.specs, judged.pairs)
+                print_plan(plan, judged.specs, out)
     else:
         is_single = "" in sets
-        keys = ("on_training_prompts", "max_pairs", "folds")
+        keys = ["on_training_prompts", "max_pairs", "folds"]
+        if config.until is not None:
+            keys += vars(UntilKeys())
         rules = {key: getattr(config, key) for key in keys}
         parts = Cache(out / "parts")
         evaluations = judge_sets(opened, out, rules, parts, program)
         if not is_single:
+            notes += [
+                (name, f"judged until decided: {ended_notes(evaluation.until_decided)}")
+                for name, evaluation in evaluations.items()
+                if evaluation.until_decided is not None
+            ]
             inputs = {f"pairs.{judged.name}": judged.source.pairs for judged in opened}
             summary = Artifact(out, program=program, config=config, inputs=inputs)
             write_summary(summary, opened, evaluations, [*config.raters], notes)

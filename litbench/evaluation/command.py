@@ -23,6 +23,7 @@ from litbench.evaluation.scoring import (
     score_files,
     scorer_spec,
 )
+from litbench.evaluation.until_decided import UntilKeys
 from litbench.judges.client import JudgeKeys
 from litbench.models import model_entry, trained_columns
 from litbench.raters.entries import RaterSpec
@@ -33,7 +34,7 @@ from litbench.runs.outputs import write_atomically
 
 
 @dataclass
-class Judge(PairColumns, JudgeKeys):
+class Judge(PairColumns, JudgeKeys, UntilKeys):
     """Measure how far language models agree with people, beside the longer story.
 
         litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
@@ -77,6 +78,7 @@ def judge(config: Judge) -> None:
         label_source=config.label_source,
         max_pairs=config.max_pairs,
         dry_run=config.dry_run,
+        **{key: getattr(config, key) for key in vars(UntilKeys())},
     )
     evaluations = run_benchmark(benchmark, "litbench judge").values()
     for evaluation in evaluations:

@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from litbench.evaluation.report.leaderboard import (
     leaderboard_text,
 )
 from litbench.evaluation.results import Evaluation, error_notes, failed_requests
+from litbench.evaluation.stopping import common_pairs, rows_of, until_section
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
@@ -111,6 +112,7 @@ def evaluate(
     *,
     on_training_prompts: Literal["refuse", "flag"] = "refuse",
     may_stop: bool = False,
+    raters: dict[str, Rater] | None = None,
 ) -> Iterator[Result]:
     """Judge pairs blind, job by job; intact verdicts of an earlier run are reused.
 
@@ -126,6 +128,8 @@ def evaluate(
         on_training_prompts: refuse raters that were trained on prompts of the pairs, or flag them
             in their record. A rater trained by the job itself is always refused.
         may_stop: see `Rater.may_stop`.
+        raters: keeps all loaded raters by name over several calls, for raters that are small: a
+            judge counts its calls.
 
     Yields:
         Each job, its verdicts and its record: `notes` of the rater, `trained_on` (number of
@@ -139,15 +143,21 @@ def evaluate(
     loaded: list[tuple[RaterSpec, Rater]] = []
     digest_of = cache(partial(source_digest, is_model=True))
 
+    def load(spec: RaterSpec) -> Rater:
+        if raters is not None and spec.name in raters:
+            return raters[spec.name]
+        if not loaded or loaded[0][0] != spec:
+            loaded.clear()
+            loaded.append((spec, spec.load(parts.folder.parent, may_stop=may_stop)))
+        if raters is not None:
+            raters[spec.name] = loaded[0][1]
+        return loaded[0][1]
+
     def judge(job: Job, scratch: Path) -> pa.Table:
         pairs, policy = job.pairs(), on_training_prompts
         record: dict[str, Any] = {}
         if job.train is None:
-            if not loaded or loaded[0][0] != job.spec:
-                loaded.clear()
-                rater = job.spec.load(parts.folder.parent, may_stop=may_stop)
-                loaded.append((job.spec, rater))
-            rater = loaded[0][1]
+            rater = load(job.spec)
         else:
             train, policy = job.train(), "refuse"
             rater = job.spec.train(train, scratch, job.seed, job.name)
@@ -292,11 +302,15 @@ def finish_evaluation(
     ratings: Path | None = None,
     *,
     is_shown: bool = True,
+    until: Mapping[str, Any] | None = None,
+    limit: str = "",
 ) -> Evaluation:
     """Write the verdicts, the leaderboard and the manifest, and print the leaderboard.
 
     If a limit was reached, the results are those of the pairs that every rater was asked.
     With `ratings`, also write the result of `compare_annotators` as `annotators.json`.
+    With `until`, the record of `litbench.evaluation.stopping`, raters may have judged fewer pairs
+    than others; `limit` is then the limit that was reached.
     """
     # Parts of earlier versions may lack a column.
     table = pa.concat_tables((result.verdicts for result in results), promote_options="default")
@@ -310,14 +324,21 @@ def finish_evaluation(
     trained_on = {
         name: max(part["trained_on"] for part in parts) for name, parts in records.items()
     }
-    rows = leaderboard(
-        table,
-        pairs.headline,
-        reference,
-        before_symmetry=pairs.before_symmetry,
-        trained_on=trained_on,
-    )
+    if until is None:
+        rows = leaderboard(
+            table,
+            pairs.headline,
+            reference,
+            before_symmetry=pairs.before_symmetry,
+            trained_on=trained_on,
+        )
+    else:
+        rows = rows_of(table, pairs, until, trained_on)
+        pairs = pairs.select(common_pairs(table))
+        partial_note = f"Partial: {limit}." if limit else ""
     text = "".join(f"{line}\n\n" for line in [partial_note] if line) + leaderboard_text(rows) + "\n"
+    if until is not None:
+        text += f"\n{until_section(until, with_figures=False).as_text()}\n"
     for section in item_sections(table, pairs.all, reference):
         text += f"\n{section.as_text()}\n"
     annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
@@ -342,6 +363,8 @@ def finish_evaluation(
         "trained_on": trained_on,
         "raters": records,
     }
+    if until is not None:
+        artifact.counts["until_decided"] = until
     artifact.finish()
     evaluation = Evaluation.of(artifact)
     evaluation.pairs, evaluation.verdicts, evaluation.rows = pairs, table, rows

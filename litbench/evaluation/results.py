@@ -15,6 +15,7 @@ from litbench.data.columns import given_columns
 from litbench.data.records import VERDICTS
 from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_pairs
 from litbench.data.tables import read_table
+from litbench.evaluation.stopping import common_pairs, rows_of
 from litbench.judges.client import REPEATING
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
 from litbench.runs.errors import DataError
@@ -154,16 +155,32 @@ class Evaluation:
         columns = given_columns(config)
         pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)
         # The benchmark leaves out pairs without texts, and those beyond `max_pairs`.
+        if self.until_decided is not None:
+            return pairs.select(common_pairs(self.verdicts))
         return pairs.select(self.verdicts["pair_id"].unique())
+
+    @property
+    def until_decided(self) -> dict[str, Any] | None:
+        """The record of `litbench.evaluation.stopping`; None if all pairs were judged."""
+        record: dict[str, Any] | None = self.manifest["counts"].get("until_decided")
+        return record
 
     @cached_property
     def rows(self) -> list[LeaderboardRow]:
+        trained_on = self.manifest["counts"]["trained_on"]
+        if self.until_decided is not None:
+            config = self.manifest["config"]
+            columns = given_columns(config)
+            pairs = read_pairs(
+                self.pairs_path, self.wider_path, config.get("split"), columns=columns
+            )
+            return rows_of(self.verdicts, pairs, self.until_decided, trained_on)
         return leaderboard(
             self.verdicts,
             self.pairs.headline,
             self.reference,
             before_symmetry=self.pairs.before_symmetry,
-            trained_on=self.manifest["counts"]["trained_on"],
+            trained_on=trained_on,
         )
 
     @property

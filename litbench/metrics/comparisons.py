@@ -46,7 +46,9 @@ class Comparison:
         return self.p_holm < 0.05
 
 
-def difference_interval(estimate: ClusteredMean, limit: float = 1.0) -> tuple[Interval, float]:
+def difference_interval(
+    estimate: ClusteredMean, limit: float = 1.0, level: float = LEVEL
+) -> tuple[Interval, float]:
     """The t interval of a difference, within -limit and limit, and its p value.
 
     NaN if the error is NaN, or 0 without a limit.
@@ -58,8 +60,8 @@ def difference_interval(estimate: ClusteredMean, limit: float = 1.0) -> tuple[In
         return estimate.interval(math.nan, math.nan), math.nan
     if error == 0:
         p = min(1.0, 2 * (1 + abs(mean)) ** -estimate.effective_clusters)
-        return interval_without_variance(estimate, (-limit, limit)), p
-    half = float(stats.t.ppf((1 + LEVEL) / 2, estimate.freedom)) * error
+        return interval_without_variance(estimate, (-limit, limit), level), p
+    half = float(stats.t.ppf((1 + level) / 2, estimate.freedom)) * error
     interval = estimate.interval(max(-limit, mean - half), min(limit, mean + half))
     return interval, float(2 * stats.t.sf(abs(mean) / error, estimate.freedom))
 

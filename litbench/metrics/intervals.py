@@ -236,7 +236,10 @@ def interval_without_variance(
 
 
 def jackknife_interval(
-    values: np.ndarray, clusters: Sequence[Any] | np.ndarray, training: Training | None = None
+    values: np.ndarray,
+    clusters: Sequence[Any] | np.ndarray,
+    training: Training | None = None,
+    level: float = LEVEL,
 ) -> Interval:
     """Interval of a share: cluster jackknife with a t quantile, on the logit scale.
 
@@ -249,11 +252,12 @@ def jackknife_interval(
         values: one number from 0 to 1 per pair; shape (n,).
         clusters: the prompt of each pair; shape (n,).
         training: see `clustered_mean`.
+        level: confidence level.
 
     Returns:
         The interval; its bounds are NaN with fewer than two prompts.
     """
-    return _share_interval(clustered_mean(values, clusters, training))
+    return _share_interval(clustered_mean(values, clusters, training), level)
 
 
 def two_way_mean(
@@ -311,15 +315,15 @@ def two_way_mean_interval(
     return _mean_interval(two_way_mean(values, clusters, others))
 
 
-def _t_quantile(freedom: float) -> float:
+def _t_quantile(freedom: float, level: float = LEVEL) -> float:
     """The quantile of the t distribution that bounds an interval."""
     # As scipy.stats.t.ppf, whose import takes 50 MB.
     from scipy import special  # noqa: PLC0415
 
-    return float(special.stdtrit(freedom, (1 + LEVEL) / 2))
+    return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
-def _share_interval(estimate: ClusteredMean) -> Interval:
+def _share_interval(estimate: ClusteredMean, level: float = LEVEL) -> Interval:
     """The t interval of a share on the logit scale."""
     from scipy import special  # noqa: PLC0415
 
@@ -328,8 +332,8 @@ def _share_interval(estimate: ClusteredMean) -> Interval:
     mean = estimate.mean
     # Training may give a mean of 0 or 1 an error, but the logit of such a mean is infinite.
     if estimate.error == 0 or mean in (0, 1):
-        return interval_without_variance(estimate, (0.0, 1.0))
-    half = _t_quantile(estimate.freedom) * estimate.error / (mean * (1 - mean))
+        return interval_without_variance(estimate, (0.0, 1.0), level)
+    half = _t_quantile(estimate.freedom, level) * estimate.error / (mean * (1 - mean))
     low, high = special.expit(special.logit(mean) + np.array([-half, half]))
     return estimate.interval(float(low), float(high))
 

@@ -57,6 +57,8 @@ class LeaderboardRow:
         before_symmetry: agreement on the pairs before length symmetry, if they are given.
         trained_on: number of prompts of these pairs that the rater was trained on; if above 0, the
             results are not valid.
+        stopped: how many pairs it judged until it was decided or futile, such as "312 of 1,200
+            pairs"; empty if it judged all.
     """
 
     rater: str
@@ -86,6 +88,7 @@ class LeaderboardRow:
     cost_per_1000_pairs: float | None
     before_symmetry: Interval | None
     trained_on: int
+    stopped: str = ""
 
     @property
     def is_judged(self) -> bool:
@@ -282,6 +285,11 @@ def leaderboard(
                 trained_on=(trained_on or {}).get(scores.rater, 0),
             )
         )
+    return sorted_rows(rows)
+
+
+def sorted_rows(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Rows by agreement, highest first; last, raters that judged no pair."""
     return sorted(rows, key=lambda row: (not row.is_judged, -row.agreement.mean, row.rater))
 
 

@@ -15,11 +15,12 @@ boundaries ignore it, so that judging on costs no error.
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from litbench.metrics.comparisons import holm
-from litbench.metrics.intervals import LEVEL, ClusteredMean, Interval, interval_without_variance
+from litbench.metrics.intervals import LEVEL
 
 ALPHA = 1 - LEVEL
 GAMMA = -1.0
@@ -193,7 +194,7 @@ def decided(p_values: Mapping[str, float], alpha: float = ALPHA) -> list[str]:
     return [name for name, p in zip(p_values, adjusted, strict=True) if p <= alpha]
 
 
-def conditional_power(share: float, z: float, bound: float) -> float:
+def conditional_power(share: float, z: Any, bound: Any) -> Any:
     """The chance to reach the boundary of the last look in the direction seen, if all goes well.
 
     The trend is optimistic: the estimate plus `OPTIMISM` standard errors (Pepe and Anderson, 1992,
@@ -201,33 +202,51 @@ def conditional_power(share: float, z: float, bound: float) -> float:
 
     Args:
         share: share of the pairs judged, below 1.
-        z: the statistic.
-        bound: boundary of the last look.
+        z: the statistic, or an array of any shape.
+        bound: boundary of the last look, likewise.
     """
     from scipy import special  # noqa: PLC0415
 
     drift = (abs(z) + OPTIMISM) / math.sqrt(share)
     ahead = abs(z) * math.sqrt(share) + drift * (1 - share) - bound
-    return float(special.ndtr(ahead / math.sqrt(1 - share)))
+    return special.ndtr(ahead / math.sqrt(1 - share))
 
 
-def repeated_interval(estimate: ClusteredMean, bound: float, limit: float = 1.0) -> Interval:
-    """The repeated confidence interval of a difference (Jennison and Turnbull, 1989).
+def level_at(shares: Sequence[float]) -> float:
+    """The confidence level of the repeated intervals of a look (Jennison and Turnbull, 1989).
 
-    The intervals of all looks cover the difference together with the level of the boundaries, so
-    that any reason to stop is allowed. It is the t interval at the level of this look's boundary.
+    Intervals of this level at every look cover the truth together in 95 %, so that any reason to
+    stop is allowed. It is above 0.95.
 
     Args:
-        estimate: at this look.
-        bound: boundary of |z| at this look.
-        limit: the difference is between -limit and limit.
+        shares: of the looks so far.
     """
-    from scipy import special, stats  # noqa: PLC0415
+    from scipy import special  # noqa: PLC0415
 
-    tail = float(special.ndtr(-bound))
-    if math.isnan(estimate.error):
-        return estimate.interval(math.nan, math.nan)
-    if estimate.error == 0:
-        return interval_without_variance(estimate, (-limit, limit), 1 - 2 * tail)
-    half = float(stats.t.isf(tail, estimate.freedom)) * estimate.error
-    return estimate.interval(max(-limit, estimate.mean - half), min(limit, estimate.mean + half))
+    return 1 - 2 * float(special.ndtr(-boundaries(tuple(shares))[-1]))
+
+
+def expected_looks(
+    shares: Sequence[float], alpha: float, drift: float, *, futility: bool, paths: int = 20_000
+) -> np.ndarray:
+    """The chance to be judged until each look, by seeded simulated paths; shape (looks,).
+
+    Args:
+        shares: shares of the pairs judged at the looks.
+        alpha: two-sided error of the comparison.
+        drift: mean of z at the last look.
+        futility: whether to stop for futility.
+        paths: number of paths.
+    """
+    steps = np.diff(shares, prepend=0.0)
+    random = np.random.default_rng(0)
+    z = random.normal(drift * steps, np.sqrt(steps), (paths, len(steps))).cumsum(axis=1)
+    z /= np.sqrt(shares)
+    bounds = boundaries(tuple(shares), alpha)
+    is_active, chances = np.ones(paths, bool), []
+    for look, (share, bound) in enumerate(zip(shares, bounds, strict=True)):
+        chances.append(is_active.mean())
+        is_active &= np.abs(z[:, look]) < bound
+        if futility and look < len(bounds) - 1:
+            is_active &= conditional_power(share, z[:, look], bounds[-1]) >= MIN_POWER
+    return np.array(chances)

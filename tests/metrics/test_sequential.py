@@ -15,8 +15,9 @@ from litbench.metrics.sequential import (
     conditional_power,
     decided,
     exit_probabilities,
+    expected_looks,
+    level_at,
     prompts_at_looks,
-    repeated_interval,
     repeated_p,
     spent,
     z_of_p,
@@ -107,22 +108,28 @@ def test_conditional_power_is_that_of_the_optimistic_trend():
 def test_repeated_interval_excludes_zero_where_the_boundary_is_reached():
     rng = np.random.default_rng(2)
     clusters = np.repeat(np.arange(12), 3)
-    for mean in (0.2, 0.4, 0.6, 0.8):
-        values = rng.choice([-1.0, 0.0, 1.0], 36, p=[(1 - mean) / 2, 0, (1 + mean) / 2])
+    level = level_at(TENTHS[:5])
+    assert level_at((1.0,)) == pytest.approx(0.95)
+    bound, reached = boundaries(TENTHS[:5])[-1], []
+    for mean in np.linspace(0.1, 0.9, 17):
+        values = rng.choice([-1.0, 1.0], 36, p=[(1 - mean) / 2, (1 + mean) / 2])
         estimate = clustered_mean(values, clusters)
-        interval, p = difference_interval(estimate)
-        z = z_of_p(p, estimate.mean)
-        assert repeated_interval(estimate, 1.959964).low == pytest.approx(interval.low, abs=1e-6)
-        for bound in (abs(z) - 0.01, abs(z) + 0.01):
-            low = repeated_interval(estimate, bound).low
-            assert (low > 0) == (z > bound)
+        z = z_of_p(difference_interval(estimate)[1], estimate.mean)
+        interval, _ = difference_interval(estimate, level=level)
+        assert (interval.low > 0) == (z > bound)
+        reached.append(z > bound)
+    assert {*reached} == {True, False}
 
 
-def test_repeated_interval_without_variance():
-    estimate = clustered_mean(np.ones(10), np.arange(10))
-    wide, narrow = (repeated_interval(estimate, bound) for bound in (3.0, 1.96))
-    assert wide.low < narrow.low < wide.high == 1.0
-    assert not repeated_interval(clustered_mean(np.ones(3), np.zeros(3)), 2.0).is_bounded
+def test_expected_looks_are_those_of_the_boundaries():
+    bounds = boundaries(TENTHS, 0.025)
+    exits = exit_probabilities(TENTHS, bounds, drift=3.0).sum(axis=1)
+    reached = 1 - np.concatenate([[0], exits.cumsum()[:-1]])
+    assert expected_looks(TENTHS, 0.025, 3.0, futility=False) == pytest.approx(reached, abs=0.012)
+    # The shares of the calls that the module states for one rater.
+    for drift, calls in ((0.0, 0.515), (2.8, 0.59), (5.6, 0.316)):
+        chances = expected_looks(TENTHS, 0.05, drift, futility=True)
+        assert chances.mean() == pytest.approx(calls, abs=0.01)
 
 
 def test_few_prompts_have_few_looks():

@@ -34,10 +34,11 @@ Column = Callable[[LeaderboardRow], Any]
 
 
 def _named(row: LeaderboardRow) -> Cell:
-    """The name of a rater, with its kind if that is another word."""
+    """The name of a rater, with its kind if that is another word, and its marks."""
     kind = "" if row.kind == row.rater else row.kind
     seen = f"trained on {row.trained_on} of these prompts" if row.trained_on else ""
-    about = ", ".join(filter(None, (kind, seen)))
+    stopped = f"stopped: {row.stopped}" if row.stopped else ""
+    about = ", ".join(filter(None, (kind, seen, stopped)))
     return Cell(row.rater, [f"({about})"] if about else [])
 
 
@@ -71,10 +72,14 @@ def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     comparison = next((row.comparison for row in rows if row.comparison is not None), None)
     first, judges = rows[0].agreement, [row for row in rows if row.is_judge]
     columns = agreement_columns("reference" if comparison is None else comparison.reference)
+    about = (
+        f"{first.n:,} pairs, {first.clusters:,} prompts ({first.effective_clusters:.0f} effective)"
+    )
+    if any(row.stopped for row in rows):
+        about = "each rater on the pairs that it judged"
     blocks = [
         *information_warnings({row.rater: row.no_information for row in rows}),
-        f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
-        f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
+        f"agreement with the labels: {about}, 95 % intervals by prompt",
         rater_table(rows, columns).as_text(),
         coin_note(rows),
         strata_note(rows[0]),
@@ -158,8 +163,10 @@ def strata_note(row: LeaderboardRow) -> str:
 
 
 def coin_note(rows: Sequence[LeaderboardRow]) -> str:
-    """Why the reference is 1/2; empty if it is a rater."""
-    if not any(row.comparison is not None and row.comparison.reference == CHANCE for row in rows):
+    """Why the reference is 1/2; empty if it is a rater, or if 1/2 was asked for."""
+    references = {row.comparison.reference for row in rows if row.comparison is not None}
+    is_replaced = any(row.kind == "longer" and row.comparison is None for row in rows)
+    if CHANCE not in references or not is_replaced:
         return ""
     return (
         "The longer story is right in exactly half of these pairs, as after length symmetry, so "

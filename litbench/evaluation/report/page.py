@@ -47,11 +47,12 @@ from litbench.evaluation.report.leaderboard import (
     strata_note,
 )
 from litbench.evaluation.results import Evaluation, error_notes
+from litbench.evaluation.stopping import common_note, until_section
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.coefficients import coefficient_interval
 from litbench.metrics.comparisons import Change, Trainings, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.metrics.leaderboard import LeaderboardRow, reference_credits
+from litbench.metrics.leaderboard import CHANCE, LeaderboardRow, reference_credits
 from litbench.metrics.power import detectable, measure
 from litbench.models.baselines import NotesRater
 from litbench.models.features import FEATURE_TEXTS
@@ -87,6 +88,7 @@ def render_report(
         next_command: what to run next.
     """
     rows, pairs = evaluation.rows, evaluation.pairs.headline
+    until = evaluation.until_decided
     counts = dict(evaluation.manifest["counts"])
     records = counts.pop("raters", {})
     manifests = {"evaluation": json.dumps({**evaluation.manifest, "counts": counts}, indent=2)}
@@ -96,6 +98,9 @@ def render_report(
     scores = pair_scores(evaluation.verdicts, pairs)
     of_rater = {rater.rater: rater for rater in scores}
     reference, credits = reference_credits(scores, pairs, evaluation.reference)
+    if until is not None and (reference := until["plan"]["against"]) not in credits:
+        level = 0.5 if reference == CHANCE else float(reference)
+        credits[reference] = np.full(pairs.num_rows, level)
     trainings = {rater.rater: rater.training for rater in scores}
     judges = [row for row in rows if row.is_judge]
     raters = [row for row in rows if row.is_judged and row.kind not in _BASELINES]
@@ -106,6 +111,7 @@ def render_report(
     sections = [
         _headline_section(rows),
         _leaderboard_section(evaluation, reference, credits, trainings),
+        until_section(until) if until is not None else None,
         _against_section([of_rater[row.rater] for row in rows if row.is_judged], pairs, reference),
         _changes_section(changes),
         judges_section(judges) if judges else None,
@@ -125,10 +131,10 @@ def render_report(
         code = [Card([("command", next_command)])]
         sections.append(Section("Next", "Rewards for other stories:", cards=code))
     sources = sorted(set(pairs["label_source"].to_pylist()))
-    facts = (
-        f"{pairs.num_rows:,} pairs from {rows[0].agreement.clusters:,} prompts, "
-        f"{label_text(sources)}. {written_now()}"
-    )
+    n, prompts = pairs.num_rows, rows[0].agreement.clusters
+    if until is not None:
+        n, prompts = until["plan"]["pairs"][-1], until["plan"]["prompts"][-1]
+    facts = f"{n:,} pairs from {prompts:,} prompts, {label_text(sources)}. {written_now()}"
     shown = [section for section in sections if section is not None]
     return render(
         Page(
@@ -160,6 +166,8 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
     text = f"{best.rater} agrees with the labels on {100 * interval.mean:.1f}% of the pairs"
     if math.isfinite(interval.low):
         text += f" (95 % interval {100 * interval.low:.1f}% to {100 * interval.high:.1f}%)"
+    if best.stopped:
+        text += f", stopped at {best.stopped}"
     if (compared := best.comparison) is not None:
         text += (
             f", {100 * compared.difference.mean:+.1f} points against {compared.reference} "
@@ -167,7 +175,8 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
         )
     longer = next((row for row in rows if row.kind == "longer"), None)
     if longer is not None:
-        text += f". Longer story: {100 * longer.agreement.mean:.1f}% of the same pairs"
+        which = "all" if best.stopped else "the same"
+        text += f". Longer story: {100 * longer.agreement.mean:.1f}% of {which} pairs"
     return f"{text}."
 
 
@@ -231,6 +240,8 @@ def _leaderboard_section(
     warnings = [evaluation.partial] if evaluation.partial else []
     warnings += [*error_notes(evaluation.verdicts), *few_prompts(first)]
     remarks = [coin_note(rows), strata_note(rows[0]), significance_note(rows)]
+    if evaluation.until_decided is not None:
+        remarks.insert(0, common_note(evaluation.until_decided, pairs.num_rows))
     columns = agreement_columns(reference) | {"detectable": smallest}
     if wider is not None:
         columns["before\nsymmetry"] = lambda row: row.before_symmetry and row.before_symmetry.mean

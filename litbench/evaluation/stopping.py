@@ -1,0 +1,200 @@
+"""What a run that judged until decided has found: its record, leaderboard rows and texts.
+
+The record is plain, and stored in the manifest as `counts.until_decided`:
+
+    {"plan": {"against": "longer", "prompts": [11, 22, ...], "pairs": [120, 244, ...], ...},
+     "note": "", "levels": {"gpt": 0.997},
+     "comparisons": {"gpt": {"reason": "decided", "looks": [...], "interval": {...}, ...}}}
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.data.records import connected_prompts
+from litbench.data.sources.evaluation_pairs import EvaluationPairs
+from litbench.evaluation.report.document import (
+    Figure,
+    Section,
+    p_value,
+    signed,
+    table_of,
+)
+from litbench.evaluation.report.figures import Line, curves
+from litbench.metrics.agreement import pair_scores
+from litbench.metrics.comparisons import Comparison
+from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, sorted_rows
+from litbench.runs.terminal import clean_name
+
+_MAX_FIGURES = 8
+_REASONS = {
+    "decided": "decided",
+    "futile": "stopped for futility",
+    "limit": "ended by a limit, undecided",
+    "undecided": "undecided",
+}
+
+
+def common_pairs(verdicts: pa.Table) -> pa.Array:
+    """Ids of the pairs that every rater judged; stopped raters judged fewer."""
+    seen = verdicts.group_by(["pair_id"]).aggregate([("rater", "count_distinct")])
+    raters = len(verdicts["rater"].unique())
+    return seen.filter(pc.equal(seen["rater_count_distinct"], raters))["pair_id"].combine_chunks()
+
+
+def rows_of(
+    verdicts: pa.Table,
+    pairs: EvaluationPairs,
+    record: Mapping[str, Any],
+    trained_on: Mapping[str, int],
+) -> list[LeaderboardRow]:
+    """The leaderboard, where each rater has its own pairs.
+
+    The agreement of raters that asked until decided has the repeated interval of its last look, and
+    so has the difference from the reference; other figures are those of the judged pairs.
+
+    Args:
+        verdicts: table with the schema VERDICTS; raters may lack pairs.
+        pairs: all pairs of the plan.
+        record: see the module.
+        trained_on: see `leaderboard`.
+    """
+    by_size: dict[int, list[str]] = {}
+    for rater in verdicts["rater"].unique().to_pylist():
+        of_rater = verdicts.filter(pc.equal(verdicts["rater"], rater))
+        by_size.setdefault(len(of_rater["pair_id"].unique()), []).append(rater)
+    rows: list[LeaderboardRow] = []
+    for raters in by_size.values():
+        table = verdicts.filter(pc.is_in(verdicts["rater"], pa.array(raters)))
+        judged = pairs.select(table["pair_id"].unique())
+        # Differences are those of the record, so that any rater can be the reference.
+        of_size = leaderboard(
+            table,
+            judged.headline,
+            raters[0],
+            before_symmetry=judged.before_symmetry,
+            trained_on=trained_on,
+        )
+        rows += [_stopped(row, record, table, judged.headline) for row in of_size]
+    return sorted_rows(rows)
+
+
+def _stopped(
+    row: LeaderboardRow, record: Mapping[str, Any], verdicts: pa.Table, pairs: pa.Table
+) -> LeaderboardRow:
+    """A row with its comparison, repeated interval and mark."""
+    plan, result = record["plan"], record["comparisons"].get(row.rater)
+    comparison = None
+    if result is not None:
+        difference = Interval.of(result["interval"])
+        p, p_holm = (
+            math.nan if result[key] is None else result[key] for key in ("p_value", "p_holm")
+        )
+        comparison = Comparison(row.rater, plan["against"], difference, p, p_holm)
+    row = replace(row, comparison=comparison)
+    if row.rater not in record["levels"]:
+        return row
+    n, all_pairs = row.agreement.n, plan["pairs"][-1]
+    if row.is_judged:
+        table = verdicts.filter(pc.equal(verdicts["rater"], row.rater))
+        (scores,) = pair_scores(table, pairs)
+        clusters = np.array(connected_prompts(pairs))
+        level = record["levels"][row.rater]
+        agreement = jackknife_interval(scores.credit, clusters, scores.training, level)
+        row = replace(row, agreement=agreement)
+    return replace(row, stopped=f"{n:,} of {all_pairs:,} pairs" if n < all_pairs else "")
+
+
+def outcome_text(rater: str, record: Mapping[str, Any]) -> str:
+    """How a comparison ended: "decided after 312 of 1,200 pairs (28 of 110 prompts), ..."."""
+    result, plan = record["comparisons"][rater], record["plan"]
+    look, against = result["looks"][-1], plan["against"]
+    text = (
+        f"{_REASONS[result['reason']]} after {look['pairs']:,} of {plan['pairs'][-1]:,} pairs "
+        f"({look['prompts']:,} of {plan['prompts'][-1]:,} prompts), planned error "
+        f"{plan['alpha']:.0%}"
+    ).replace("%", " %")
+    more = "more" if look["mean"] > 0 else "less"
+    endings = {
+        "decided": f": agrees {more} than {against}",
+        "futile": ": to find a difference has become improbable",
+    }
+    return text + endings.get(result["reason"], "")
+
+
+def common_note(record: Mapping[str, Any], pairs: int) -> str:
+    """On which pairs the figures of a page are."""
+    return (
+        "Raters that ask a model judged until decided: their agreement and difference are of the "
+        "pairs they judged, with repeated intervals. Detectable differences, and what the page "
+        f"shows of single pairs, are of the {pairs:,} of {record['plan']['pairs'][-1]:,} pairs "
+        "that every rater judged."
+    )
+
+
+def until_section(record: Mapping[str, Any], *, with_figures: bool = True) -> Section:
+    """How each comparison ended, and the path of its statistic."""
+    plan, results = record["plan"], record["comparisons"]
+    sequential = {name: result for name, result in results.items() if result["looks"]}
+    columns = {
+        "rater": lambda name: name,
+        "looks": lambda name: len(results[name]["looks"]),
+        f"difference from {plan['against']}\n[repeated 95 %]": lambda name: signed(
+            Interval.of(results[name]["interval"])
+        ),
+        "p (Holm)": lambda name: p_value(results[name]["p_holm"]),
+    }
+    note = (
+        f"Prompts were judged in a seeded random order, with at most {len(plan['prompts'])} looks. "
+        "A look compares the clustered t statistic, as a normal quantile, with a boundary that "
+        f"spends an error of {100 * plan['alpha']:g} % over all looks (Lan and DeMets, 1983; "
+        "Hwang, Shih and DeCani, 1990, gamma -1); several raters share it by the group-sequential "
+        "Holm procedure. The repeated interval allows for the looks. The plain mean of a stopped "
+        "rater is biased away from 0, since lucky runs stop early."
+    )
+    ends = [f"{clean_name(name)}: {outcome_text(name, record)}." for name in sequential]
+    plots = [_path(name, result, record) for name, result in sequential.items()]
+    return Section(
+        "Judged until decided",
+        note,
+        table_of(list(sequential), columns),
+        warnings=[record["note"]] if record["note"] else [],
+        remarks=ends,
+        figures=plots[:_MAX_FIGURES] if with_figures else [],
+        name="until-decided",
+    )
+
+
+def _path(rater: str, result: Mapping[str, Any], record: Mapping[str, Any]) -> Figure:
+    """The path of a statistic between its boundaries."""
+    looks: Sequence[Mapping[str, Any]] = result["looks"]
+
+    def line(name: str, values: Sequence[float | None]) -> Line:
+        points = [
+            (look["pairs"], Interval(value, math.nan, math.nan, look["pairs"], 0, 0), ())
+            for look, value in zip(looks, values, strict=True)
+            if value is not None
+        ]
+        return Line(name, points, "none")
+
+    bounds = [look["bound"] for look in looks]
+    name = clean_name(rater)
+    lines = [
+        line(name, [look["z"] for look in looks]),
+        line("boundary", bounds),
+        line("boundary", [-bound for bound in bounds]),
+    ]
+    drawing = curves(
+        [line for line in lines if line.points], f"pairs judged by {name}", y_label="z", level=0
+    )
+    caption = (
+        f"{outcome_text(rater, record)}. Beyond the boundary the comparison is decided; it falls "
+        "when another comparison is decided."
+    )
+    return Figure(f"{name} against {record['plan']['against']}", caption, drawing)

@@ -1,0 +1,476 @@
+"""Judge until decided: raters that ask a model stop once their comparison is decided or futile.
+
+    litbench judge pairs.parquet --model openai/gpt-4.1-mini --until decided --against 1/2
+
+Prompts are judged in a seeded random order, in blocks of whole prompts. After each block, every
+comparison that is still open gets a look (`litbench.metrics.sequential`). A killed run repeats the
+stored blocks in the same order, and so the same looks.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from litbench.data.records import connected_prompts
+from litbench.data.sources.evaluation_pairs import EvaluationPairs
+from litbench.data.text import digest
+from litbench.evaluation.loop import Job, Result
+from litbench.metrics.agreement import PairScores, pair_scores
+from litbench.metrics.comparisons import difference_interval, holm
+from litbench.metrics.intervals import (
+    LEVEL,
+    clustered_mean,
+    effective_clusters,
+    training_of_difference,
+)
+from litbench.metrics.leaderboard import CHANCE, check_reference, longer_is_coin, plain
+from litbench.metrics.power import Case, detectable, needed_signal
+from litbench.metrics.sequential import (
+    ALPHA,
+    GAMMA,
+    MIN_POWER,
+    MIN_PROMPTS,
+    boundaries,
+    conditional_power,
+    decided,
+    expected_looks,
+    level_at,
+    prompts_at_looks,
+    repeated_p,
+    z_of_p,
+)
+from litbench.raters.entries import RaterSpec
+from litbench.raters.interface import UNASKED, blind
+from litbench.runs.errors import ConfigError
+from litbench.runs.terminal import clean_name, show, write_dollars
+
+# Kinds of raters that ask a model; others cost nothing and judge all pairs.
+ASKING = ("judge", "rubric", "panel")
+# Raters as in small real sets, for the difference that a plan can find.
+_USUAL_AGREEMENT, _USUAL_CORRELATION = 0.7, 0.1
+_POWER = 0.8
+
+
+@dataclass(kw_only=True)
+class UntilKeys:
+    """Keys of a benchmark that stops early.
+
+    Attributes:
+        until: `decided` judges block by block and stops each rater that asks a model once its
+            comparison is decided or futile; null judges all pairs.
+        against: with `until`, the rater that all others are compared with, 1/2, or an agreement
+            such as 0.7; null for the reference.
+        looks: maximum number of looks, after blocks of equally many prompts.
+        futility: whether a comparison stops that has become improbable to be decided; with false,
+            the same command goes on, without more error.
+        order_seed: seed of the order of the prompts.
+    """
+
+    until: Literal["decided"] | None = None
+    against: str | None = None
+    looks: Annotated[int, Field(ge=1)] = 10
+    futility: bool = True
+    order_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of the pairs and the looks.
+
+    Attributes:
+        keys: see `UntilKeys`.
+        against: what raters are compared with: a rater's name, or the name of a number.
+        level: the number; None for a rater.
+        is_coin: whether 1/2 replaces the longer story, see `reference_credits`.
+        pairs: all pairs.
+        blocks: pairs of each block.
+        prompts: prompts judged at each look; shape (looks,).
+        counts: pairs of the leaderboard judged at each look; shape (looks,).
+    """
+
+    keys: UntilKeys
+    against: str
+    level: float | None
+    is_coin: bool
+    pairs: EvaluationPairs
+    blocks: Sequence[pa.Table]
+    prompts: Sequence[int]
+    counts: Sequence[int]
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of the pairs judged at each look."""
+        return [count / self.counts[-1] for count in self.counts]
+
+    @property
+    def note(self) -> str:
+        """Why no early stop is possible; empty if it is."""
+        if len(self.blocks) > 1:
+            return ""
+        few = f"{self.prompts[-1]} prompts are fewer than {MIN_PROMPTS}"
+        return f"No early stop: {few if self.prompts[-1] < MIN_PROMPTS else 'a single look'}."
+
+    def headline(self, look: int) -> pa.Table:
+        """The pairs of the leaderboard judged at a look."""
+        ids = pa.concat_arrays(
+            block["pair_id"].combine_chunks() for block in self.blocks[: look + 1]
+        )
+        return self.pairs.headline.filter(pc.is_in(self.pairs.headline["pair_id"], ids))
+
+    def plain(self) -> dict[str, Any]:
+        """The plan as in the record of `litbench.evaluation.stopping`."""
+        return {
+            "against": self.against,
+            "alpha": round(ALPHA, 6),
+            "gamma": GAMMA,
+            "min_power": MIN_POWER if self.keys.futility else None,
+            "order_seed": self.keys.order_seed,
+            "prompts": list(self.prompts),
+            "pairs": list(self.counts),
+        }
+
+
+def make_plan(
+    keys: UntilKeys, reference: str, specs: Sequence[RaterSpec], pairs: EvaluationPairs
+) -> Plan:
+    """Order the prompts, and place the looks.
+
+    Raises:
+        ConfigError: no rater asks a model, or `against` is neither a rater nor a number.
+    """
+    if not any(spec.kind in ASKING for spec in specs):
+        raise ConfigError(
+            f"until: no rater asks a model (kinds {', '.join(ASKING)}), so there is nothing to "
+            "stop: leave until out"
+        )
+    is_coin = longer_is_coin(pairs.headline)
+    against, level = _against(keys.against or reference, specs, is_coin=is_coin)
+    is_coin &= against == CHANCE
+    groups = connected_prompts(pairs.all)
+    order = sorted(set(groups), key=lambda group: digest("order", keys.order_seed, group))
+    rank = {group: number for number, group in enumerate(order)}
+    ranks = np.array([rank[group] for group in groups])
+    is_headline = pc.is_in(pairs.all["pair_id"], pairs.headline["pair_id"]).to_numpy()
+    blocks: list[pa.Table] = []
+    prompts: list[int] = []
+    counts: list[int] = []
+    start = 0
+    for end in prompts_at_looks(len(order), keys.looks):
+        count = int(is_headline[ranks < end].sum())
+        # A look needs new pairs.
+        if count > (counts[-1] if counts else 0):
+            rows = np.flatnonzero((ranks >= start) & (ranks < end))
+            blocks.append(pairs.all.take(rows[np.argsort(ranks[rows], kind="stable")]))
+            prompts.append(end)
+            counts.append(count)
+            start = end
+    return Plan(keys, against, level, is_coin, pairs, blocks, prompts, counts)
+
+
+def _against(name: str, specs: Sequence[RaterSpec], *, is_coin: bool) -> tuple[str, float | None]:
+    """What raters are compared with, and its number, see `Plan`."""
+    if name == CHANCE:
+        return CHANCE, 0.5
+    kinds = {spec.name: spec.kind for spec in specs}
+    if name not in kinds:
+        try:
+            level = float(name)
+        except ValueError:
+            check_reference(name, list(kinds))
+        if not 0 < level < 1:
+            raise ConfigError(f"against is {name}: give an agreement between 0 and 1, or a rater")
+        return name, level
+    if kinds[name] == "longer" and is_coin:
+        return CHANCE, 0.5
+    return name, None
+
+
+@dataclass
+class _Comparison:
+    """A rater against the reference: its looks, and how it ended; "" while it is open."""
+
+    rater: str
+    is_sequential: bool
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = ""
+    estimate: Any = None
+    p_value: float = math.nan
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_sequential and not self.reason
+
+
+class UntilDecided:
+    """Judges the pairs of a plan until every comparison has ended.
+
+    Attributes:
+        plan: the plan.
+        asked: the raters that ask a model.
+        limit: the limit that ended a rater; empty if none did.
+    """
+
+    def __init__(self, plan: Plan, specs: Sequence[RaterSpec], free: Sequence[Result]) -> None:
+        """Prepare; `free` are the results of the raters that ask no model, on all pairs."""
+        self.plan = plan
+        self.asked = [spec for spec in specs if spec.kind in ASKING]
+        self.limit = ""
+        self._free = [result.verdicts for result in free]
+        self._verdicts: dict[str, list[pa.Table]] = {spec.name: [] for spec in self.asked}
+        self._ended_at: dict[str, int] = {}
+        self._comparisons = {
+            spec.name: _Comparison(
+                spec.name, spec.name in self._verdicts or plan.against in self._verdicts
+            )
+            for spec in specs
+            if spec.name != plan.against and not (spec.kind == "longer" and plan.is_coin)
+        }
+        for comparison in self._comparisons.values():
+            if not comparison.is_sequential:
+                self._compare(comparison, len(plan.blocks) - 1)
+
+    def run(
+        self, label: str, data: Any, judge: Callable[[Sequence[Job]], Iterable[Result]]
+    ) -> list[Result]:
+        """Judge block by block; returns the results of the raters that ask a model.
+
+        Args:
+            label: end of the labels of jobs: "@SET", or empty for a single set.
+            data: plain values that change whenever the pairs change.
+            judge: judges jobs, see `litbench.evaluation.loop.evaluate`.
+        """
+        results: list[Result] = []
+        for look in range(len(self.plan.blocks)):
+            active = [spec for spec in self.asked if self._is_active(spec.name)]
+            if not active:
+                break
+            judged = list(judge([self._job(spec, look, label, data) for spec in active]))
+            self._end_unasked(judged)
+            if not self.limit:
+                results += judged
+                for result in judged:
+                    self._verdicts[result.job.spec.name].append(result.verdicts)
+                    self._ended_at[result.job.spec.name] = look
+                self._look(look)
+            if self.limit:
+                break
+        if not results:
+            raise ConfigError(f"{self.limit}; the first look was not reached")
+        return results
+
+    def record(self) -> dict[str, Any]:
+        """What was found, see `litbench.evaluation.stopping`."""
+        compared = list(self._comparisons.values())
+        adjusted = holm([comparison.p_value for comparison in compared])
+        comparisons = {}
+        for comparison, p_holm in zip(compared, adjusted, strict=True):
+            level = LEVEL
+            if comparison.looks:
+                level = level_at(self.plan.shares[: len(comparison.looks)])
+            interval, _ = difference_interval(comparison.estimate, level=level)
+            comparisons[comparison.rater] = {
+                "reason": comparison.reason or "fixed",
+                "looks": comparison.looks,
+                "interval": interval,
+                "p_value": comparison.p_value,
+                "p_holm": p_holm,
+            }
+        levels = {
+            name: level_at(self.plan.shares[: look + 1]) for name, look in self._ended_at.items()
+        }
+        content: dict[str, Any] = plain(
+            {
+                "plan": self.plan.plain(),
+                "note": self.plan.note,
+                "levels": levels,
+                "comparisons": comparisons,
+            }
+        )
+        return content
+
+    def _job(self, spec: RaterSpec, look: int, label: str, data: Any) -> Job:
+        block = self.plan.blocks[look]
+        depends_on = [data, "block", digest(*block["pair_id"].to_pylist())]
+        name = f"{spec.name}{label}.{look + 1}"
+        return Job(spec, name, lambda: block, depends_on, work=block.num_rows)
+
+    def _is_active(self, rater: str) -> bool:
+        """Whether a comparison of the rater is open."""
+        if rater == self.plan.against:
+            return any(comparison.is_open for comparison in self._comparisons.values())
+        return self._comparisons[rater].is_open
+
+    def _end_unasked(self, judged: Sequence[Result]) -> None:
+        """Note the first limit that left a pair unasked; the block is then not used."""
+        for result in judged:
+            details = result.verdicts["explanation"].to_pylist()
+            for detail in details:
+                if detail is not None and detail.startswith(UNASKED):
+                    self.limit = f"{result.job.spec.name}: {detail.removeprefix(UNASKED)}"
+                    for comparison in self._comparisons.values():
+                        if comparison.is_open:
+                            comparison.reason = "limit"
+                    return
+
+    def _scores(self, rater: str, pairs: pa.Table) -> PairScores:
+        tables = self._verdicts.get(rater) or self._free
+        table = pa.concat_tables(tables, promote_options="default")
+        (scores,) = pair_scores(table.filter(pc.equal(table["rater"], rater)), pairs)
+        return scores
+
+    def _compare(self, comparison: _Comparison, look: int) -> float:
+        """Estimate a difference at a look, as the report does; returns z."""
+        pairs, level = self.plan.headline(look), self.plan.level
+        scores = self._scores(comparison.rater, pairs)
+        base, training = np.full(pairs.num_rows, level), scores.training
+        if level is None:
+            reference = self._scores(self.plan.against, pairs)
+            base = reference.credit
+            training = training_of_difference(scores.training, reference.training)
+        estimate = clustered_mean(scores.credit - base, connected_prompts(pairs), training)
+        comparison.estimate = estimate
+        _, comparison.p_value = difference_interval(estimate)
+        return z_of_p(comparison.p_value, estimate.mean)
+
+    def _look(self, look: int) -> None:
+        """Compare what is open with the boundaries, and end what is decided or futile."""
+        shares = self.plan.shares
+        current = [comparison for comparison in self._comparisons.values() if comparison.is_open]
+        z_of = {comparison.rater: self._compare(comparison, look) for comparison in current}
+        for comparison in current:
+            comparison.p_value = repeated_p(shares[: look + 1], z_of[comparison.rater])
+        done = decided({name: row.p_value for name, row in self._comparisons.items()})
+        known = [row for row in self._comparisons.values() if not math.isnan(row.p_value)]
+        alpha = ALPHA / max(len(known) - len(done), 1)
+        # A comparison decided here met the boundary of its turn in Holm's order.
+        bounds = boundaries(tuple(shares), alpha)
+        is_last = look == len(shares) - 1
+        for comparison in current:
+            z = z_of[comparison.rater]
+            power = None
+            if not is_last and not math.isnan(z):
+                power = float(conditional_power(shares[look], z, bounds[-1]))
+            if comparison.rater in done:
+                comparison.reason = "decided"
+            elif is_last:
+                comparison.reason = "undecided"
+            elif self.plan.keys.futility and power is not None and power < MIN_POWER:
+                comparison.reason = "futile"
+            comparison.looks.append(
+                {
+                    "prompts": self.plan.prompts[look],
+                    "pairs": self.plan.counts[look],
+                    "mean": comparison.estimate.mean,
+                    "z": z,
+                    "bound": bounds[look],
+                    "p": comparison.p_value,
+                    "power": power,
+                    "detectable": self._detectable(comparison, look, alpha),
+                }
+            )
+        self._print(look, current)
+
+    def _detectable(self, comparison: _Comparison, look: int, alpha: float) -> float:
+        """The difference that all pairs would find in 80 %, by the variance of this look."""
+        error = comparison.estimate.error * math.sqrt(self.plan.shares[look])
+        return float(needed_signal(_POWER, math.inf, alpha) * error)
+
+    def _print(self, look: int, current: Sequence[_Comparison]) -> None:
+        counts, prompts = self.plan.counts, self.plan.prompts
+        print(
+            f"look {look + 1}: {counts[look]:,} of {counts[-1]:,} pairs, {prompts[look]:,} of "
+            f"{prompts[-1]:,} prompts"
+        )
+        for comparison in current:
+            row = comparison.looks[-1]
+            text = (
+                f"  {clean_name(comparison.rater)} - {clean_name(self.plan.against)}: "
+                f"{row['mean']:+.3f}, z {row['z']:.2f}, boundary {row['bound']:.2f}"
+            )
+            if look == 0:
+                text += f", all pairs would find ±{row['detectable']:.3f}"
+            print(f"{text}, {comparison.reason}" if comparison.reason else text)
+
+
+def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path) -> None:
+    """Print the expected cost of each rater that asks a model, sending no request.
+
+    The expected share of the calls depends on the difference in units of what the plan can find,
+    and not on the variance. What it can find is computed for usual raters with independent errors.
+
+    Args:
+        plan: the plan.
+        specs: all raters.
+        folder: has stored answers.
+    """
+    comparisons = sum(spec.name != plan.against for spec in specs)
+    alpha = ALPHA / max(comparisons, 1)
+    sizes = np.unique(connected_prompts(plan.pairs.headline), return_counts=True)[1]
+    case = Case(
+        agreement=_USUAL_AGREEMENT,
+        reference=_USUAL_AGREEMENT if plan.level is None else None,
+        intra_prompt=_USUAL_CORRELATION,
+        pairs=int(sizes.sum()),
+        prompts=max(effective_clusters(sizes), 2.0),
+    )
+    planned = detectable(case, alpha=alpha)
+    names = ["planned", "twice"] if planned is None else [f"{planned:.3f}", f"{2 * planned:.3f}"]
+    print(
+        f"until decided against {clean_name(plan.against)}: {len(plan.blocks)} looks, the first at "
+        f"{plan.prompts[0]:,} of {plan.prompts[-1]:,} prompts. {plan.note}".rstrip()
+    )
+    print(
+        f"All pairs find a difference of {names[0]} in 80 %, if agreement is near "
+        f"{_USUAL_AGREEMENT}, errors are independent and pairs of a prompt correlate by "
+        f"{_USUAL_CORRELATION}; the first look measures it."
+    )
+    signal = needed_signal(_POWER, math.inf, alpha)
+    chances = {"worst case": np.ones(len(plan.blocks))} | {
+        name: expected_looks(plan.shares, alpha, drift, futility=plan.keys.futility)
+        for name, drift in zip(("none", *names), (0.0, signal, 2 * signal), strict=True)
+    }
+    rows: list[Sequence[str]] = [("rater", "true difference", "share", "calls", "$")]
+    for spec in specs:
+        if spec.kind in ASKING:
+            # The reference is asked as long as any comparison is open.
+            times = comparisons if spec.name == plan.against else 1
+            of_rater = {name: 1 - (1 - chance) ** times for name, chance in chances.items()}
+            rows += _cost_rows(plan, spec, folder, of_rater)
+    print(show(rows))
+
+
+def _cost_rows(
+    plan: Plan, spec: RaterSpec, folder: Path, chances: Mapping[str, np.ndarray]
+) -> list[Sequence[str]]:
+    """Expected shares, calls and dollars of a rater, by the chances to be asked each block."""
+    rater = spec.load(folder)
+    blocks = [rater.estimate(blind(block)[0]) for block in plan.blocks]
+    calls = np.array([sum(row.calls for row in block) for block in blocks])
+    # NaN without a price.
+    dollars = np.array(
+        [
+            sum(math.nan if row.cost_usd is None else row.cost_usd for row in block)
+            for block in blocks
+        ]
+    )
+    steps = np.diff(plan.shares, prepend=0.0)
+    rows: list[Sequence[str]] = []
+    for name, chance in chances.items():
+        cost = float(chance @ dollars)
+        written = write_dollars(None if math.isnan(cost) else cost)
+        rows.append((spec.name, name, f"{chance @ steps:.0%}", f"{chance @ calls:,.0f}", written))
+    return rows
+
+
+def ended_notes(record: Mapping[str, Any]) -> str:
+    """How many comparisons ended in which way, for a table of several sets."""
+    reasons = Counter(row["reason"] for row in record["comparisons"].values() if row["looks"])
+    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
