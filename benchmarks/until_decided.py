@@ -3,14 +3,14 @@
     python benchmarks/until_decided.py > until_decided.csv
     python benchmarks/until_decided.py --recorded runs/hanna/recorded runs/psychdepth/recorded
 
-Simulates evaluations of one or four raters against a reference of agreement 0.73, with a tenth of
-ties; correlations are those of the latent quality of a pair within a prompt. Half of four raters,
-or the only one, differ by the cell's difference, `planned` being what the fixed plan finds in 80 %
-and `twice` twice that. Rules: the fixed plan, naive stopping at p < 0.05 (Holm) at any look, group-
-sequential boundaries, and these with a stop for futility. A row has the share of evaluations with
-an error (a rater without a difference decided, or one with a difference in the wrong direction),
-the share of the differing raters decided in the right direction, the mean share of the calls, and
-the coverage of the interval at the end.
+Simulates evaluations of one or four raters against a reference of agreement 0.73, or 0.55 for the
+differences of the plan, with a tenth of ties; correlations are those of the latent quality of a
+pair within a prompt. Half of four raters, or the only one, differ by the cell's difference,
+`planned` being what the fixed plan finds in 80 % and `twice` twice that. Rules: the fixed plan,
+naive stopping at p < 0.05 (Holm) at any look, group-sequential boundaries, and these with a stop
+for futility. A row has the share of evaluations with an error (a rater without a difference
+decided, or one with a difference in the wrong direction), the share of the differing raters decided
+in the right direction, the mean share of the calls, and the coverage of the interval at the end.
 
 `--recorded` resamples the prompts of finished evaluations instead, each rater against the reference
 of the evaluation, with its differences shifted to the cell's difference. `--part 1/4` computes
@@ -43,6 +43,9 @@ from litbench.metrics.sequential import (
 
 LOOKS, CHUNK = 10, 50
 REFERENCE, TIES, SHARED = 0.73, 0.1, 0.4
+# The reference's agreement where differences are those of the plan, and the highest with ties.
+LOW, MOST = 0.55, 0.94
+TIMES = {"planned": 1.0, "twice": 2.0}
 DIFFERENCES = ("0", "0.02", "0.05", "0.1", "planned", "twice")
 PROMPTS, CORRELATIONS, RATERS = (20, 50, 110, 300, 1_000), (0.0, 0.1, 0.3), (1, 4)
 COLUMNS = "rule,error,decided,calls,coverage,coverage_if_decided,mean_minus_truth"
@@ -85,11 +88,14 @@ def draw_sums(
     count: int,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """Sums of the differences in credit of each prompt, shape (count, raters, prompts)."""
+    """Sums of the differences in credit of each prompt, shape (count, raters, prompts).
+
+    `agreements` are of the reference and the raters.
+    """
     pairs, starts = int(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)[:-1]])
     shared = random.standard_normal((count, pairs))
     credits = []
-    for agreement in (REFERENCE, *agreements):
+    for agreement in agreements:
         prompt = np.repeat(random.standard_normal((count, len(sizes))), sizes, axis=1)
         alone = random.standard_normal((count, pairs))
         pair = np.sqrt(SHARED) * shared + np.sqrt(1 - SHARED) * alone
@@ -229,37 +235,37 @@ class Counts:
             yield ",".join([rule, *(f"{value:.4f}" for value in values)])
 
 
-def planned_difference(sums: np.ndarray, sizes: np.ndarray, raters: int) -> float:
-    """What the fixed plan finds in 80 %, by the standard deviation of its mean."""
-    freedom = effective_clusters(sizes) - 1
-    sd = float(np.std(sums.sum(axis=-1) / sizes.sum()))
-    return needed_signal(0.8, freedom, ALPHA / raters) * sd
+def planned_difference(
+    cell: Cell, sizes: np.ndarray, times: float, random: np.random.Generator
+) -> float:
+    """A multiple of what the fixed plan finds in 80 %, by the standard deviation of its mean."""
+    signal = needed_signal(0.8, effective_clusters(sizes) - 1, ALPHA / cell.raters)
+    difference = 0.0
+    # The deviation depends a little on the difference.
+    for _ in range(4):
+        sums = draw_sums(cell, sizes, [LOW, LOW + difference], 400, random)
+        sd = float(np.std(sums.sum(axis=-1) / sizes.sum()))
+        difference = min(signal * sd, MOST - LOW)
+    return min(times * difference, MOST - LOW)
 
 
 def simulate(cell: Cell, count: int, seed: int) -> Counts:
     """Simulate the evaluations of a cell."""
-    random = np.random.default_rng([seed, *(hash_of(cell))])
+    random = np.random.default_rng([seed, *repr(cell).encode()])
     sizes = draw_sizes(cell, random)
-    if cell.difference in ("planned", "twice"):
-        alone = draw_sums(cell, sizes, [REFERENCE], 400, random)
-        difference = planned_difference(alone, sizes, cell.raters)
-        difference *= 2 if cell.difference == "twice" else 1
+    reference = REFERENCE
+    if cell.difference in TIMES:
+        reference = LOW
+        difference = planned_difference(cell, sizes, TIMES[cell.difference], random)
     else:
         difference = float(cell.difference)
-    # The agreement is below 1 with ties.
-    difference = min(difference, 0.94 - REFERENCE)
     truth = np.array([difference] * max(cell.raters // 2, 1) + [0.0] * (cell.raters // 2))
+    agreements = [reference, *(reference + truth).tolist()]
     counts = Counts()
     for _ in range(count // CHUNK):
         order = random.permutation(sizes)
-        sums = draw_sums(cell, order, (REFERENCE + truth).tolist(), CHUNK, random)
-        counts.add(statistics_of(sums, order), truth)
+        counts.add(statistics_of(draw_sums(cell, order, agreements, CHUNK, random), order), truth)
     return counts
-
-
-def hash_of(cell: Cell) -> list[int]:
-    """Numbers that seed a cell, whatever cells are computed beside it."""
-    return list(repr(cell).encode())
 
 
 def resample(folder: Path, count: int, seed: int) -> Iterator[str]:
