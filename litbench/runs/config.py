@@ -142,16 +142,29 @@ def build(
     return built
 
 
+_UNKNOWN = ("unexpected_keyword_argument", "invalid_key")
+
+
 def _explain(error: ValidationError, hint: Any, where: str, overridden: Collection[str]) -> str:
-    """One line about the first problem, or about all missing keys."""
-    unknown = ("unexpected_keyword_argument", "invalid_key")
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] not in unknown)
-    problem = problems[0]
+    """A line for each problem; one for all missing keys."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] not in _UNKNOWN)
+    lines: dict[str, None] = {}
+    for problem in problems:
+        steps = [str(step) for step in problem["loc"][1:]]
+        keys = len(_known_steps(hint, steps)[0]) + (problem["type"] in _UNKNOWN)
+        # Further steps name members of unions, each of which has its problems.
+        if not lines or keys == len(steps):
+            is_given = any(steps[: len(k)] == k for k in (key.split(".") for key in overridden))
+            place = "command line" if is_given else where
+            lines[_explain_problem(problem, problems, hint, place)] = None
+    return "\n".join(lines)
+
+
+def _explain_problem(problem: Any, problems: Sequence[Any], hint: Any, where: str) -> str:
+    """One line about a problem, or about all missing keys."""
     steps = [str(step) for step in problem["loc"][1:]]
-    if any(steps[: len(keys)] == keys for keys in (key.split(".") for key in overridden)):
-        where = "command line"
     path, inner = _known_steps(hint, steps)
-    if problem["type"] in unknown:
+    if problem["type"] in _UNKNOWN:
         keys = [field.name for part in _parts(inner) for field in _fields(part)]
         prefix = "".join(f"{step}." for step in path)
         for key in keys:

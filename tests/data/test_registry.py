@@ -171,6 +171,19 @@ def test_a_wrong_entry_is_refused_when_it_is_read(change, message, tmp_path):
         read_registry(tmp_path / "own.yaml")
 
 
+def test_all_errors_of_an_entry_are_reported_at_once(tmp_path):
+    entry = yaml.safe_load(OWN)["mine"] | {"kind": "poem", "pairing": {"min_scor": 3}, "licens": 1}
+    del entry["title"], entry["origin"]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"mine": entry}))
+    with pytest.raises(ConfigError) as raised:
+        read_registry(tmp_path / "own.yaml")
+    lines = str(raised.value).splitlines()
+    for line, named in zip(
+        lines, ("licens", "'title' and 'origin'", "kind", "min_scor"), strict=True
+    ):
+        assert named in line
+
+
 # From a server -------------------------------------------------------------------------------
 
 

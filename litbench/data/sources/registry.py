@@ -114,11 +114,35 @@ def read_registry(own: Path | None = None) -> dict[str, Dataset]:
                 f"{own}: the registry has a set '{name}' already: choose another name"
             )
         entries[name] = entry
-    sets = {name: build(Dataset, entry, f"set {name}") for name, entry in entries.items()}
-    for name, dataset in sets.items():
-        # A wrong key is found before anything is fetched.
-        _steps(name, dataset, {}, Path())
-    return sets
+    return {name: _read_entry(name, entry) for name, entry in entries.items()}
+
+
+def _read_entry(name: str, entry: Any) -> Dataset:
+    """Check an entry with its import, before anything is fetched; ConfigError with all problems."""
+    problems, dataset = [], None
+    try:
+        dataset = build(Dataset, entry, f"set {name}")
+    except ConfigError as error:
+        problems.append(str(error))
+    parts = entry if isinstance(entry, Mapping) else {}
+    for key, (options, more) in _IMPORTS.items():
+        if isinstance(parts.get(key), Mapping):
+            try:
+                build(options, {**parts[key], **more, "out": Path()}, f"set {name}: {key}")
+            except ConfigError as error:
+                problems.append(str(error))
+    if dataset is None or problems:
+        raise ConfigError("\n".join(problems))
+    return dataset
+
+
+# The keys of an entry that are configs, with the keys that an import fills in.
+_IMPORTS: dict[str, tuple[type, dict[str, Any]]] = {
+    "pairs": (PairImport, {}),
+    "ratings": (RatingImport, {}),
+    "stories": (StoryMaking, {}),
+    "pairing": (PairMaking, {"stories": Path()}),
+}
 
 
 def list_sets(sets: Mapping[str, Dataset]) -> str:
