@@ -159,22 +159,6 @@ def load_program():
 
 
 @pytest.fixture
-def rename_sides():
-    """The same pairs with chosen and rejected exchanged in every column that has a side."""
-
-    def renamed(pairs):
-        other = {}
-        for name in pairs.column_names:
-            side, _, rest = name.partition("_")
-            if side in ("chosen", "rejected"):
-                swapped = "rejected" if side == "chosen" else "chosen"
-                other[name] = f"{swapped}_{rest}" if rest else swapped
-        return pa.table({name: pairs[other.get(name, name)] for name in pairs.column_names})
-
-    return renamed
-
-
-@pytest.fixture
 def program(monkeypatch):
     """Run a program or command, such as `program("data_prep/make_pairs.py", "--seed", "1")`.
 

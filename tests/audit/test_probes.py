@@ -38,6 +38,7 @@ from litbench.models.baselines import LengthRater, RandomRater
 from litbench.raters.interface import Judgement, Rater, ScoreRater, judge_pairs
 from litbench.runs.config import load_config
 from litbench.runs.errors import ConfigError, DataError
+from litbench.testing import rename_sides
 
 STRENGTHS = (0.25, 0.5, 1.0)
 ENGLISH = (
@@ -380,7 +381,7 @@ def test_raters_of_known_taste(probed):
     assert "knows by" not in text
 
 
-def test_sides_renamed_give_one_minus_the_rate(probed, rename_sides):
+def test_sides_renamed_give_one_minus_the_rate(probed):
     pairs, missing = probed
     raters = [LengthRater("longer", "longer", 1), RandomRater(), First("copy its verdict")]
     as_is, renamed = results_of(raters, probed), results_of(raters, (rename_sides(pairs), missing))

@@ -32,6 +32,7 @@ from litbench.models.baselines import LengthRater
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import only_writer
+from litbench.testing import rename_sides
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
@@ -344,7 +345,7 @@ def test_percentile_is_the_share_of_lower_training_rewards(pair_table):
     assert rater.percentiles([0, 1, 50.5, 80.2, 100, 999]).tolist() == [0, 0, 50, 80, 100, 100]
 
 
-def test_drawn_training_stories_depend_on_the_texts_only(pair_table, monkeypatch, rename_sides):
+def test_drawn_training_stories_depend_on_the_texts_only(pair_table, monkeypatch):
     monkeypatch.setattr(litbench.raters.interface, "_STORIES_FOR_QUANTILES", 20)
     pairs = pair_table([{"chosen": "a " * n, "rejected": "a " * (n + 50)} for n in range(1, 51)])
     results = []

@@ -12,6 +12,7 @@ from litbench.models.bag_of_words import BagOfWordsOptions, fit_bag_of_words
 from litbench.raters.entries import RaterSpec, parse_raters
 from litbench.raters.interface import judge_pairs
 from litbench.runs.errors import ConfigError, DataError
+from litbench.testing import check_rater, rename_sides
 
 WORDS = ["rain", "door", "lamp", "mill", "river", "stone", "field", "house", "night", "bread"]
 
@@ -48,24 +49,12 @@ def test_it_learns_words_and_chinese_characters(pair_table, words, good, joined)
     assert best == good
 
 
-def test_sides_renamed_give_one_minus_the_agreement(pair_table, rename_sides):
+def test_it_is_blind_and_independent_of_the_batch(pair_table):
     pairs = pair_table(rows(40))
-    model = fit_bag_of_words(pair_table(rows(60, 5, good="rain")), BagOfWordsOptions())
-    credit = {}
-    for name, table in (("as is", pairs), ("renamed", rename_sides(pairs))):
-        (scores,) = pair_scores(judge_pairs(model, table), table)
-        credit[name] = scores.credit
-    assert credit["as is"] + credit["renamed"] == pytest.approx(1)
+    check_rater(fit_bag_of_words(pair_table(rows(60, 5, good="rain")), BagOfWordsOptions()), pairs)
     mirrored = fit_bag_of_words(rename_sides(pairs), BagOfWordsOptions())
     model = fit_bag_of_words(pairs, BagOfWordsOptions())
     assert mirrored.coefficients == pytest.approx(-model.coefficients, abs=1e-4)
-
-
-def test_a_reward_does_not_depend_on_the_batch(pair_table):
-    model = fit_bag_of_words(pair_table(rows(60)), BagOfWordsOptions())
-    stories = [row["chosen"] for row in rows(30, 2)]
-    alone = [float(model.score(["p"], [story])[0]) for story in stories]
-    assert model.score(["p"] * 30, stories).tolist() == alone
     assert model.score(["p"], ["*"]).tolist() == [0.0]
 
 

@@ -1,5 +1,7 @@
 """Generative reward models: loss on the answer only, both orders read, labels never guessed."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from conftest import EXPLANATION, LABEL
@@ -13,6 +15,7 @@ from litbench.models.question import ANSWER_TOKENS, Question
 from litbench.raters.interface import BlindPair, judge_pairs
 from litbench.raters.templates.template import load_template
 from litbench.runs.errors import ConfigError, ModelError
+from litbench.testing import check_rater
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -96,13 +99,11 @@ def test_probabilities_are_those_of_plain_transformers_in_both_orders(
     assert {row["outcome"] for row in verdicts} == {"chosen", "rejected"}
 
 
-def test_renamed_sides_give_one_minus_the_agreement(judge, some_pairs, rename_sides):
-    model = judge(min_label_mass=0.0)
-    pairs = some_pairs(8)
-    straight = judge_pairs(model, pairs)["outcome"].to_pylist()
-    renamed = judge_pairs(model, rename_sides(pairs))["outcome"].to_pylist()
-    assert 0 < straight.count("chosen") < 16
-    assert renamed.count("chosen") == 16 - straight.count("chosen")
+def test_it_is_blind_and_independent_of_the_batch(judge, some_pairs):
+    load = partial(GenerativeModel.load, min_label_mass=0.0)
+    for batch_tokens in (1, 100_000):
+        model = judge(min_label_mass=0.0, batch_tokens=batch_tokens)
+        check_rater(model, some_pairs(8), load=load)
 
 
 def test_low_label_mass_is_unparsed(judge, some_pairs, tmp_path):
@@ -120,15 +121,6 @@ def test_low_label_mass_is_unparsed(judge, some_pairs, tmp_path):
         assert (row["outcome"] == "unparsed") == low
         assert (row["p_chosen"] is None) == low
     assert 0 < sum(row["outcome"] == "unparsed" for row in read) < 12
-
-
-def test_the_verdict_does_not_depend_on_the_batch(judge, some_pairs):
-    pairs = some_pairs(6)
-    one_by_one, together = (
-        judge_pairs(judge(batch_tokens=size, min_label_mass=0.0), pairs)["p_chosen"].to_numpy()
-        for size in (1, 100_000)
-    )
-    assert_same(one_by_one, together)
 
 
 def test_hostile_stories_change_nothing_but_their_own_text(judge):

@@ -23,6 +23,7 @@ from litbench.raters.interface import (
     training_prompts_of,
 )
 from litbench.runs.errors import ConfigError, DataError
+from litbench.testing import check_rater, rename_sides
 
 
 @pytest.fixture
@@ -95,21 +96,11 @@ def _scores(rater, pairs):
 
 
 @pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
-def test_swapping_labels_gives_one_minus_agreement(kind, invented_pairs, rename_sides):
-    rater = _rater(kind, invented_pairs(120, 1))
-    pairs = invented_pairs(200, 2)
-    plain, mirrored = _scores(rater, pairs), _scores(rater, rename_sides(pairs))
-    np.testing.assert_array_equal(mirrored.credit, 1 - plain.credit)
-    assert mirrored.credit.sum() == len(pairs) - plain.credit.sum()
-    # Otherwise the line above could hold for a rater that only ever ties.
-    assert np.any(plain.credit == 1)
-    assert np.any(plain.credit == 0)
-    np.testing.assert_array_equal(mirrored.flipped, plain.flipped)
-    np.testing.assert_array_equal(mirrored.first_wins, plain.first_wins)
-    np.testing.assert_array_equal(mirrored.judged, plain.judged)
+def test_raters_are_blind(kind, invented_pairs):
+    check_rater(_rater(kind, invented_pairs(120, 1)), invented_pairs(200, 2))
 
 
-def test_nothing_but_the_texts_reaches_a_rater(invented_pairs, rename_sides):
+def test_nothing_but_the_texts_reaches_a_rater(invented_pairs):
     pairs = invented_pairs(50, 3)
     blinded, chosen_first = blind(pairs)
     assert blind(rename_sides(pairs))[0] == blinded
@@ -291,7 +282,7 @@ def test_reposts_of_training_prompts_are_found(pair_table):
     assert check_training_prompts(RandomRater(), judged, "refuse") == 0
 
 
-def test_notes_rater_prefers_notes_to_readers(pair_table, rename_sides):
+def test_notes_rater_prefers_notes_to_readers(pair_table):
     story = "The mill stood still.\n\nNobody came."
     thanks = f"{story}\n\nEdit: thank you for the gold, kind stranger!"
     pairs = pair_table(
@@ -303,7 +294,7 @@ def test_notes_rater_prefers_notes_to_readers(pair_table, rename_sides):
     )
     rater = RaterSpec("notes", "notes").load()
     np.testing.assert_array_equal(_scores(rater, pairs).credit, [1, 0, 0.5])
-    np.testing.assert_array_equal(_scores(rater, rename_sides(pairs)).credit, [0, 1, 0.5])
+    check_rater(rater, pairs)
 
 
 @pytest.mark.parametrize("kind", ["longer", "notes"])

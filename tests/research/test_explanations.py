@@ -24,6 +24,7 @@ from litbench.research.explanations import (
 )
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import Artifact, source_digest, write_sealed
+from litbench.testing import rename_sides
 
 PLOT = list(FEATURES).index("plot")
 ATTACK = '<script>alert(1)</script><img src=x onerror="x"> The plot {{ 7 * 7 }} & more'
@@ -150,7 +151,7 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
     assert [item.feature for item in study.overall if item.is_clear] == ["plot"]
 
 
-def test_renaming_sides_inverts_agreement(judged, rename_sides):
+def test_renaming_sides_inverts_agreement(judged):
     other = {"chosen": "rejected", "rejected": "chosen", "tie": "tie"}
     verdicts, pairs = judged(
         lambda _, index, order: (index + (order == "chosen")) % 3 == 0,

@@ -52,6 +52,7 @@ from litbench.study.metrics import (
 from litbench.study.pairs import PairStore, PairStudy, garble, stories_and_ratings
 from litbench.study.plan import Plan, Statement
 from litbench.study.simulation import SimulatedReaders, visit_study
+from litbench.testing import rename_sides
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -885,7 +886,7 @@ def test_two_way_interval_by_hand():
     assert np.isnan(two_way_interval(values, prompts, np.zeros(12)).low)
 
 
-def test_swapped_labels_mirror_the_figures(make, rename_sides):
+def test_swapped_labels_mirror_the_figures(make):
     study = make(6, readers_per_pair=5, pairs_per_reader=3)
     choices = simulate_choices(study, SimulatedReaders(agreement=0.8))
     pairs, renamed = study.pairs, rename_sides(study.pairs)
