@@ -128,10 +128,11 @@ def _check_same(
 ) -> None:
     for key, other in others.items():
         verdict = verdicts[key]
-        numbers = np.array(
-            [[values[name] for name in _NUMBERS] for values in (verdict, other)], dtype=float
+        here, there = (
+            np.array([values[name] for name in _NUMBERS], dtype=float)
+            for values in (verdict, other)
         )
-        same = np.allclose(*numbers, rtol=0, atol=tolerance, equal_nan=True)
+        same = np.allclose(here, there, rtol=0, atol=tolerance, equal_nan=True)
         p = verdict["p_chosen"]
         # An outcome may change with rounding where the probabilities are equal.
         is_close = p is not None and math.isclose(p, 0.5, abs_tol=tolerance)

@@ -262,11 +262,12 @@ def _page(
     sources = sorted(set(table["label_source"].to_pylist()))
     sections = [
         _findings_section(audit, findings),
+        *folder.funnel_sections(),
         *([rater_section(rater)] if rater else []),
         _cues_section(audit),
         _size_section(audit),
         _leakage_section(audit),
-        _balance_section(table),
+        *_balance_sections(table),
         *folder.sections(table),
     ]
     lead = findings[0].sentence if findings else nothing_found(audit)
@@ -458,9 +459,9 @@ def _leakage_section(audit: SetAudit) -> Section:
     return Section("What splits share", table=table, name="leakage")
 
 
-def _balance_section(table: pa.Table) -> Section:
-    """Language by split and side, and the longer story's share over time."""
-    rows = []
+def _balance_sections(table: pa.Table) -> list[Section]:
+    """Language by split and side, if texts are in several; the longer story's share over time."""
+    rows, shares = [], []
     for split in sorted(set(table["split"].to_pylist())):
         split_pairs = table.filter(pc.equal(table["split"], split))
         cells: list[Any] = [Cell(split, is_text=True), split_pairs.num_rows]
@@ -470,7 +471,8 @@ def _balance_section(table: pa.Table) -> Section:
                 split_pairs[f"{side}_n_words"].to_pylist(),
                 strict=True,
             )
-            cells.append(percent(float(np.mean([language_of(*text) == "zh" for text in texts]))))
+            shares.append(float(np.mean([language_of(*text) == "zh" for text in texts])))
+            cells.append(percent(shares[-1]))
         rows.append(cells)
     heading = ["split", "pairs", "chosen without\nspaces (Chinese)", "rejected"]
     shown = []
@@ -488,4 +490,9 @@ def _balance_section(table: pa.Table) -> Section:
         drawn = figures.dots(periods, ["the longer story"], "is the chosen story")
         caption = "Quarters of the pairs by time of the chosen story."
         shown = [Figure("The longer story over time", caption, drawn)]
-    return Section("Balance", table=Table(heading, rows), figures=shown)
+    has_languages = min(shares) < 1 and max(shares) > 0
+    if not has_languages and not shown:
+        return []
+    return [
+        Section("Balance", table=Table(heading, rows) if has_languages else None, figures=shown)
+    ]

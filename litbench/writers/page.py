@@ -80,17 +80,24 @@ class Comparison:
 def comparison_tables(comparison: Comparison) -> dict[str, Table]:
     """All tables by title; empty ones are left out."""
     writers = [row.writer for row in comparison.rows]
+    grades = [row.grade.mean for row in comparison.rows]
 
     def by_writer(columns: Mapping[str, Callable[[str], str]]) -> Table:
         return table_of(writers, {"writer": lambda name: name, **columns})
 
     def numbers(columns: Mapping[str, Mapping[str, float]], digits: int) -> Table:
-        return by_writer(
-            {
-                name: lambda writer, column=column: _number(column.get(writer), digits)  # type: ignore[misc]
-                for name, column in columns.items()
-            }
-        )
+        """Columns that the leaderboard does not have; as rows if they outnumber the writers."""
+        rates = {f"win rate by {rater}" for row in comparison.rows for rater in row.win_rates}
+        rows = [
+            [name, *(_number(column.get(writer), digits) for writer in writers)]
+            for name, column in columns.items()
+            if name not in rates
+            and not np.allclose([column.get(writer, math.nan) for writer in writers], grades)
+        ]
+        if len(rows) > len(writers):
+            return Table(["quantity", *writers], rows)
+        heading, *values = zip(["writer", *writers], *rows, strict=True)
+        return Table(heading, values if rows else [])
 
     def correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
         return {
@@ -332,10 +339,12 @@ def writers_page(
         for writer, (prompt, text) in excerpts.items()
     ]
     note = "The beginning of one text of each writer, for the same prompt where there is one."
+    leaderboard, *others = (Section(title, table=table) for title, table in tables.items())
     sections = [
         Section("Overview", about, figures=[panel], name="overview"),
+        leaderboard,
         *([Section("Limits", warnings=warnings)] if warnings else []),
-        *(Section(title, table=table) for title, table in tables.items()),
+        *others,
         *([Section("Box plot of repeated judgements", figures=repeated)] if boxes else []),
         *([Section("Distributions", normal, figures=pictures)] if pictures else []),
         *([Section("Excerpts", note, cards=cards)] if cards else []),

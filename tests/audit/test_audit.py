@@ -270,6 +270,8 @@ def test_the_funnel_and_examples_are_shown(random_pairs, render, tmp_path):
     page = render(random_pairs(), manifest=manifest, examples=rows)
     assert cells_of(page, "at least 50 words")[1:3] == ["60 stories", "30"]
     assert cells_of(page, "mirrored")[1:3] == ["200 pairs", "300"]
+    places = [page.index(f'id="{name}"') for name in ("findings", "funnel", "cues")]
+    assert places == sorted(places)
     text = Page(page).text
     assert "0123abc" in text
     assert all(f"Too short, number {index}" in text for index in range(5))
@@ -288,18 +290,23 @@ def test_missing_data_are_noted(random_pairs, render):
     page = render(random_pairs(**dict.fromkeys(names)))
     text = Page(page).text
     for line in (
-        "No funnel",
         "before length symmetry are unknown",
-        "No step removed anything",
         "came without one",
     ):
         assert line in text, line
-    for title in ("Dates: ", "Votes: ", "over time"):
+    for title in ("Dates: ", "Votes: ", "over time", "From stories to pairs", "Chinese"):
         assert title not in text, title
     assert "Words: train" in text
     assert "fixed by pruning" not in text
     assert cells_of(page, "score of chosen, min / median / max")[1] == "–"
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text)
+
+
+def test_languages_are_shown_where_there_are_several(pair_table, render):
+    chinese, english = "门每年只开一次。" * 5, "The door opens once a year."
+    rows = [{"chosen": chinese, "rejected": chinese}, {"chosen": english, "rejected": english}]
+    for shown, is_mixed in ((rows, True), (rows[:1], False), (rows[1:], False)):
+        assert ("Chinese" in Page(render(pair_table(shown))).text) is is_mixed
 
 
 def test_one_pair_alone_makes_a_page(pair_table, render):

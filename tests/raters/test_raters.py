@@ -303,3 +303,43 @@ def test_an_empty_story_gets_no_reward(kind, story):
     rater = RaterSpec(kind, kind).load()
     with pytest.raises(DataError, match=r"story 2 of 3: no text"):
         rater.score(["p"] * 3, ["a", story, "\ud800"])
+
+
+class Forgetful(Fixed):
+    """Loses its function when saved."""
+
+    def save(self, folder):
+        del folder
+
+    @classmethod
+    def load(cls, folder):
+        del folder
+        return cls(lambda story: float(len(story)))
+
+
+class Centred(Fixed):
+    """Rewards depend on the other stories of the batch."""
+
+    def score(self, prompts, stories):
+        rewards = super().score(prompts, stories)
+        return rewards - rewards.mean()
+
+
+class Positional(Fixed):
+    def score(self, prompts, stories):
+        del prompts
+        return np.arange(len(stories), dtype=float)
+
+
+@pytest.mark.parametrize(
+    ("rater", "named"),
+    [
+        (Forgetful(lambda story: -float(len(story))), "saved and loaded"),
+        (Centred(lambda story: float(len(story))), "a pair alone"),
+        (Positional(lambda _: 0.0), "another order"),
+        (Fixed(lambda _: 0.0), "all outcomes are tie"),
+    ],
+)
+def test_a_rater_that_breaks_a_rule_is_named(rater, named, invented_pairs):
+    with pytest.raises(AssertionError, match=named):
+        check_rater(rater, invented_pairs(40, 2))

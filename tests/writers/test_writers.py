@@ -320,6 +320,9 @@ def test_program_compares_runs(compare, tmp_path):
     assert published[0]["pearson"] == pytest.approx(1)
     assert result["missing_grades"] == 2
     assert "prompts are our own" in text
+    assert text.count("win rate by longer") == 1 + text.count(", win rate by longer") + text.count(
+        "win rate by longer, "
+    ), "in one table, beside the correlations"
     page = (tmp_path / "out" / "writers.html").read_text()
     assert "<b>oak</b>" not in page
     assert "&lt;b&gt;oak" in page

@@ -243,12 +243,6 @@ def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
     return facts
 
 
-def _funnel_section(funnel: Sequence[Mapping[str, Any]]) -> Section:
-    note = "" if funnel else "No funnel: these pairs come without one."
-    steps = funnel_table(funnel) if funnel else None
-    return Section("From stories to pairs", note, steps, name="funnel")
-
-
 def _splits_section(splits: Sequence[Split]) -> Section:
     columns = [_glance(split) for split in splits]
     rows = [
@@ -395,11 +389,20 @@ class PairsFolder:
             check_parquet(Path(before), PAIRS)
         return cls(files, manifest, examples, notes)
 
-    def sections(self, table: pa.Table) -> list[Section]:
-        """The sections on these pairs; `table` has the schema PAIRS."""
+    def funnel_sections(self) -> list[Section]:
+        """How stories became pairs, and what the steps removed; empty for external pairs."""
+        funnel = (self.manifest or {}).get("counts", {}).get("funnel", [])
+        if not funnel:
+            return []
         examples: dict[str, Any] | None = {} if self.examples else None
         if "examples" in self.files:
             examples = read_examples(Path(self.files["examples"]))
+        title = "From stories to pairs"
+        steps = Section(title, table=funnel_table(funnel), name="funnel")
+        return [steps, _removed_section(examples)]
+
+    def sections(self, table: pa.Table) -> list[Section]:
+        """The sections on these pairs; `table` has the schema PAIRS."""
         whole, *splits = split_statistics(table)
         # All pairs are a row of their own where there are several splits.
         rows = [*splits, *([whole] if len(splits) > 1 else [])]
@@ -421,6 +424,4 @@ class PairsFolder:
                 figures=_distributions(splits[:_DRAWN_SPLITS]),
                 name="distributions",
             ),
-            _funnel_section(counts.get("funnel", [])),
-            _removed_section(examples),
         ]
