@@ -23,7 +23,7 @@ from litbench.runs.config import as_plain, build
 from litbench.runs.outputs import Artifact, write_json
 from litbench.study.command import KINDS, open_study
 from litbench.study.pairs import PairStore, PairStudy
-from litbench.study.plan import Plan
+from litbench.study.plan import PairPlan
 from litbench.study.simulation import Reader, SimulatedReaders
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +47,7 @@ def study_pairs(pair_table, count):
 
 def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
     """Write a study's folder as litbench study make does."""
-    study_plan = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
+    study_plan = PairPlan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
     artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
     artifact.write("pairs.parquet", partial(write_table, pairs))
     artifact.write("plan.json", partial(write_json, as_plain(study_plan)))

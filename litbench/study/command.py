@@ -20,7 +20,7 @@ from litbench.runs.config import Positional
 from litbench.runs.errors import DataError, MissingExtraError
 from litbench.runs.outputs import Artifact
 from litbench.study.pairs import PairStore, PairStudy
-from litbench.study.plan import Study, read_plan
+from litbench.study.plan import Study, StudyPlan, read_plan
 from litbench.study.ratings import RatingStore, RatingStudy
 from litbench.study.sessions import SessionStore, SessionStudy
 from litbench.study.simulation import SimulatedReaders, visit_study
@@ -39,7 +39,7 @@ class OfStudy:
 
 
 @dataclass(kw_only=True)
-class Serve(OfStudy):
+class StudyServing(OfStudy):
     """Show the study to readers until SIGTERM or SIGINT.
 
         litbench study serve FOLDER --port 8080
@@ -102,7 +102,7 @@ class Simulate(SimulatedReaders):
     readers: int = 20
 
 
-def serve(config: Serve) -> None:
+def serve(config: StudyServing) -> None:
     """Show the study to readers until SIGTERM or SIGINT."""
     try:
         from litbench.serve import server  # noqa: PLC0415
@@ -131,7 +131,7 @@ KINDS: dict[str, tuple[type[PairStudy | RatingStudy | SessionStudy], type[Store]
 
 def open_study(folder: Path) -> Study:
     """Open a study of any kind."""
-    return KINDS[read_plan(folder).kind][0].open(folder)
+    return KINDS[read_plan(folder, StudyPlan).kind][0].open(folder)
 
 
 @contextmanager

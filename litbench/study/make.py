@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +19,14 @@ from litbench.runs.config import as_plain
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
 from litbench.study.pairs import PairStudy
-from litbench.study.plan import Plan, Study
+from litbench.study.plan import PLANS, PairPlan, RatingPlan, SessionPlan, Study, StudyPlan
 from litbench.study.ratings import RatingStudy, run_of
 from litbench.study.sessions import PROTOCOL, SessionStudy
 from litbench.writers.protocol import load_protocol
 
 
 @dataclass(kw_only=True)
-class StudyMaking(PairColumns, Plan):
+class StudyMaking(PairColumns, PairPlan, RatingPlan, SessionPlan):
     """Make a study with human readers, and say what it takes.
 
         litbench study make --config configs/data/sample_study.yaml --preset pairs
@@ -41,7 +41,7 @@ class StudyMaking(PairColumns, Plan):
     OUT` shows it to people, and `litbench study export OUT` writes their choices, which litbench
     study analyse analyses, or ratings, which litbench writers compare does (docs/human_study.md).
 
-    The other keys are those of litbench.study.plan.Plan.
+    The other keys are those of the plans in litbench.study.plan.
 
     Attributes:
         out: folder to write.
@@ -55,8 +55,28 @@ class StudyMaking(PairColumns, Plan):
     split: str | None = None
     stories: Path | None = None
 
+    def __post_init__(self) -> None:
+        self.plan()
 
-def write_pairs(config: StudyMaking, plan: Plan, artifact: Artifact) -> Study:
+    def plan(self) -> StudyPlan:
+        """The plan of the kind; ConfigError for a key of another kind."""
+        changed = {
+            key.name: getattr(self, key.name)
+            for key in fields(self)
+            if getattr(self, key.name)
+            != (key.default if key.default_factory is MISSING else key.default_factory())
+        }
+        shared = {key.name for key in fields(StudyPlan)}
+        keys = {kind: [key.name for key in fields(plan)] for kind, plan in PLANS.items()}
+        for kind, names in keys.items():
+            if kind != self.kind and (other := (changed.keys() - shared) & set(names)):
+                raise ConfigError(f"{min(other)} is a key of the kind {kind}: leave it out")
+        return PLANS[self.kind](
+            **{name: changed[name] for name in keys[self.kind] if name in changed}
+        )
+
+
+def write_pairs(config: StudyMaking, plan: PairPlan, artifact: Artifact) -> Study:
     """Write the pairs of a study."""
     assert config.pairs is not None
     read = read_pairs(config.pairs, None, config.split, columns=config.columns())
@@ -90,7 +110,7 @@ def with_samples(stories: pa.Table) -> pa.Table:
     return stories
 
 
-def write_ratings(config: StudyMaking, plan: Plan, artifact: Artifact) -> Study:
+def write_ratings(config: StudyMaking, plan: RatingPlan, artifact: Artifact) -> Study:
     """Write the stories and the rubric of a study."""
     assert config.stories is not None
     stories = read_table(config.stories, STORIES).sort_by("story_id")
@@ -109,9 +129,10 @@ def write_ratings(config: StudyMaking, plan: Plan, artifact: Artifact) -> Study:
 
 def make_study(config: StudyMaking) -> None:
     """Check the plan, write the study and print the estimate."""
-    plan = Plan(**{key.name: getattr(config, key.name) for key in fields(Plan)})
-    files = load_protocol(PROTOCOL, plan.options).files() if plan.kind == "session" else {}
-    inputs = {**files, "pairs": config.pairs, "stories": config.stories}
+    plan = config.plan()
+    inputs: dict[str, Path | str | None] = {"pairs": config.pairs, "stories": config.stories}
+    if isinstance(plan, SessionPlan):
+        inputs |= load_protocol(PROTOCOL, plan.options).files()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         show_results(config.out, "estimate")
@@ -125,12 +146,15 @@ def make_study(config: StudyMaking) -> None:
             )
     if (config.out / "study.sqlite").exists():
         raise DataError(f"{config.out} has readers of an earlier plan: write to another folder")
-    if plan.kind == "session":
+    study: Study
+    if isinstance(plan, SessionPlan):
         # Checks the writers.
-        study: Study = SessionStudy.of(config.out, plan)
+        study = SessionStudy.of(config.out, plan)
+    elif isinstance(plan, RatingPlan):
+        study = write_ratings(config, plan, artifact)
     else:
-        write = write_pairs if plan.kind == "pairs" else write_ratings
-        study = write(config, plan, artifact)
+        assert isinstance(plan, PairPlan)
+        study = write_pairs(config, plan, artifact)
     estimate = study.estimate()
     artifact.counts |= estimate
     text = study.estimate_text(estimate)

@@ -27,8 +27,8 @@ from litbench.metrics.power import Case
 from litbench.metrics.power import plan as plan_power
 from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import read_manifest_of
-from litbench.study.plan import Study, read_plan, reading_text, reading_time
-from litbench.study.store import Page, Shown, Store
+from litbench.study.plan import PairPlan, Study, read_plan, reading_text, reading_time
+from litbench.study.store import ReaderPage, Shown, Store
 
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _SIDES = """
@@ -53,6 +53,7 @@ from choices join sides using (pair_id) where kind = 'pair' group by all order b
 class PairStudy(Study):
     """An opened study of pairs; `pairs` has the schema PAIRS."""
 
+    plan: PairPlan
     pairs: pa.Table
 
     def __post_init__(self) -> None:
@@ -66,9 +67,7 @@ class PairStudy(Study):
     @classmethod
     def open(cls, folder: Path) -> "PairStudy":
         """Read the folder of a study; DataError if one of its files was changed."""
-        plan = read_plan(folder)
-        if plan.kind != "pairs":
-            raise ConfigError(f"{folder} is a study of the kind {plan.kind}: give one of pairs")
+        plan = read_plan(folder, PairPlan)
         read_manifest_of(folder / "pairs.parquet")
         return cls(folder, plan, read_table(folder / "pairs.parquet", PAIRS))
 
@@ -183,7 +182,7 @@ class PairStore(Store):
         read = {row["pair_id"] for row in choices if row["kind"] == "pair"}
         checked = self.study.stories_of(r["pair_id"] for r in choices if r["kind"] == "attention")
         kinds = {row["kind"] for row in choices}
-        draw = random.Random(digest("assign", self._plan.seed, number, len(choices)))
+        draw = random.Random(digest("assign", self.study.plan.seed, number, len(choices)))
 
         def readers_of(pair_id: str) -> int:
             return load[pair_id, "chosen"] + load[pair_id, "rejected"]
@@ -192,12 +191,12 @@ class PairStore(Store):
             name
             for name in sorted(self.study.by_id)
             if name not in read
-            and readers_of(name) < self._plan.readers_per_pair
+            and readers_of(name) < self.study.plan.readers_per_pair
             and checked.isdisjoint(self.study.stories_of([name]))
         ]
         draw.shuffle(free)
         free.sort(key=readers_of)
-        picked = free[: self._plan.pairs_per_reader - len(read)]
+        picked = free[: self.study.plan.pairs_per_reader - len(read)]
         if not picked:
             return
         draw.shuffle(picked)
@@ -213,14 +212,14 @@ class PairStore(Store):
             for name in sorted(self.study.by_id)
             if seen.isdisjoint(self.study.stories_of([name]))
         ]
-        if self._plan.checks_attention and "attention" not in kinds and unread:
+        if self.study.plan.checks_attention and "attention" not in kinds and unread:
             check = ("attention", draw.choice(unread), draw.choice(sides))
             rows.insert(draw.randint(1, len(rows)), check)
-        if self._plan.repeats_a_pair and "repeat" not in kinds and len(picked) > 1:
+        if self.study.plan.repeats_a_pair and "repeat" not in kinds and len(picked) > 1:
             rows.append(("repeat", first, _OTHER[str(side)]))
         self._add_pages(number, rows)
 
-    def view(self, reader: str, page: Page) -> Shown:
+    def view(self, reader: str, page: ReaderPage) -> Shown:
         """A pair, or an attention check, which looks the same."""
         del reader
         first, second = self.study.sides(page.pair_id, page.kind, str(page.order))

@@ -6,10 +6,10 @@ litbench study make writes a folder with `plan.json`, `manifest.json` and what i
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -39,28 +39,15 @@ class Statement:
     is_true: bool
 
 
-Kind = Literal["pairs", "ratings", "session"]
-# Keys of one kind only.
-_OWN_KEYS = {
-    "pairs": (
-        *("question", "readers_per_pair", "pairs_per_reader", "repeats_a_pair"),
-        *("side_by_side", "expected_agreement", "reader_agreement"),
-    ),
-    "session": (
-        *("writers", "writers_per_reader", "options", "cards", "prices"),
-        *("readers_per_card", "sessions_at_once"),
-        *("dollars_per_reader", "dollars", "shows_card"),
-    ),
-    "ratings": ("rubric", "readers_per_story", "stories_per_group", "groups_per_reader"),
-}
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(pattern=r"\S")]
+Kind = Literal["pairs", "ratings", "session"]
 
 
 @dataclass(kw_only=True)
-class Plan:
-    """What is fixed before the first reader.
+class StudyPlan:
+    """What is fixed before the first reader, whatever readers do.
 
     Attributes:
         consent: text that readers agree to; paragraphs are separated by blank lines.
@@ -73,34 +60,11 @@ class Plan:
         instructions: what to weigh.
         statements: statements about the instructions; all must be answered right to go on.
         comprehension_attempts: how often a reader may answer the statements.
-        question: asked below every pair.
-        readers_per_pair: readers of each pair.
-        pairs_per_reader: pairs that each reader reads.
-        repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
-        rubric: in ratings, the criteria and their scale: a packaged rubric or a file.
-        readers_per_story: in ratings, readers of each story.
-        stories_per_group: in ratings, how many stories of a prompt a reader rates before submitting
-            them together; null for all of the prompt.
-        groups_per_reader: in ratings, prompts of which each reader rates a group.
-        writers: in sessions, the writers by name, as in `litbench run`.
-        writers_per_reader: in sessions, with how many writers a reader plays the same card, in
-            random order; their stories are rated and submitted as one group.
-        options: in sessions, options of the protocol.
-        cards: in sessions, only these cards; null for all.
-        prices: in sessions, file of prices that override the packaged ones.
-        readers_per_card: in sessions, readers of each card with each writer.
-        sessions_at_once: in sessions, how many readers play at the same time; further readers wait.
-        dollars_per_reader: in sessions, most that a session may cost; null for no limit.
-        dollars: in sessions, most that all of them may cost; a session starts only if its
-            `dollars_per_reader` is left.
-        shows_card: in sessions, ask the reader to play the person of the card, as the simulated
-            reader does; otherwise readers come with something of their own.
         checks_attention: show one pair in which one story, of either side, has its words in a
             random order; the default instructions and statements say so. The reader does not read
             this pair otherwise, so a reader of all pairs gets no check. In ratings, ask for a named
             number in one line of one page.
         shows_prompt: show the writing prompt above the stories.
-        side_by_side: show the stories side by side where the screen is wide enough.
         asks_reason: ask for the reason of each choice or the ratings of a story; readers may leave
             it empty.
         words_per_minute: typical reading speed, for the estimate of hours.
@@ -114,8 +78,6 @@ class Plan:
             time, and a minute, and loses the pairs.
         language: language tag of prompts and stories, such as `zh`.
         exclude: which readers the analysis leaves out.
-        expected_agreement: share of choices that agree with the labels, for the power.
-        reader_agreement: how often two readers choose the same story, for the power.
         pay_per_hour: for the estimate of costs; null for none.
         seed: seed of the assignment.
     """
@@ -129,14 +91,95 @@ class Plan:
     instructions: str = ""
     statements: list[Statement] | None = None
     comprehension_attempts: Count = 2
+    checks_attention: bool = True
+    shows_prompt: bool = True
+    asks_reason: bool = False
+    words_per_minute: Positive = 230
+    fastest_words_per_minute: Positive | None = 800
+    release_minutes: Positive = 90
+    requires_id: bool = False
+    reader_ids: list[Annotated[str, Field(pattern=READER_ID)]] | None = None
+    max_starting: Count = 20
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] = "en"
+    exclude: Exclusions = field(default_factory=Exclusions)
+    pay_per_hour: Positive | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        texts = read_yaml(_TEXTS)[self.kind]
+        texts["statements"] = [Statement(*statement) for statement in texts["statements"]]
+        defaults = {option.name: option.default for option in fields(StudyPlan)}
+        for name, text in texts.items():
+            if getattr(self, name) == defaults[name]:
+                setattr(self, name, text)
+
+
+@dataclass(kw_only=True)
+class PairPlan(StudyPlan):
+    """The plan of a study of the kind `pairs`.
+
+    Attributes:
+        question: asked below every one.
+        readers_per_pair: readers of each pair.
+        pairs_per_reader: pairs that each reader reads.
+        repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
+        side_by_side: show the stories side by side where the screen is wide enough.
+        expected_agreement: share of choices that agree with the labels, for the power.
+        reader_agreement: how often two readers choose the same story, for the power.
+    """
+
     question: str = "Which story is better written?"
     readers_per_pair: Count = 10
     pairs_per_reader: Count = 10
     repeats_a_pair: bool = True
+    side_by_side: bool = True
+    expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
+    reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
+
+
+@dataclass(kw_only=True)
+class RatingPlan(StudyPlan):
+    """The plan of a study of the kind `ratings`.
+
+    Attributes:
+        rubric: in ratings, the criteria and their scale: a packaged rubric or a file.
+        readers_per_story: in ratings, readers of each story.
+        stories_per_group: in ratings, how many stories of a prompt a reader rates before submitting
+            them together; null for all of the prompt.
+        groups_per_reader: in ratings, prompts of which each reader rates a group.
+    """
+
     rubric: str | None = None
     readers_per_story: Count = 3
     stories_per_group: Count | None = None
     groups_per_reader: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rubric is None:
+            raise ConfigError("rubric is missing: name a packaged rubric or a file")
+
+
+@dataclass(kw_only=True)
+class SessionPlan(StudyPlan):
+    """The plan of a study of the kind `session`.
+
+    Attributes:
+        writers: in sessions, the writers by name, as in `litbench run`.
+        writers_per_reader: in sessions, with how many writers a reader plays the same card, in
+            random order; their stories are rated and submitted as one group.
+        options: in sessions, options of the protocol.
+        cards: in sessions, only these cards; null for all.
+        prices: in sessions, file of prices that override the packaged ones.
+        readers_per_card: in sessions, readers of each card with each writer.
+        sessions_at_once: in sessions, how many readers play at the same time; further readers wait.
+        dollars_per_reader: in sessions, most that a session may cost; null for no limit.
+        dollars: in sessions, most that all of them may cost; a session starts only if its
+            `dollars_per_reader` is left.
+        shows_card: in sessions, ask the reader to play the person of the card, as the simulated
+            reader does; otherwise readers come with something of their own.
+    """
+
     writers: dict[str, Any] = field(default_factory=dict)
     writers_per_reader: Count = 1
     options: dict[str, Any] = field(default_factory=dict)
@@ -147,50 +190,26 @@ class Plan:
     dollars_per_reader: Positive | None = None
     dollars: Positive | None = None
     shows_card: bool = True
-    checks_attention: bool = True
-    shows_prompt: bool = True
-    side_by_side: bool = True
-    asks_reason: bool = False
-    words_per_minute: Positive = 230
-    fastest_words_per_minute: Positive | None = 800
-    release_minutes: Positive = 90
-    requires_id: bool = False
-    reader_ids: list[Annotated[str, Field(pattern=READER_ID)]] | None = None
-    max_starting: Count = 20
-    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")] = "en"
-    exclude: Exclusions = field(default_factory=Exclusions)
-    expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
-    reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
-    pay_per_hour: Positive | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        defaults: dict[str, Any] = {}
-        for option in fields(Plan):
-            if option.default is not MISSING:
-                defaults[option.name] = option.default
-            elif option.default_factory is not MISSING:
-                defaults[option.name] = option.default_factory()
-        for kind, names in _OWN_KEYS.items():
-            changed = [name for name in names if getattr(self, name) != defaults[name]]
-            if changed and kind != self.kind:
-                raise ConfigError(f"{changed[0]} is a key of the kind {kind}: leave it out")
-        if self.kind == "ratings" and self.rubric is None:
-            raise ConfigError("rubric is missing: name a packaged rubric or a file")
-        if self.kind == "session" and not self.writers:
+        super().__post_init__()
+        if not self.writers:
             raise ConfigError("writers is empty: name the writers that readers play with")
-        if self.kind == "session" and self.writers_per_reader > len(self.writers):
+        if self.writers_per_reader > len(self.writers):
             raise ConfigError(
                 f"writers_per_reader is {self.writers_per_reader}, and writers has "
                 f"{len(self.writers)}: name more writers or lower it"
             )
         if self.dollars is not None and self.dollars_per_reader is None:
             raise ConfigError("dollars needs dollars_per_reader, the most that a session may cost")
-        texts = read_yaml(_TEXTS)[self.kind]
-        texts["statements"] = [Statement(*statement) for statement in texts["statements"]]
-        for name, text in texts.items():
-            if getattr(self, name) == defaults[name]:
-                setattr(self, name, text)
+
+
+AnyPlan = TypeVar("AnyPlan", bound=StudyPlan)
+PLANS: dict[str, type[StudyPlan]] = {
+    "pairs": PairPlan,
+    "ratings": RatingPlan,
+    "session": SessionPlan,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +217,7 @@ class Study:
     """An opened study: its folder, its plan, and what readers read, by id."""
 
     folder: Path
-    plan: Plan
+    plan: StudyPlan
 
     @property
     def database(self) -> Path:
@@ -239,14 +258,23 @@ class Study:
         return 0.0 if fastest is None else 60 * self.words_of(name) / fastest
 
 
-def read_plan(folder: Path) -> Plan:
-    """Read the plan of a study; DataError if it was changed or another version wrote it."""
+def read_plan(folder: Path, cls: type[AnyPlan]) -> AnyPlan:
+    """Read the plan of a study of one kind, or of any for `StudyPlan`.
+
+    Raises:
+        ConfigError: the study is of another kind.
+        DataError: the plan was changed, or another version wrote it.
+    """
     read_manifest_of(folder / "plan.json")
     content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     try:
-        return build(Plan, content, str(folder / "plan.json"))
+        plan = build(PLANS[content["kind"]], content, str(folder / "plan.json"))
     except ConfigError as error:
         raise DataError(f"{error}; {OTHER_VERSION}") from error
+    if not isinstance(plan, cls):
+        (kind,) = (kind for kind, plan_type in PLANS.items() if plan_type is cls)
+        raise ConfigError(f"{folder} is a study of the kind {plan.kind}: give one of {kind}")
+    return plan
 
 
 def reading_time(study: Study, readers: int, pages: int, page_seconds: float = 0) -> dict[str, Any]:
@@ -270,7 +298,7 @@ def reading_time(study: Study, readers: int, pages: int, page_seconds: float = 0
     }
 
 
-def reading_text(plan: Plan, facts: Mapping[str, Any]) -> str:
+def reading_text(plan: StudyPlan, facts: Mapping[str, Any]) -> str:
     """`reading_time` for a terminal."""
     text = f"""\
 a reader reads {facts["pages"]} pages of {facts["words_per_page"]:,.0f} words, about \

@@ -33,8 +33,8 @@ from litbench.raters.templates.rubric import Rating, Rubric, load_rubric
 from litbench.runs.errors import DataError
 from litbench.runs.outputs import read_manifest, read_manifest_of
 from litbench.study.metrics import ANSWERED
-from litbench.study.plan import Study, read_plan, reading_text, reading_time
-from litbench.study.store import Page, Shown, Store, page_of
+from litbench.study.plan import RatingPlan, Study, read_plan, reading_text, reading_time
+from litbench.study.store import ReaderPage, Shown, Store, page_of
 
 CHECK = "check"
 # What choosing a number takes besides reading, for the estimate.
@@ -67,7 +67,7 @@ class IncompleteError(ValueError):
 
 
 @dataclass(frozen=True)
-class Line:
+class RatingLine:
     """One row of radio buttons: the form's field, what is asked, and numbers with their meaning."""
 
     field: str
@@ -90,20 +90,20 @@ class RubricStudy(Study):
             names[row["prompt_id"]].append(name)
         return dict(names)
 
-    def lines(self, page: Page) -> list[Line]:
+    def lines(self, page: ReaderPage) -> list[RatingLine]:
         """What a page asks; the line of the attention check is the same at every look."""
         lines = []
         for at, criterion in enumerate(self.rubric.criteria):
             about, anchors = criterion.parts
             options = [(n, anchors.get(n, "")) for n in self.rubric.options(criterion)]
             name = criterion.name.replace("_", " ")
-            lines.append(Line(f"rating{at}", name[:1].upper() + name[1:], about, options))
+            lines.append(RatingLine(f"rating{at}", name[:1].upper() + name[1:], about, options))
         if page.kind == "checked":
             draw = random.Random(digest(CHECK, self.plan.seed, page.number, page.pair_id))
             options = draw.choice(lines).options
             about = f"To show that you read this line, choose {draw.choice(options)[0]:g} here."
             plain = [(number, "") for number, _ in options]
-            lines.insert(draw.randint(1, len(lines)), Line(CHECK, "Attention", about, plain))
+            lines.insert(draw.randint(1, len(lines)), RatingLine(CHECK, "Attention", about, plain))
         return lines
 
 
@@ -111,12 +111,13 @@ class RubricStudy(Study):
 class RatingStudy(RubricStudy):
     """An opened study of stories; `stories` has the schema STORIES."""
 
+    plan: RatingPlan
     stories: pa.Table
 
     @classmethod
     def open(cls, folder: Path) -> "RatingStudy":
         """Read the folder of a study; DataError if one of its files was changed."""
-        plan = read_plan(folder)
+        plan = read_plan(folder, RatingPlan)
         for name in ("stories.parquet", "rubric.yaml"):
             read_manifest_of(folder / name)
         stories = read_table(folder / "stories.parquet", STORIES)
@@ -154,7 +155,7 @@ readers a story: {facts["readers"]:,} readers, {facts["ratings"]:,} ratings
 {reading_text(self.plan, facts)}"""
 
 
-def right_number(line: Line) -> float:
+def right_number(line: RatingLine) -> float:
     """The number that the line of an attention check asks for."""
     return float(line.about.removesuffix(" here.").rpartition(" ")[2])
 
@@ -174,7 +175,7 @@ class RatingStore(Store):
         So two stories of a prompt that is read whole differ by one reader at most, and two
         positions of a story by one, as long as nobody leaves.
         """
-        plan = self._plan
+        plan = self.study.plan
         shown = self._all(
             "select pair_id, \"order\" from choices where kind in ('rating', 'checked')"
         )
@@ -224,7 +225,7 @@ class RatingStore(Store):
             rows[at] = ("checked", *rows[at][1:])
         self._add_pages(number, rows)
 
-    def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
+    def group(self, reader: str, page: ReaderPage) -> list[tuple[ReaderPage, dict[str, Any]]]:
         """The stories of a page's group; empty once it is submitted.
 
         With each, what was `given`, by field, and the `reason`; empty if it is not rated.
@@ -272,7 +273,7 @@ class RatingStore(Store):
                 is_right = ratings[CHECK] == right_number(line)
         return None, is_right
 
-    def view(self, reader: str, page: Page) -> Shown:
+    def view(self, reader: str, page: ReaderPage) -> Shown:
         """A story with its rubric, or the end of its group."""
         group = self.group(reader, page)
         places = [page.place for page, _ in group]

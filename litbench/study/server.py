@@ -44,7 +44,7 @@ from litbench.serve.server import ServerLimits, log_error, read_body
 from litbench.study.plan import ID_PARAMETER, PAGES, READER_ID
 from litbench.study.ratings import IncompleteError
 from litbench.study.sessions import Play, SessionStore, SessionStudy, action_of
-from litbench.study.store import Page, Store
+from litbench.study.store import ReaderPage, Store
 
 COOKIE = "reader"
 _LIMITS = ServerLimits(body_bytes=64 * 1024)
@@ -302,7 +302,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         text = "The study has enough readers at the moment."
         return page("message", heading="Thank you", text=text)
 
-    def earlier(request: Request, reader: str, shown: Page) -> Page | None:
+    def earlier(request: Request, reader: str, shown: ReaderPage) -> ReaderPage | None:
         """The story that the address names, if its ratings may still be changed."""
         asked = request.query_params.get("page", "")
         group = store.group(reader, shown)
@@ -310,7 +310,9 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             (page for page, shown_page in group if shown_page and str(page.place) == asked), None
         )
 
-    def show(reader: str, shown: Page, status: int = 200, wait: float = 0, **sent: Any) -> Response:
+    def show(
+        reader: str, shown: ReaderPage, status: int = 200, wait: float = 0, **sent: Any
+    ) -> Response:
         if shown.kind == "session":
             return show_session(reader, shown, status, **sent)
         template, values = store.view(reader, shown)
@@ -318,7 +320,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         key = form_key(store, reader, shown.place)
         return page(template, status, key=key, most=_MAX_REASON, **values)
 
-    def play_of(reader: str, shown: Page) -> Play:
+    def play_of(reader: str, shown: ReaderPage) -> Play:
         """The session of a page, started if it is not under way."""
         assert isinstance(store, SessionStore)
         assert isinstance(study, SessionStudy)
@@ -330,8 +332,9 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             playing[reader] = key
         return plays[key]
 
-    def show_session(reader: str, shown: Page, status: int, **sent: Any) -> Response:
+    def show_session(reader: str, shown: ReaderPage, status: int, **sent: Any) -> Response:
         assert isinstance(store, SessionStore)
+        assert isinstance(study, SessionStudy)
         play = play_of(reader, shown)
         if play.has_story is not None or play.is_spent:
             store.end_session(shown, has_story=bool(play.has_story))
@@ -343,7 +346,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         if play.step is None:
             return page("writing")
         key = form_key(store, reader, f"{shown.place} {play.step}")
-        card = study.by_id[shown.pair_id]["item"].content if plan.shows_card else None
+        card = study.by_id[shown.pair_id]["item"].content if study.plan.shows_card else None
         return page(
             "session",
             status,

@@ -32,9 +32,9 @@ from litbench.judges.answers import Answer, AnswerStore, keys_of
 from litbench.judges.session import RECORDED, WRITER, Models, Request, Session, UnfinishedError
 from litbench.runs.errors import DataError, LitBenchError
 from litbench.runs.outputs import read_manifest, source_digest
-from litbench.study.plan import OTHER_VERSION, Plan, read_plan, reading_text, reading_time
+from litbench.study.plan import OTHER_VERSION, SessionPlan, read_plan, reading_text, reading_time
 from litbench.study.ratings import RatingStore, RubricStudy, rating_rows
-from litbench.study.store import Page, Shown, page_of
+from litbench.study.store import ReaderPage, Shown, page_of
 from litbench.writers.narra.episode import READER
 from litbench.writers.narra.quantities import grades
 from litbench.writers.protocol import Item, ItemResult, Protocol
@@ -70,11 +70,12 @@ where kind = 'session' and answered is not null order by number, place
 class SessionStudy(RubricStudy):
     """An opened study of sessions."""
 
+    plan: SessionPlan
     protocol: Protocol
     models: Models
 
     @classmethod
-    def of(cls, folder: Path, plan: Plan) -> "SessionStudy":
+    def of(cls, folder: Path, plan: SessionPlan) -> "SessionStudy":
         """The study of a plan; ConfigError if the protocol or a model cannot be used."""
         run = Run(PROTOCOL, folder, plan.writers, options=plan.options, prices=plan.prices)
         run.roles = {READER: f"{RECORDED}people"}
@@ -91,7 +92,7 @@ class SessionStudy(RubricStudy):
     @classmethod
     def open(cls, folder: Path) -> "SessionStudy":
         """Read the folder of a study; DataError if one of its files was changed."""
-        study = cls.of(folder, read_plan(folder))
+        study = cls.of(folder, read_plan(folder, SessionPlan))
         inputs = read_manifest(folder)["inputs"]
         for name, path in study.protocol.files().items():
             if name not in inputs:
@@ -159,7 +160,7 @@ each: {facts["sessions"]:,} sessions of {facts["readers"]:,} readers
     def answers_of(self, number: int, position: int) -> Path:
         return self.folder / "answers" / f"{number}-{position}"
 
-    def session(self, page: Page) -> tuple[Session, Item]:
+    def session(self, page: ReaderPage) -> tuple[Session, Item]:
         cell = self.by_id[page.pair_id]
         sample = FIRST_SAMPLE + page.number
         return Session(cell["writer"], cell["item"].prompt_id, sample), cell["item"]
@@ -193,14 +194,14 @@ class SessionStore(RatingStore):
 
     def _has_room(self) -> bool:
         players = {number for number, _ in self.open_sessions()}
-        return len(players) < self._plan.sessions_at_once
+        return len(players) < self.study.plan.sessions_at_once
 
     def _assign(self, number: int) -> None:
         """Give a reader a card, with the writers that have played it least, if the money is left.
 
         A reader who comes back keeps the card and first rates what was played and not rated.
         """
-        plan = self._plan
+        plan = self.study.plan
         rows = self._all("select * from choices order by place")
         choices = [row for row in rows if row["number"] == number]
         played = [row["pair_id"] for row in choices if row["kind"] == "session"]
@@ -236,25 +237,25 @@ class SessionStore(RatingStore):
 
     def _has_money(self, sessions: int) -> bool:
         """Whether the dollars of more sessions are left, if those assigned take all theirs."""
-        if self._plan.dollars is None or self._plan.dollars_per_reader is None:
+        if self.study.plan.dollars is None or self.study.plan.dollars_per_reader is None:
             return True
-        assigned = [self.study.answers_of(*place) for place in self.open_sessions()]
-        reserved = (len(assigned) + sessions) * self._plan.dollars_per_reader
-        return self.study.dollars(assigned) + reserved <= self._plan.dollars
+        assigned = [self.study.answers_of(*key) for key in self.open_sessions()]
+        reserved = (len(assigned) + sessions) * self.study.plan.dollars_per_reader
+        return self.study.dollars(assigned) + reserved <= self.study.plan.dollars
 
-    def turns(self, page: Page) -> dict[str, str]:
+    def turns(self, page: ReaderPage) -> dict[str, str]:
         """What the reader did in a session, by step; the need is said once for all of a group."""
         turns = self._all(_TURNS, page.number, page.place, page.place)
         return {row["step"]: row["text"] for row in turns}
 
-    def add_turn(self, page: Page, step: str, text: str, seconds: float) -> None:
+    def add_turn(self, page: ReaderPage, step: str, text: str, seconds: float) -> None:
         """Store what the reader did, unless the step has an answer already."""
         self._database.execute(
             "insert or ignore into turns values (?, ?, ?, ?, ?)",
             (page.number, page.place, step, text, seconds),
         )
 
-    def end_session(self, page: Page, *, has_story: bool) -> None:
+    def end_session(self, page: ReaderPage, *, has_story: bool) -> None:
         """End a session; without a story there is nothing to rate."""
         with self._transaction():
             key, now = (page.number, page.place), self._now()
@@ -281,15 +282,15 @@ class SessionStore(RatingStore):
             raise ValueError("no such answer")
         return super()._read_answer(page, answer)
 
-    def view(self, reader: str, page: Page) -> Shown:
+    def view(self, reader: str, page: ReaderPage) -> Shown:
         """The rubric, with the story if its reader goes back to it; or the end of the group."""
         template, values = super().view(reader, page)
         if template == "submit":
             return template, values
         story = None
         if values["given"]:
-            ((place,),) = self._all(_PLAYED, page.number, page.pair_id)
-            played = replace(page, place=place)
+            ((session_place,),) = self._all(_PLAYED, page.number, page.pair_id)
+            played = replace(page, place=session_place)
             session, _ = asyncio.run(_replay(self.study, played, self.turns(played)))
             assert session.result is not None
             story = {"lines": session.result.written.facts["lines"]}
@@ -307,7 +308,7 @@ class SessionStore(RatingStore):
         for folder in self.study.folder.glob(f"answers/{rows[0][0]}-*"):
             shutil.rmtree(folder)
 
-    def sessions(self) -> list[tuple[Page, str, dict[str, str], dict[str, float]]]:
+    def sessions(self) -> list[tuple[ReaderPage, str, dict[str, str], dict[str, float]]]:
         """The sessions that have ended: page, hashed reader, and by step turns and seconds."""
         sessions = []
         for row in self._all(_SESSIONS):
@@ -376,7 +377,7 @@ class Play:
         is_spent: whether the reason is the limit of dollars.
     """
 
-    def __init__(self, study: SessionStudy, page: Page, turns: dict[str, str]) -> None:
+    def __init__(self, study: SessionStudy, page: ReaderPage, turns: dict[str, str]) -> None:
         self.study, self._page, self._turns = study, page, turns
         self._loop = asyncio.get_running_loop()
         self.step: str | None = None
@@ -461,7 +462,9 @@ def action_of(step: str, form: Mapping[str, str]) -> str | None:
     return None if said is None else json.dumps(said, ensure_ascii=False)
 
 
-async def _replay(study: SessionStudy, page: Page, turns: dict[str, str]) -> tuple[Session, Item]:
+async def _replay(
+    study: SessionStudy, page: ReaderPage, turns: dict[str, str]
+) -> tuple[Session, Item]:
     """A session from its stored answers; nothing is asked."""
     session, item = study.session(page)
     with AnswerStore(study.answers_of(page.number, page.place), read_only=True) as answers:

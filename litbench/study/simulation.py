@@ -264,6 +264,7 @@ def pages_of(study: Study) -> int:
         return int(study.estimate()["pages"])
     if isinstance(study, SessionStudy):
         return _TURNS
+    assert isinstance(study, PairStudy)
     return study.plan.pairs_per_reader
 
 

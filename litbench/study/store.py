@@ -71,7 +71,7 @@ def _sign(secret: bytes, purpose: str, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Page:
+class ReaderPage:
     """A page of the reader with a `number`; `done` of the reader's `total` pages are answered.
 
     `order` is the side that stands first, or the position of a story in its group.
@@ -86,9 +86,11 @@ class Page:
     number: int
 
 
-def page_of(row: sqlite3.Row, done: int = 0, total: int = 0) -> Page:
+def page_of(row: sqlite3.Row, done: int = 0, total: int = 0) -> ReaderPage:
     """The page of a row of `choices`."""
-    return Page(row["place"], row["kind"], row["pair_id"], row["order"], done, total, row["number"])
+    return ReaderPage(
+        row["place"], row["kind"], row["pair_id"], row["order"], done, total, row["number"]
+    )
 
 
 class Store:
@@ -252,7 +254,7 @@ class Store:
 
     # Pages ------------------------------------------------------------------------------------
 
-    def next_page(self, reader: str) -> Page | None:
+    def next_page(self, reader: str) -> ReaderPage | None:
         """The first unanswered page of a reader who passed the statements.
 
         Pages are assigned at the first call, and anew after the reader had left. Returns None if
@@ -290,7 +292,7 @@ class Store:
             )
         return page_of(page, done, len(pages))
 
-    def page_at(self, reader: str, position: int) -> Page | None:
+    def page_at(self, reader: str, position: int) -> ReaderPage | None:
         rows = self._all(
             "select choices.* from choices join readers using (number) where reader = ? "
             "order by place",
@@ -416,11 +418,11 @@ class Store:
         """The time since a page was shown; None if the server was restarted meanwhile."""
         return None if shown <= self._restarted else max(0.0, now - shown)
 
-    def view(self, reader: str, page: Page) -> Shown:
+    def view(self, reader: str, page: ReaderPage) -> Shown:
         """What a page shows; values that `read_form` reads may be overridden."""
         raise NotImplementedError
 
-    def group(self, reader: str, page: Page) -> list[tuple[Page, dict[str, Any]]]:
+    def group(self, reader: str, page: ReaderPage) -> list[tuple[ReaderPage, dict[str, Any]]]:
         """The pages that are answered together with this one, with the values that show answers."""
         del reader
         return [(page, {})]

@@ -50,7 +50,7 @@ from litbench.study.metrics import (
     study_figures,
 )
 from litbench.study.pairs import PairStore, PairStudy, garble, stories_and_ratings
-from litbench.study.plan import Plan, Statement
+from litbench.study.plan import PairPlan, Statement
 from litbench.study.simulation import SimulatedReaders, visit_study
 from litbench.testing import rename_sides
 
@@ -143,7 +143,7 @@ def test_estimate_of_one_prompt_has_no_interval(make):
 def test_invalid_plan(pair_table, tmp_path, plan, message):
     pairs = study_pairs(pair_table, 3)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        PairStudy(tmp_path, build(Plan, {**TEXTS, "pairs_per_reader": 3, **plan}), pairs)
+        PairStudy(tmp_path, build(PairPlan, {**TEXTS, "pairs_per_reader": 3, **plan}), pairs)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from litbench.data.records import GRADES, RATINGS, STORIES
 from litbench.data.tables import read_table
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError
-from litbench.study.plan import Plan
+from litbench.study.make import StudyMaking
 from litbench.study.ratings import CHECK, RatingStore, right_number
 from litbench.study.simulation import SimulatedReaders, visit_study
 
@@ -59,7 +59,7 @@ def rate_all(store, reader, **how):
 )
 def test_keys_of_another_kind(plan, message):
     with pytest.raises(ConfigError, match=message):
-        build(Plan, {**TEXTS, **plan})
+        build(StudyMaking, {**TEXTS, "out": "study", **plan})
 
 
 def test_stories_and_positions_are_balanced(make):

@@ -15,7 +15,7 @@ from litbench.data.tables import read_table
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import write_sealed
 from litbench.study.command import open_study
-from litbench.study.plan import Plan
+from litbench.study.plan import SessionPlan
 from litbench.study.sessions import action_of
 from litbench.study.simulation import Reader, SimulatedReaders, Visitor, visit_study
 from litbench.writers.narra.personas import CARDS as PERSONAS
@@ -50,10 +50,10 @@ def make(tmp_path, load_program):
 def test_plan_of_sessions():
     texts = {"consent": "c", "contact": "c", "completion_code": "c", "kind": "session"}
     with pytest.raises(ConfigError, match="writers is empty"):
-        Plan(**texts)
+        SessionPlan(**texts)
     with pytest.raises(ConfigError, match="dollars needs dollars_per_reader"):
-        Plan(**texts, writers={"w": "m"}, dollars=1.0)
-    assert Plan(**texts, writers={"w": "m"}).release_minutes == 20
+        SessionPlan(**texts, writers={"w": "m"}, dollars=1.0)
+    assert SessionPlan(**texts, writers={"w": "m"}).release_minutes == 20
 
 
 @pytest.mark.parametrize(
