@@ -71,7 +71,7 @@ def main(config: Config) -> None:
         tables = {name: read_table(path, PAIRS) for name, path in inputs.items()}
         pairs = by_split(tables["pairs"]) if "pairs" in tables else tables
         report = leakage_report(pairs, threshold=config.threshold, seed=config.seed)
-        artifact.write(path.name, lambda part: write_table(report.found, part))
+        artifact.write(path.name, lambda part: write_table(report.shared, part))
         artifact.counts = report.counts
         artifact.finish()
     print(f"{path}:\n{report}")

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from litbench.writers.narra.history import Message
+from litbench.writers.narra.history import NarraMessage
 
 # The published type of a message, and ours.
 KINDS = {"text": "text", "message": "message", "choice": "choice", "interactive": "text"}
@@ -29,5 +29,5 @@ def history(messages):
             kind == "notice" and line.startswith("[") and line.endswith("]") and not is_notice
         ):
             kind = "transition"
-        results.append(Message(message.get("character_id", ""), line, kind))
+        results.append(NarraMessage(message.get("character_id", ""), line, kind))
     return results

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from litbench.audit.findings import (
     ALPHA,
+    AuditResult,
     Finding,
-    Result,
     SetAudit,
     audit_pairs,
 )
@@ -375,7 +375,7 @@ def _findings_section(audit: SetAudit, findings: Sequence[Finding]) -> Section:
 
 
 def _cues_section(audit: SetAudit) -> Section:
-    def row(result: Result) -> list[Any]:
+    def row(result: AuditResult) -> list[Any]:
         return [
             Cell(result.cue.texts[0], is_text=True, is_bold=result.is_stated),
             Cell(scale=result.agreement),

@@ -143,7 +143,7 @@ class Cue:
 
 
 @dataclass(frozen=True)
-class Texts:
+class PairTexts:
     """The distinct stories of the pairs, their prompts and features, and their rows by side."""
 
     prompts: list[str]
@@ -152,7 +152,7 @@ class Texts:
     rows: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, pairs: pa.Table) -> "Texts":
+    def of(cls, pairs: pa.Table) -> "PairTexts":
         prompts = pairs["prompt"].to_pylist()
         texts = {side: list(zip(prompts, pairs[side].to_pylist(), strict=True)) for side in SIDES}
         distinct = dict.fromkeys([*texts["chosen"], *texts["rejected"]])
@@ -166,7 +166,7 @@ class Texts:
         return values[self.rows["chosen"]] - values[self.rows["rejected"]]
 
 
-def content_blind_cues(pairs: pa.Table, texts: Texts, seed: int = 0) -> list[Cue]:
+def content_blind_cues(pairs: pa.Table, texts: PairTexts, seed: int = 0) -> list[Cue]:
     """All cues of the pairs: those that are counted first, then those that are learnt."""
     have_texts = has_texts(pairs)
     # A copied prompt may bring a list with it, so it is the first of two equal cues.
@@ -330,7 +330,7 @@ def out_of_fold(
     return np.where(np.abs(margins) < 1e-9, 0.0, margins)
 
 
-def scaled_features(texts: Texts) -> np.ndarray:
+def scaled_features(texts: PairTexts) -> np.ndarray:
     """Differences of the surface features, scaled; float64, shape (n, features)."""
     difference = texts.difference(texts.features)
     scale = np.sqrt(np.square(difference).mean(0))
@@ -338,7 +338,7 @@ def scaled_features(texts: Texts) -> np.ndarray:
 
 
 def _learnt_from_texts(
-    pairs: pa.Table, texts: Texts, prompts: np.ndarray, have_texts: np.ndarray, seed: int
+    pairs: pa.Table, texts: PairTexts, prompts: np.ndarray, have_texts: np.ndarray, seed: int
 ) -> list[Cue]:
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 

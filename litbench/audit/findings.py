@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.audit.cues import Cue, Texts, content_blind_cues
+from litbench.audit.cues import Cue, PairTexts, content_blind_cues
 from litbench.data.curation.leakage import by_split, leakage_report
 from litbench.data.records import SIDES, connected_prompts, prompt_keys
 from litbench.evaluation.report.document import percent
@@ -51,7 +51,7 @@ _ANY_STYLE = "Compare every rater on pairs that do not differ in it, or show it 
 
 
 @dataclass(frozen=True)
-class Result:
+class AuditResult:
     """A cue's results.
 
     Attributes:
@@ -136,7 +136,7 @@ class SetAudit:
     tests: int
     detectable: float | None
     detectable_difference: float | None
-    results: list[Result]
+    results: list[AuditResult]
     findings: list[Finding]
     leakage: dict[str, Any] | None
     annotators: AnnotatorAgreement | None
@@ -177,7 +177,7 @@ def effects(columns: np.ndarray, group: np.ndarray) -> list[ClusteredMean]:
 
 def screen(
     cues: Sequence[Cue], group: np.ndarray, others: Sequence[float], stories: np.ndarray
-) -> list[Result]:
+) -> list[AuditResult]:
     """Test the cues and state those of Holm's step-down rule; see the module docstring.
 
     Args:
@@ -228,7 +228,7 @@ def screen(
         amounts = [other.amount for other in _beside(cue, stated)]
         columns = np.column_stack([cue.sign, *(other.sign for other in counted), *amounts])
         results.append(
-            Result(
+            AuditResult(
                 cue,
                 agreements[cue.name],
                 difference_interval(alone[cue.name])[0],
@@ -308,7 +308,7 @@ def audit_pairs(
         others: p values of other tests of the same family, such as those of a rater.
     """
     names, group = np.unique(np.array(connected_prompts(pairs)), return_inverse=True)
-    texts = Texts.of(pairs)
+    texts = PairTexts.of(pairs)
     cues, notes = [], []
     for cue in content_blind_cues(pairs, texts, seed):
         sizes = np.bincount(group, cue.sign != 0)
@@ -371,7 +371,7 @@ def between(interval: Interval) -> str:
     return f"{percent(interval.mean)} [{percent(interval.low)} to {percent(interval.high)}]"
 
 
-def _cue_finding(result: Result) -> Finding:
+def _cue_finding(result: AuditResult) -> Finding:
     agreement, cue = result.agreement, result.cue
     is_more = agreement.mean > 0.5
     shown = agreement

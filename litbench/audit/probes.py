@@ -448,7 +448,9 @@ def probe_pairs(
         )
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
     types |= {"probe": pa.large_string(), "strength": pa.float64()}
-    columns = {name: pa.array([row.get(name) for row in rows], of) for name, of in types.items()}
+    columns = {
+        name: pa.array([row.get(name) for row in rows], dtype) for name, dtype in types.items()
+    }
     for side in SIDES:
         columns[f"{side}_n_words"] = count_words(columns[side])
     return pa.table(columns), {name: dict(counts) for name, counts in missing.items()}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.audit.cues import (
-    Texts,
+    PairTexts,
     content_blind_cues,
     out_of_fold,
     scaled_features,
@@ -131,7 +131,7 @@ def _mimic(pairs: pa.Table, credit: np.ndarray, prompts: np.ndarray, seed: int) 
     choice = np.sign(credit - 0.5)
     if not has_texts(pairs).all() or (choice != 0).sum() < _MIN_PAIRS:
         return None
-    texts = Texts.of(pairs)
+    texts = PairTexts.of(pairs)
     cues = [cue.sign for cue in content_blind_cues(pairs, texts, seed) if not cue.is_learnt]
     columns = np.column_stack([scaled_features(texts), *cues])
     named = np.flatnonzero(choice)

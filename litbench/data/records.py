@@ -55,9 +55,9 @@ class Column:
     is_story: bool = False
 
 
-def stored_type(column: Column, found: pa.DataType) -> pa.DataType:
+def stored_type(column: Column, dtype: pa.DataType) -> pa.DataType:
     """Return the type in which values of a type are stored: scores with fractions as float64."""
-    has_fractions = column.kind == "score" and pa.types.is_floating(found)
+    has_fractions = column.kind == "score" and pa.types.is_floating(dtype)
     return pa.float64() if has_fractions else ARROW_TYPES[column.kind]
 
 

@@ -110,7 +110,7 @@ class Ablation(PairRules):
 COMMON = "common"
 
 
-class Training(NamedTuple):
+class TrainingRun(NamedTuple):
     """A rater to train on a number of pairs of a variant, once for each seed."""
 
     spec: RaterSpec
@@ -360,7 +360,7 @@ def _common_pairs(keys: Mapping[str, pa.Table], reference: str) -> pa.Table:
 
 
 def _with_names(
-    verdicts: pa.Table, trainings: Sequence[Training], sets_of: Mapping[str, list[str]]
+    verdicts: pa.Table, trainings: Sequence[TrainingRun], sets_of: Mapping[str, list[str]]
 ) -> pa.Table:
     """Add the columns `entry`, `variant`, `training_pairs` and `test_sets` to verdicts."""
     training_of = {training.name: training for training in trainings}
@@ -431,13 +431,13 @@ def run_ablation(config: Ablation, program: str) -> None:
     totals = {name: keys.num_rows for name, keys in train.items()}
     equal = {_count_pairs(amount, min(totals.values())) for amount in config.pairs_used}
     trainings = [
-        Training(spec, variant, used)
+        TrainingRun(spec, variant, used)
         for (variant, total), spec in itertools.product(totals.items(), specs)
         if spec.is_trained
         for used in sorted(equal | {total} if config.natural else equal)
     ]
 
-    def training_pairs(training: Training, seed: int) -> pa.Table:
+    def training_pairs(training: TrainingRun, seed: int) -> pa.Table:
         keys = train[training.variant]
         drawn = first_by_hash(keys, training.pairs_used, "scaling", seed, by_prompt=True)
         return _with_texts(paths[training.variant], drawn)

@@ -145,7 +145,7 @@ class FeatureDifference:
     """A feature in the explanations of a rater, or of all raters.
 
     Attributes:
-        of: name of the rater, or "all raters".
+        rater: its name, or "all raters".
         feature: name of the feature.
         group: subject or manner.
         rate: share of verdicts with the feature.
@@ -158,7 +158,7 @@ class FeatureDifference:
             features of all single raters.
     """
 
-    of: str
+    rater: str
     feature: str
     group: str
     rate: Interval
@@ -222,7 +222,7 @@ def explanation_study(data: Explanations) -> ExplanationStudy:
         separate += _differences(name, *(array[is_rater] for array in arrays))
     by_rater: dict[str, list[FeatureDifference]] = {}
     for row in _corrected(separate):
-        by_rater.setdefault(row.of, []).append(row)
+        by_rater.setdefault(row.rater, []).append(row)
     return ExplanationStudy(_corrected(_differences(_ALL, *arrays)), by_rater)
 
 

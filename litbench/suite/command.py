@@ -40,7 +40,7 @@ from litbench.runs.outputs import (
     write_atomically,
     write_json,
 )
-from litbench.suite.page import Entry, write_site
+from litbench.suite.page import SiteEntry, write_site
 from litbench.suite.passport import (
     OverSets,
     Passport,
@@ -420,7 +420,7 @@ def leaderboard_site(config: Site) -> None:
     read = {passport.rater: (path, passport) for path, passport in read.values()}
     recomputed = _recompute(config, {name: passport for name, (_, passport) in read.items()})
     entries = [
-        Entry(passport, path.read_text(encoding="utf-8"), name in recomputed)
+        SiteEntry(passport, path.read_text(encoding="utf-8"), name in recomputed)
         for name, (path, passport) in sorted(read.items())
     ]
     index, *_ = write_site(entries, config.out)

@@ -47,7 +47,7 @@ _LANGUAGES = {"en": "English", "zh": "Chinese"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class SiteEntry:
     """A passport on the site.
 
     Attributes:
@@ -65,7 +65,7 @@ class Entry:
         return f"{file_name(f'rater {self.passport.rater}')}.html"
 
 
-def write_site(entries: Sequence[Entry], folder: Path) -> list[Path]:
+def write_site(entries: Sequence[SiteEntry], folder: Path) -> list[Path]:
     """Write the leaderboard of all sets, of each language and kind of text, and the raters' pages.
 
     Returns:
@@ -104,7 +104,7 @@ def _title(choice: tuple[str, str]) -> str:
 
 
 def _leaderboard_page(
-    entries: Sequence[Entry], language: str, kind: str, choices: Sequence[tuple[str, str]]
+    entries: Sequence[SiteEntry], language: str, kind: str, choices: Sequence[tuple[str, str]]
 ) -> str:
     chosen = []
     for entry in entries:
@@ -132,7 +132,7 @@ def _leaderboard_page(
             _sets_section(chosen),
             Section("What may not be compared", _not_comparable(chosen)),
         ],
-        warnings=[text for one in chosen for text in _without_information(one.passport)],
+        warnings=[text for entry in chosen for text in _without_information(entry.passport)],
     )
     links = [(_title(choice), _file(choice)) for choice in choices if choice != (language, kind)]
     digests = "\n".join(f"{entry.passport.rater}: {fingerprint(entry.source)}" for entry in chosen)
@@ -143,7 +143,7 @@ def _without_information(passport: Passport) -> list[str]:
     """A warning for each set on which the rater's verdicts carry no information."""
     sets = passport.sets.items()
     return information_warnings(
-        {f"{passport.rater} on {name}": one.no_information for name, one in sets}
+        {f"{passport.rater} on {name}": figures.no_information for name, figures in sets}
     )
 
 
@@ -154,9 +154,9 @@ def _agreement(figures: SetFigures, *marks: str) -> Cell:
     return stacked(figures.agreement.interval(), *marks)
 
 
-def _groups(entries: Sequence[Entry]) -> list[Section]:
+def _groups(entries: Sequence[SiteEntry]) -> list[Section]:
     """A table for each group of raters with the same pairs of the same sets, and one reference."""
-    groups: dict[tuple[tuple[tuple[str, str], ...], str], list[Entry]] = {}
+    groups: dict[tuple[tuple[tuple[str, str], ...], str], list[SiteEntry]] = {}
     for entry in entries:
         valid = {
             k: figures
@@ -169,7 +169,7 @@ def _groups(entries: Sequence[Entry]) -> list[Section]:
     return [_group([name for name, _ in key], members) for (key, _), members in ordered if key]
 
 
-def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
+def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
     by_rater = {entry.passport.rater: entry for entry in entries}
     rows = [row for entry in entries for row in set_rows_of(entry.passport) if row["set"] in names]
     first = entries[0].passport
@@ -182,7 +182,7 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
     def named(row: Mapping[str, Any]) -> Cell:
         entry = by_rater[row["rater"]]
         small = ("recomputed",) * entry.is_recomputed
-        if any(one.no_information for one in sets_of(row)):
+        if any(figures.no_information for figures in sets_of(row)):
             small += ("no information",)
         return Cell(row["rater"], small, address=entry.address)
 
@@ -216,7 +216,9 @@ def _group(names: Sequence[str], entries: Sequence[Entry]) -> Section:
             "kind": lambda row: by_rater[row["rater"]].passport.kind,
             "agreement": lambda row: stacked(agreement(row)),
             ENDS: lambda row: Cell(
-                scale=None if all(one.no_information for one in sets_of(row)) else agreement(row)
+                scale=None
+                if all(figures.no_information for figures in sets_of(row))
+                else agreement(row)
             ),
             f"minus\n{first.reference}": difference,
             "relative to people\n(sets)": relative,
@@ -241,16 +243,16 @@ def _difference(estimate: PassportInterval | None) -> Cell:
     return stacked(None if estimate is None else estimate.interval(), is_signed=True)
 
 
-def _by_pairs(entries: Sequence[Entry]) -> dict[tuple[str, str], list[Entry]]:
+def _by_pairs(entries: Sequence[SiteEntry]) -> dict[tuple[str, str], list[SiteEntry]]:
     """The raters by set and digest of its pairs."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str], list[SiteEntry]] = {}
     for entry in entries:
         for name, figures in entry.passport.sets.items():
             groups.setdefault((name, figures.pairs_sha256), []).append(entry)
     return groups
 
 
-def _sets_section(entries: Sequence[Entry]) -> Section:
+def _sets_section(entries: Sequence[SiteEntry]) -> Section:
     rows = []
     for (name, _), members in sorted(_by_pairs(entries).items()):
         first = members[0].passport.sets[name]
@@ -295,7 +297,7 @@ def _warnings(figures: SetFigures) -> list[str]:
     return warnings
 
 
-def _not_comparable(entries: Sequence[Entry]) -> list[str]:
+def _not_comparable(entries: Sequence[SiteEntry]) -> list[str]:
     sentences = [
         "Figures of different sets: where annotators agree little, no rater can agree much."
     ]
@@ -386,7 +388,7 @@ def _mean(estimate: PassportInterval | None, otherwise: float) -> float:
     return otherwise if estimate is None or estimate.mean is None else estimate.mean
 
 
-def _rater_page(entry: Entry) -> str:
+def _rater_page(entry: SiteEntry) -> str:
     passport = entry.passport
 
     def with_people(write: Callable[[Any], Cell]) -> Callable[[tuple[str, SetFigures]], Cell]:
@@ -397,18 +399,20 @@ def _rater_page(entry: Entry) -> str:
     table = table_of(
         list(passport.sets.items()),
         {
-            "set": lambda of: Cell(of[0], (of[1].title, *_warnings(of[1])), is_text=True),
-            "pairs /\nprompts": lambda of: f"{of[1].agreement.n:,} / {of[1].agreement.clusters:,}",
-            "agreement": lambda of: _agreement(of[1]),
-            f"minus\n{passport.reference}": lambda of: _difference(of[1].minus_reference),
-            **({"shrunken": lambda of: shrunk[of[0]]} if shrunk else {}),
-            "chosen\nlonger": lambda of: of[1].chosen_longer.mean,
-            "chosen\nshorter": lambda of: of[1].chosen_shorter.mean,
-            "flip\nrate": lambda of: of[1].flip_rate and of[1].flip_rate.mean,
-            "first\npreferred": lambda of: of[1].first_share and of[1].first_share.mean,
-            "coverage": lambda of: percent(of[1].coverage),
-            "one\nannotator": with_people(lambda one: stacked(one.one_annotator.interval())),
-            "minus one\nannotator": with_people(lambda one: _difference(one.difference)),
+            "set": lambda row: Cell(row[0], (row[1].title, *_warnings(row[1])), is_text=True),
+            "pairs /\nprompts": lambda row: (
+                f"{row[1].agreement.n:,} / {row[1].agreement.clusters:,}"
+            ),
+            "agreement": lambda row: _agreement(row[1]),
+            f"minus\n{passport.reference}": lambda row: _difference(row[1].minus_reference),
+            **({"shrunken": lambda row: shrunk[row[0]]} if shrunk else {}),
+            "chosen\nlonger": lambda row: row[1].chosen_longer.mean,
+            "chosen\nshorter": lambda row: row[1].chosen_shorter.mean,
+            "flip\nrate": lambda row: row[1].flip_rate and row[1].flip_rate.mean,
+            "first\npreferred": lambda row: row[1].first_share and row[1].first_share.mean,
+            "coverage": lambda row: percent(row[1].coverage),
+            "one\nannotator": with_people(lambda people: stacked(people.one_annotator.interval())),
+            "minus one\nannotator": with_people(lambda people: _difference(people.difference)),
             "relative\nto people": with_people(_relative),
         },
     )

@@ -114,7 +114,7 @@ def _verdicts() -> Scorer:
                 "coverage": len(judged) / len(stated),
             },
             answer=", ".join(stated),
-            explanation="\n\n".join(one.explanation or "" for one in readings if one),
+            explanation="\n\n".join(reading.explanation or "" for reading in readings if reading),
         )
 
     return score

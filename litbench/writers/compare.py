@@ -49,7 +49,7 @@ from litbench.writers.metrics import (
     win_rates,
     writer_rows,
 )
-from litbench.writers.page import Comparison, comparison_notes, writers_page
+from litbench.writers.page import WriterComparison, comparison_notes, writers_page
 from litbench.writers.plackett_luce import Ranking, plackett_luce
 
 # So many books make a distribution.
@@ -259,7 +259,7 @@ def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
     return columns if len(columns) > 1 else {}
 
 
-def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
+def compare(config: WritersConfig, graded: Graded, parts: Cache) -> WriterComparison:
     """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
     quantity = config.quantity or graded.headline
     by_quantity = {
@@ -297,7 +297,7 @@ def compare(config: WritersConfig, graded: Graded, parts: Cache) -> Comparison:
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
     columns |= {f"published {name}": values for name, values in config.published.items()}
-    return Comparison(
+    return WriterComparison(
         quantity=quantity,
         reference=config.reference,
         rows=writer_rows(judged, config.reference, rates),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from litbench.metrics.annotators import annotator_agreement
 from litbench.metrics.intervals import Interval, two_way_mean_interval
-from litbench.writers.metrics import Cell, GradeAgreement, grade_agreement, grouped, members_of
+from litbench.writers.metrics import GradeAgreement, GradeCell, grade_agreement, grouped, members_of
 from litbench.writers.plackett_luce import Ranking, ranking_of
 from litbench.writers.writing import (
     Inconsistency,
@@ -57,7 +57,7 @@ class Graded:
     repeats: list[dict[str, Any]] = field(default_factory=list)
 
 
-def cells_of(graded: Graded, quantity: str) -> list[Cell]:
+def cells_of(graded: Graded, quantity: str) -> list[GradeCell]:
     """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""
     rows = [
         row | {"rater": PEOPLE if row["rater"] in graded.people else row["rater"] or ""}
@@ -65,7 +65,9 @@ def cells_of(graded: Graded, quantity: str) -> list[Cell]:
         if row["quantity"] == quantity
     ]
     means = _means(rows, "writer", "prompt_id", "rater")
-    return [Cell(writer, prompt, judge, grade) for (writer, prompt, judge), grade in means.items()]
+    return [
+        GradeCell(writer, prompt, judge, grade) for (writer, prompt, judge), grade in means.items()
+    ]
 
 
 def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
@@ -111,7 +113,7 @@ def pairwise_rankings(
     ]
 
 
-def without_people(cells: list[Cell]) -> list[Cell]:
+def without_people(cells: list[GradeCell]) -> list[GradeCell]:
     """The judges' grades; those of people if there are no judges. The two are not pooled."""
     return [cell for cell in cells if cell.judge != PEOPLE] or cells
 

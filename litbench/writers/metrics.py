@@ -28,7 +28,7 @@ _Row = TypeVar("_Row")
 _Key = TypeVar("_Key")
 
 
-class Cell(NamedTuple):
+class GradeCell(NamedTuple):
     """The mean grade of a writer for a prompt by a judge, over samples."""
 
     writer: str
@@ -109,7 +109,7 @@ class GradeAgreement:
     texts: int
 
 
-def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
+def fit_offsets(cells: Sequence[GradeCell]) -> AdditiveFit:
     """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
     from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
 
@@ -141,7 +141,7 @@ def members_of(groups: Sequence[Any]) -> list[list[int]]:
     return list(grouped(range(len(groups)), groups.__getitem__).values())
 
 
-def means_by_prompt(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+def means_by_prompt(cells: Sequence[GradeCell]) -> dict[str, dict[str, float]]:
     """Mean grades by writer and prompt, without the judges' offsets."""
     offsets = fit_offsets(cells).judges
     return {
@@ -242,7 +242,7 @@ def _jackknife_error(deviations: np.ndarray) -> np.ndarray:
 
 
 def writer_rows(
-    cells: Sequence[Cell],
+    cells: Sequence[GradeCell],
     reference: str | None = None,
     win_rates: Mapping[str, Mapping[str, Interval]] = {},
 ) -> list[WriterRow]:
@@ -471,7 +471,7 @@ class PromptRange:
     collapsed: int | None
 
 
-def prompt_ranges(cells: Sequence[Cell], limit: float | None = None) -> list[PromptRange]:
+def prompt_ranges(cells: Sequence[GradeCell], limit: float | None = None) -> list[PromptRange]:
     """Each writer's range over prompts, by grades without the judges' offsets."""
     ranges = []
     for writer, means in means_by_prompt(cells).items():

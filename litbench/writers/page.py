@@ -41,7 +41,7 @@ _MAX_BOXES, _BOX_NAME = 40, 30
 
 
 @dataclass(frozen=True)
-class Comparison:
+class WriterComparison:
     """Everything that litbench writers compare finds out.
 
     Attributes:
@@ -77,7 +77,7 @@ class Comparison:
     trained_on: dict[str, int]
 
 
-def comparison_tables(comparison: Comparison) -> dict[str, Table]:
+def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
     """All tables by title; empty ones are left out."""
     writers = [row.writer for row in comparison.rows]
     grades = [row.grade.mean for row in comparison.rows]
@@ -205,7 +205,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Table]:
     }
 
 
-def comparison_notes(comparison: Comparison) -> list[str]:
+def comparison_notes(comparison: WriterComparison) -> list[str]:
     """What a reader must know about these results."""
     notes = []
     if comparison.missing_grades:
@@ -287,7 +287,7 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 
 def writers_page(
-    comparison: Comparison,
+    comparison: WriterComparison,
     notes: Sequence[str],
     published: Mapping[str, Mapping[str, float]],
     excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),

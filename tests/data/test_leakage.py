@@ -41,7 +41,7 @@ def report(pair_table):
 
 
 def rows_of(report, kind):
-    return [found for found in report.found.to_pylist() if found["kind"] == kind]
+    return [row for row in report.shared.to_pylist() if row["kind"] == kind]
 
 
 def test_near_duplicate_fails_and_names_both_ids(report):
@@ -140,7 +140,7 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
         name: table.take(pa.array(range(len(table))[::-1])) for name, table in tables.items()
     }
     again = leakage_report(shuffled)
-    assert again.found.equals(made.found)
+    assert again.shared.equals(made.shared)
     assert again.counts == made.counts
 
 

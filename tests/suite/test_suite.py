@@ -34,7 +34,7 @@ from litbench.suite.command import (
     make_passports,
     suite,
 )
-from litbench.suite.page import Entry, weaknesses, write_site
+from litbench.suite.page import SiteEntry, weaknesses, write_site
 from litbench.suite.passport import (
     PassportInterval,
     SetFigures,
@@ -345,7 +345,7 @@ def test_a_rater_without_information_is_called_so_on_the_site(judged, tmp_path):
     passport = passports_of(judged)["shorter"]
     voted = replace(passport.sets["voted"], outcomes={"tie": 16})
     blind = replace(passport, sets=passport.sets | {"voted": voted})
-    entry = Entry(blind, "", is_recomputed=False)
+    entry = SiteEntry(blind, "", is_recomputed=False)
     write_site([entry], tmp_path)
     warning = "shorter on voted: no information about the stories: it prefers neither story in 16"
     for name in ("index.html", "zh.html", entry.address):

@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 from narra_golden import golden
 
-from litbench.writers.metrics import Cell, writer_rows
+from litbench.writers.metrics import GradeCell, writer_rows
 from litbench.writers.narra.quantities import (
     CRITERIA,
     grades,
@@ -108,7 +108,7 @@ def test_printed_story_quality_is_of_seven_and_printed_experience_of_eleven():
 def test_offsets_undo_a_missing_strict_judge():
     middle = fmean(PRINTED_JUDGE_MEANS)
     complete = [
-        Cell(writer, persona, f"judge {index}", level + ease + mean - middle)
+        GradeCell(writer, persona, f"judge {index}", level + ease + mean - middle)
         for writer, level in (("ash", 3.9), ("birch", 3.2), ("cedar", 2.4))
         for persona, ease in (("mei", -0.6), ("sara", 0.5), ("eli", 0.1))
         for index, mean in enumerate(PRINTED_JUDGE_MEANS)

@@ -8,7 +8,7 @@ from narra_golden import golden, history
 
 from litbench.writers.narra import memory as memories
 from litbench.writers.narra.history import (
-    Message,
+    NarraMessage,
     exchanges,
     has_transition,
     may_end,
@@ -42,7 +42,7 @@ OURS = {
 
 
 def said(*texts, kind="text", speaker="guide"):
-    return [Message(speaker, text, kind) for text in texts]
+    return [NarraMessage(speaker, text, kind) for text in texts]
 
 
 def test_golden_exchanges():

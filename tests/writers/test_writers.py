@@ -21,7 +21,7 @@ from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
 from litbench.writers.grades import Graded, agreements_with_people, repeats_of
 from litbench.writers.metrics import (
-    Cell,
+    GradeCell,
     additive_grades,
     correlate,
     fit_offsets,
@@ -41,7 +41,7 @@ PROMPTS = {f"p{number}": 3.0 * (number - 3) for number in range(7)}
 
 def planted(skip=()):
     return [
-        Cell(writer, prompt, judge, level + ease + offset)
+        GradeCell(writer, prompt, judge, level + ease + offset)
         for writer, level in WRITERS.items()
         for prompt, ease in PROMPTS.items()
         for judge, offset in JUDGES.items()
@@ -81,7 +81,7 @@ def test_a_missing_judge_does_not_move_a_writer():
 
 
 def test_offsets_are_unknown_where_judges_share_no_writer():
-    cells = [Cell("ash", "p", "strict", 1.0), Cell("birch", "p", "mild", 5.0)]
+    cells = [GradeCell("ash", "p", "strict", 1.0), GradeCell("birch", "p", "mild", 5.0)]
     fit = fit_offsets(cells)
     assert not fit.is_connected
     assert fit.judges == {"strict": 0, "mild": 0}
@@ -98,7 +98,7 @@ def test_a_writer_that_lacks_the_hard_prompts_gains_nothing():
         grades = levels[:, None] + ease + random.normal(0, 0.3, (6, 12))
         hard = np.argsort(ease)[:4]
         cells = [
-            Cell(f"w{w}", f"p{p}", "fair", grades[w, p])
+            GradeCell(f"w{w}", f"p{p}", "fair", grades[w, p])
             for w in range(6)
             for p in range(12)
             if w < 5 or p not in hard
@@ -136,9 +136,9 @@ def test_without_missing_grades_an_additive_grade_is_the_mean():
 
 def test_rows_are_sorted_and_compared_on_shared_prompts():
     noise = np.random.default_rng(0).normal(0, 1, 40)
-    cells = [Cell("ash", f"p{k}", "fair", 10 + noise[k]) for k in range(20)]
-    cells += [Cell("birch", f"p{k}", "fair", 12 + noise[20 + k]) for k in range(20)]
-    cells += [Cell("cedar", f"q{k}", "fair", 90.0) for k in range(3)]
+    cells = [GradeCell("ash", f"p{k}", "fair", 10 + noise[k]) for k in range(20)]
+    cells += [GradeCell("birch", f"p{k}", "fair", 12 + noise[20 + k]) for k in range(20)]
+    cells += [GradeCell("cedar", f"q{k}", "fair", 90.0) for k in range(3)]
     rows = writer_rows(cells, "ash")
     assert [row.writer for row in rows] == ["cedar", "birch", "ash"]
     assert rows[0].difference is None, "no prompt in common"
@@ -401,10 +401,10 @@ def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
 
 def test_people_who_rank_no_writers_are_named(compare, tmp_path):
     people = [
-        Cell("ash", "p0", "ann", 4.0),
-        Cell("birch", "p1", "bob", 3.0),
+        GradeCell("ash", "p0", "ann", 4.0),
+        GradeCell("birch", "p1", "bob", 3.0),
     ]
-    for more, is_named in (([], True), ([Cell("birch", "p0", "ann", 3.0)], False)):
+    for more, is_named in (([], True), ([GradeCell("birch", "p0", "ann", 3.0)], False)):
         run = write_run(
             tmp_path / f"{is_named}",
             planted() + people + more,

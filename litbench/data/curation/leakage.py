@@ -31,14 +31,14 @@ class LeakageReport:
     """The items that splits share.
 
     Attributes:
-        found: one row per shared item: `kind` (one of KINDS); `id_a` in `split_a` and `id_b` in
+        shared: one row per shared item: `kind` (one of KINDS); `id_a` in `split_a` and `id_b` in
             `split_b`, which are prompt_ids for prompts and story_ids for other kinds, the smallest
             if there are several; `similarity`, estimated, for near-duplicates.
         counts: `splits` has the number of pairs, prompts, stories and known authors of each split;
             `shared` has the number of shared items for each kind and two splits.
     """
 
-    found: pa.Table
+    shared: pa.Table
     counts: dict[str, Any]
 
     def check(self, must_be_clean: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class LeakageReport:
         for row in self.counts["shared"]:
             if row["kind"] in must_be_clean and row["shared"]:
                 where = [pc.field(key) == row[key] for key in ("kind", "split_a", "split_b")]
-                rows = self.found.filter(where[0] & where[1] & where[2]).slice(0, _NAMED)
+                rows = self.shared.filter(where[0] & where[1] & where[2]).slice(0, _NAMED)
                 a, b = row["split_a"], row["split_b"]
                 named = "; ".join(
                     f"{item['id_a']:.80} ({a}) and {item['id_b']:.80} ({b})"

@@ -99,7 +99,7 @@ class Dataset:
         return self.origin if self.revision is None else f"{self.origin}, commit {self.revision}"
 
 
-def read_registry(own: Path | None = None) -> dict[str, Dataset]:
+def read_registry(file: Path | None = None) -> dict[str, Dataset]:
     """Return all sets by name, those of a user's own file after the packaged ones.
 
     Raises:
@@ -108,10 +108,10 @@ def read_registry(own: Path | None = None) -> dict[str, Dataset]:
     packaged = importlib.resources.files("litbench.data.sources") / "datasets.yaml"
     with importlib.resources.as_file(packaged) as path:
         entries = read_yaml(path)
-    for name, entry in (read_yaml(own) if own is not None else {}).items():
+    for name, entry in (read_yaml(file) if file is not None else {}).items():
         if name in entries:
             raise ConfigError(
-                f"{own}: the registry has a set '{name}' already: choose another name"
+                f"{file}: the registry has a set '{name}' already: choose another name"
             )
         entries[name] = entry
     return {name: _read_entry(name, entry) for name, entry in entries.items()}

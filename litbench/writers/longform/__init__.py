@@ -91,7 +91,7 @@ class LongformOptions:
 
 
 @dataclass(frozen=True)
-class Texts:
+class LongformTexts:
     """Prompts and rubrics of one source, ours or the published ones.
 
     Attributes:
@@ -256,15 +256,15 @@ class Longform(Protocol):
         )
 
 
-def _own_texts() -> Texts:
+def _own_texts() -> LongformTexts:
     content = read_yaml(_FOLDER / "texts.yaml")
     items = [Item(name, text.strip()) for name, text in content["prompts"].items()]
     chapters = {key: content["chapters"][key].strip() for key in content["chapters"]}
     rubrics = {level: load_rubric(f"longform_{level}") for level in _JUDGED}
-    return Texts(items, [text.strip() for text in content["plans"]], chapters, rubrics)
+    return LongformTexts(items, [text.strip() for text in content["plans"]], chapters, rubrics)
 
 
-def published_texts(folder: Path) -> Texts:
+def published_texts(folder: Path) -> LongformTexts:
     """Read the published files.
 
     Raises:
@@ -297,7 +297,7 @@ def published_texts(folder: Path) -> Texts:
     chapters = {
         key: files[f"prompt_chapter_{key}.txt"] for key in ("first", "intermediate", "last")
     }
-    return Texts(items, plans, chapters, rubrics)
+    return LongformTexts(items, plans, chapters, rubrics)
 
 
 def _published_rubric(

@@ -19,7 +19,7 @@ from litbench.runs.config import read_yaml
 from litbench.runs.errors import LitBenchError
 from litbench.writers.narra import artifacts, memory
 from litbench.writers.narra.history import (
-    Message,
+    NarraMessage,
     exchanges,
     has_transition,
     may_end,
@@ -122,7 +122,7 @@ class Episode:
     detail: str = ""
     cut: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
-    history: list[Message] = field(default_factory=list)
+    history: list[NarraMessage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -318,12 +318,12 @@ class Episode:
             self._memory = memory.with_tensions(self._memory, opening.get("active_tensions"))
         first = text_of(sequence, "narrative_text") or text_of(sequence, "description")
         if first:
-            self._add(Message("system", first, "notice"))
+            self._add(NarraMessage("system", first, "notice"))
         for line in _records(opening.get("initial_dialogue")):
             speaker = character_id(text_of(line, "character_id"))
             speaker = speaker if speaker in self._names else self._responder()
             if text_of(line, "content"):
-                self._add(Message(speaker, text_of(line, "content"), "text"))
+                self._add(NarraMessage(speaker, text_of(line, "content"), "text"))
         texts = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
         fallback = self.prompts["fallback_choices"]["normal"]
         self._choices, _ = resolve_choices(texts, fallback, _CHOICES, allow_end=False)
@@ -380,7 +380,7 @@ class Episode:
             if self.end == "completed":
                 return
 
-    async def _reader_turn(self, turn: int) -> Message | None:
+    async def _reader_turn(self, turn: int) -> NarraMessage | None:
         """What the reader does; None at the end of the story."""
         offered = may_end(self._countdown, self.history)
         texts = {
@@ -404,10 +404,12 @@ class Episode:
         elif text.lower() == END_CHOICE.lower() or (kind == "message" and wants_end(text)):
             self.end = "asked"
         else:
-            return Message(self._protagonist, text, "choice" if kind == "choice" else "message")
+            return NarraMessage(
+                self._protagonist, text, "choice" if kind == "choice" else "message"
+            )
         return None
 
-    async def _writer_turn(self, turn: int, action: Message) -> None:
+    async def _writer_turn(self, turn: int, action: NarraMessage) -> None:
         """Take the beat that answers the reader."""
         answered = self.history[:-1]
         count = self._pace.count(answered[self._opening_length :])
@@ -544,13 +546,13 @@ class Episode:
         shifted = is_scene_shift(self._location, beat.next_location, beat.time_progression)
         if shifted:
             caption = beat.next_location or beat.time_progression
-            self._add(Message("system", f"[{caption}]", "transition"))
+            self._add(NarraMessage("system", f"[{caption}]", "transition"))
             self._location = beat.next_location or self._location
             self._places.append(self._location)
         if beat.act_advance or (beat.ending_ready and self._countdown):
             self._act = min(self._act + 1, len(self._acts) - 1)
         self._objective = beat.objective or self._objective
-        self._add(Message(beat.speaker, beat.text, "text"))
+        self._add(NarraMessage(beat.speaker, beat.text, "text"))
         return shifted
 
     async def _offer(self, beat: Beat, turn: int, count: int, shifted: bool) -> list[str]:
@@ -591,7 +593,7 @@ class Episode:
 
     # Memory, planner, artifacts ------------------------------------------------------------
 
-    def _add(self, message: Message) -> None:
+    def _add(self, message: NarraMessage) -> None:
         """Add a message; memory calls that it makes due are made before the writer's next turn."""
         self.history.append(message)
         self._memory, calls = memory.observe(

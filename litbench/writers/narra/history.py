@@ -14,7 +14,7 @@ _HEAD, _TAIL, _LINE_LETTERS = 12, 30, 700
 
 
 @dataclass(frozen=True)
-class Message:
+class NarraMessage:
     """One message of a scene.
 
     Attributes:
@@ -28,22 +28,22 @@ class Message:
     kind: Kind
 
 
-def spoken(history: Sequence[Message]) -> list[Message]:
+def spoken(history: Sequence[NarraMessage]) -> list[NarraMessage]:
     """The messages without those of the system."""
     return [message for message in history if message.kind not in SYSTEM_KINDS]
 
 
-def exchanges(history: Sequence[Message]) -> int:
+def exchanges(history: Sequence[NarraMessage]) -> int:
     """Number of exchanges: two messages that are not of the system make one."""
     return len(spoken(history)) // 2
 
 
-def has_transition(history: Sequence[Message]) -> bool:
+def has_transition(history: Sequence[NarraMessage]) -> bool:
     """Whether the scene has changed at least once."""
     return any(message.kind == "transition" for message in history)
 
 
-def may_end(countdown: int, history: Sequence[Message]) -> bool:
+def may_end(countdown: int, history: Sequence[NarraMessage]) -> bool:
     """Whether the reader may be offered to end the story."""
     return countdown > 0 and has_transition(history)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from litbench.writers.narra.history import Message, spoken
+from litbench.writers.narra.history import NarraMessage, spoken
 from litbench.writers.narra.reading import WORDS, Beat, read_json, text_of
 
 Call = Literal[
@@ -58,7 +58,7 @@ class Memory:
 
 
 def observe(
-    memory: Memory, history: Sequence[Message], default_goal: str
+    memory: Memory, history: Sequence[NarraMessage], default_goal: str
 ) -> tuple[Memory, list[Call]]:
     """Take in the last message of the history.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from litbench.writers.narra.history import Message, exchanges, spoken
+from litbench.writers.narra.history import NarraMessage, exchanges, spoken
 from litbench.writers.narra.reading import WORDS, Beat
 
 Part = Literal["benchmark", "full"]
@@ -38,7 +38,7 @@ class Pace:
     max_choices: int | None
     as_published: bool = True
 
-    def count(self, history: Sequence[Message]) -> int:
+    def count(self, history: Sequence[NarraMessage]) -> int:
         """How far the scene has come, in the unit of the pace."""
         return exchanges(history) if self.unit == "exchanges" else len(spoken(history))
 
@@ -71,7 +71,7 @@ def pace_of(part: Part, *, as_published: bool) -> Pace:
     return _PUBLISHED[part] if as_published else _PAPER
 
 
-def stagnation_signals(history: Sequence[Message], protagonist: str | None) -> list[str]:
+def stagnation_signals(history: Sequence[NarraMessage], protagonist: str | None) -> list[str]:
     """Signs in the last messages that a scene has stalled.
 
     Args:
