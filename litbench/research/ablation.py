@@ -12,7 +12,7 @@ import math
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -380,6 +380,94 @@ def _with_names(
     return verdicts
 
 
+def _make_folders(
+    config: Ablation, sources: Mapping[str, Any], digests: Mapping[str, str], cache: Cache
+) -> dict[str, Path]:
+    """The pairs folder of every variant and test set, by name."""
+    folders = {}
+    for name, source in sources.items():
+        key = digests[f"pairs of {name}" if isinstance(source, Path) else "stories"]
+        try:
+            folders[name] = make_pairs(config, source, key, cache)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+    return folders
+
+
+def _read_tests(
+    config: Ablation, paths: dict[str, Path], train: Mapping[str, pa.Table], reference: str
+) -> dict[str, pa.Table]:
+    """The pairs of every test set, with texts; `paths` gets that of the common one."""
+    variant_tests = {
+        name: _read_keys(paths[name], config.test_split, name)
+        for name in train
+        if config.test_split is not None
+    }
+    tests = variant_tests | {
+        name: _read_keys(paths[name], None, name) for name in config.test_pairs
+    }
+    _check_apart(train, tests)
+    if len(variant_tests) > 1 and config.headline_test in (None, COMMON):
+        paths[COMMON] = paths[reference]
+        tests = {COMMON: _common_pairs(variant_tests, reference), **tests}
+    count, seed = config.max_test_pairs, config.seed
+    return {
+        name: _with_texts(paths[name], first_by_hash(keys, count, "test", seed, by_prompt=False))
+        for name, keys in tests.items()
+    }
+
+
+def _list_jobs(
+    specs: Sequence[RaterSpec],
+    trainings: Sequence[TrainingRun],
+    seeds: Sequence[int],
+    test: pa.Table,
+    folders: Mapping[str, Path],
+    draw: Callable[[TrainingRun, int], pa.Table],
+) -> list[Job]:
+    """A job per untrained rater, and per training and seed; small ones first.
+
+    `draw` returns the pairs of a training with a seed. Errors of small trainings appear early.
+    """
+    texts = [test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
+    judged = fingerprint(*texts)
+    jobs = [
+        Job(spec, spec.name, lambda: test, judged, work=test.num_rows)
+        for spec in specs
+        if not spec.is_trained
+    ]
+    jobs += [
+        Job(
+            training.spec,
+            f"{training.name}-seed{seed}",
+            lambda: test,
+            [judged, folders[training.variant].name, training.pairs_used],
+            train=partial(draw, training, seed),
+            seed=seed,
+            fold=f"{seed}/0",
+            name=training.name,
+            work=training.pairs_used + test.num_rows,
+        )
+        for training in trainings
+        for seed in seeds
+    ]
+    return sorted(jobs, key=lambda job: job.work)
+
+
+def _run_jobs(
+    jobs: Sequence[Job], parts: Cache
+) -> tuple[pa.Table, dict[str, list[dict[str, Any]]]]:
+    """The verdicts of all jobs, without seconds, and the records of each rater."""
+    records: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    verdicts = []
+    for job, table, record in evaluate(jobs, parts):
+        records[job.name or job.spec.name].append(record)
+        index = table.column_names.index("seconds")
+        seconds = pa.nulls(table.num_rows, pa.float64())
+        verdicts.append(table.set_column(index, "seconds", seconds))
+    return pa.concat_tables(verdicts), records
+
+
 def run_ablation(config: Ablation, program: str) -> None:
     """Make the variants, train and judge, and write the results."""
     reference, specs = _check(config), _read_raters(config)
@@ -397,36 +485,11 @@ def run_ablation(config: Ablation, program: str) -> None:
         show_results(config.out, "ablation")
         return
 
-    data = Cache(config.out / "data")
-    folders: dict[str, Path] = {}
-    for name, what in sources.items():
-        digest_of = artifact.digests[f"pairs of {name}" if isinstance(what, Path) else "stories"]
-        try:
-            folders[name] = make_pairs(config, what, digest_of, data)
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from error
+    data, parts = Cache(config.out / "data"), Cache(config.out / "parts")
+    folders = _make_folders(config, sources, artifact.digests, data)
     paths = {name: folder / "pairs.parquet" for name, folder in folders.items()}
     train = {name: _read_keys(paths[name], "train", name) for name in variants}
-    variant_tests = {
-        name: _read_keys(paths[name], config.test_split, name)
-        for name in variants
-        if config.test_split is not None
-    }
-    tests = variant_tests | {
-        name: _read_keys(paths[name], None, name) for name in config.test_pairs
-    }
-    _check_apart(train, tests)
-    if len(variant_tests) > 1 and config.headline_test in (None, COMMON):
-        paths[COMMON] = paths[reference]
-        tests = {COMMON: _common_pairs(variant_tests, reference), **tests}
-    most, seed = config.max_test_pairs, config.seed
-    tests = {
-        name: _with_texts(paths[name], first_by_hash(keys, most, "test", seed, by_prompt=False))
-        for name, keys in tests.items()
-    }
-    test, tests = join_test_sets(tests)
-    texts = [test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
-    judged = fingerprint(*texts)
+    test, tests = join_test_sets(_read_tests(config, paths, train, reference))
 
     totals = {name: keys.num_rows for name, keys in train.items()}
     equal = {_count_pairs(amount, min(totals.values())) for amount in config.pairs_used}
@@ -437,45 +500,18 @@ def run_ablation(config: Ablation, program: str) -> None:
         for used in sorted(equal | {total} if config.natural else equal)
     ]
 
-    def training_pairs(training: TrainingRun, seed: int) -> pa.Table:
+    def draw(training: TrainingRun, seed: int) -> pa.Table:
         keys = train[training.variant]
         drawn = first_by_hash(keys, training.pairs_used, "scaling", seed, by_prompt=True)
         return _with_texts(paths[training.variant], drawn)
 
-    jobs = [
-        Job(spec, spec.name, lambda: test, judged, work=test.num_rows)
-        for spec in specs
-        if not spec.is_trained
-    ]
-    jobs += [
-        Job(
-            training.spec,
-            f"{training.name}-seed{seed}",
-            lambda: test,
-            [judged, folders[training.variant].name, training.pairs_used],
-            train=partial(training_pairs, training, seed),
-            seed=seed,
-            fold=f"{seed}/0",
-            name=training.name,
-            work=training.pairs_used + test.num_rows,
-        )
-        for training in trainings
-        for seed in config.seeds
-    ]
-    parts = Cache(config.out / "parts")
-    records: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    verdicts = []
-    # Small trainings first, so that errors appear early.
-    for job, table, record in evaluate(sorted(jobs, key=lambda job: job.work), parts):
-        records[job.name or job.spec.name].append(record)
-        index = table.column_names.index("seconds")
-        seconds = pa.nulls(table.num_rows, pa.float64())
-        verdicts.append(table.set_column(index, "seconds", seconds))
+    jobs = _list_jobs(specs, trainings, config.seeds, test, folders, draw)
+    verdicts, records = _run_jobs(jobs, parts)
     sets_of: dict[str, list[str]] = defaultdict(list)
     for name, pairs in tests.items():
         for pair in pairs["pair_id"].to_pylist():
             sets_of[pair].append(name)
-    table = _with_names(pa.concat_tables(verdicts), trainings, sets_of)
+    table = _with_names(verdicts, trainings, sets_of)
     test = test.append_column(
         "test_sets", pa.array([sets_of[pair] for pair in test["pair_id"].to_pylist()])
     )
@@ -489,8 +525,6 @@ def run_ablation(config: Ablation, program: str) -> None:
     untrained = [spec.name for spec in specs if not spec.is_trained]
     raters = [*(training.name for training in trainings), *untrained]
     rows = _all_rows(table, test, list(tests), raters)
-    words = ("helps", "hurts") if len(variants) > 1 else ("better", "worse")
-    effects = compare_effects(*headline_credits(table, test, headline), words)
     artifact.counts = {
         "headline": headline._asdict(),
         "training_pairs": totals,
@@ -501,8 +535,25 @@ def run_ablation(config: Ablation, program: str) -> None:
         },
         "raters": records,
     }
+    _write_results(artifact, config, variants, headline, table, test, rows)
+    parts.discard_unused()
+    shutil.rmtree(data.folder, ignore_errors=True)
+
+
+def _write_results(
+    artifact: Artifact,
+    config: Ablation,
+    variants: Mapping[str, Any],
+    headline: Headline,
+    verdicts: pa.Table,
+    test: pa.Table,
+    rows: Sequence[AblationRow],
+) -> None:
+    """Write the tables, the page and the manifest."""
+    words = ("helps", "hurts") if len(variants) > 1 else ("better", "worse")
+    effects = compare_effects(*headline_credits(verdicts, test, headline), words)
     content = {"headline": headline._asdict(), "effects": effects, "results": rows}
-    artifact.write("verdicts.parquet", partial(write_table, table))
+    artifact.write("verdicts.parquet", partial(write_table, verdicts))
     artifact.write("test_pairs.parquet", partial(write_table, test))
     artifact.write("ablation.json", partial(write_json, plain(content)))
     csv_rows = [
@@ -510,10 +561,7 @@ def run_ablation(config: Ablation, program: str) -> None:
     ]
     label_sources = sorted(set(test["label_source"].to_pylist()))
     page = _page(config, variants, rows, effects, headline, label_sources, artifact.counts)
-    text = _text(rows, effects, headline)
-    publish(artifact, "ablation", text, page, {"ablation": csv_rows})
-    parts.discard_unused()
-    shutil.rmtree(data.folder, ignore_errors=True)
+    publish(artifact, "ablation", _text(rows, effects, headline), page, {"ablation": csv_rows})
 
 
 # Results --------------------------------------------------------------------------------------

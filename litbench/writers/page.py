@@ -77,8 +77,17 @@ class WriterComparison:
     trained_on: dict[str, int]
 
 
-def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
-    """All tables by title; empty ones are left out."""
+def _correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
+    """Columns of a correlation that a row has."""
+    return {
+        "Pearson": lambda row: _number(read(row).pearson),
+        "tau-b": lambda row: _number(read(row).kendall),
+        "Spearman": lambda row: _number(read(row).spearman),
+    }
+
+
+def _writer_tables(comparison: WriterComparison) -> dict[str, Table]:
+    """Tables of writers and of the grades behind their means."""
     writers = [row.writer for row in comparison.rows]
     grades = [row.grade.mean for row in comparison.rows]
 
@@ -99,14 +108,7 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
         heading, *values = zip(["writer", *writers], *rows, strict=True)
         return Table(heading, values if rows else [])
 
-    def correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
-        return {
-            "Pearson": lambda row: _number(read(row).pearson),
-            "tau-b": lambda row: _number(read(row).kendall),
-            "Spearman": lambda row: _number(read(row).spearman),
-        }
-
-    tables = {
+    return {
         f"Writers by {comparison.quantity}": _leaderboard(comparison.rows, comparison.reference),
         "Judges' offsets": table_of(
             list(comparison.judges.items()) if len(comparison.judges) > 1 else [],
@@ -146,12 +148,19 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
             },
         ),
         "Columns": numbers(comparison.columns, 3),
+        "Mean grades": numbers(comparison.quantities, 2),
+    }
+
+
+def _agreement_tables(comparison: WriterComparison) -> dict[str, Table]:
+    """How quantities, raters, judges and people agree."""
+    return {
         "Correlations over writers": table_of(
             comparison.correlations,
             {
                 "columns": lambda row: f"{row.first}, {row.second}",
                 "writers": lambda row: row.writers,
-                **correlations(lambda row: row),
+                **_correlations(lambda row: row),
             },
         ),
         "Raters against judges, on single texts": table_of(
@@ -172,13 +181,20 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "quantity": lambda row: row.quantity + ("" if row.is_paired else " (other texts)"),
                 "agreement on pairs": lambda row: row.agreement,
                 "pairs": lambda row: row.agreement.n,
-                **correlations(lambda row: row.systems),
+                **_correlations(lambda row: row.systems),
                 "tau-b within prompts": lambda row: row.within,
                 "minus people": lambda row: row.offset,
                 "against the others": lambda row: row.against_others,
                 "one person": lambda row: row.one_person,
             },
         ),
+    }
+
+
+def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
+    """All tables by title; empty ones are left out."""
+    tables = _writer_tables(comparison) | _agreement_tables(comparison)
+    tables |= {
         "Lengths of texts": table_of(
             comparison.length_correlation,
             {
@@ -198,8 +214,9 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "sigma": lambda row: float(np.mean([trial.sigma for trial in row[1]])),
             },
         ),
-        "Mean grades": numbers(comparison.quantities, 2),
     }
+    # The table of all quantities is the longest.
+    tables["Mean grades"] = tables.pop("Mean grades")
     return {
         title: table for title, table in tables.items() if table.rows and len(table.heading) > 1
     }

@@ -423,21 +423,6 @@ class Episode:
         if self._is_full:
             plan = await self._plan(turn, action.text)
             progress = await self._check_progress(turn)
-        directive = [self.prompts["pacing"][level]]
-        directive += [self.prompts["forced"]] * self._is_forced
-        if self._countdown:
-            directive.append(
-                _filled(self.prompts["countdown"], {"countdown": str(self._countdown)})
-            )
-        if not self._is_sweep:
-            choices = [m.text for m in self.history[:-1] if m.kind == "choice"]
-            texts = {
-                "choices": "; ".join(dict.fromkeys(choices)) or "(none)",
-                "places": "; ".join(dict.fromkeys(filter(None, self._places))) or "(none)",
-            }
-            directive.append(_filled(self.prompts["tracked"], texts))
-        if self._carried:
-            directive.append(_filled(self.prompts["carried"], {"change": self._carried}))
         responder = self._responder()
         voice = [
             m.text for m in self.history if m.speaker == responder and len(m.text) >= _VOICE_LETTERS
@@ -451,7 +436,7 @@ class Episode:
             "memory": self._memory_text(),
             "voice": "\n".join(voice[-_VOICE_LINES:]),
             "recent": self._recent(),
-            "directive": " ".join(directive),
+            "directive": self._directive(level),
             "plan": plan,
             "action": action.text,
             "protagonist": self._names[self._protagonist],
@@ -468,25 +453,7 @@ class Episode:
         is_safe = not beat.text
         if is_safe:
             beat = replace(beat, text=self.prompts["safe_text"])
-        if not beat.scene_shift:
-            beat = replace(beat, next_location="")
-        elif self._is_sweep:
-            # Published: a shift always takes time, so that it counts without a new location.
-            beat = replace(beat, time_progression=self.prompts["shift_time"])
-        if self._is_sweep:
-            # Published: these are never empty, so that every turn counts as an escalation.
-            beat = replace(
-                beat,
-                tension=beat.tension or self.prompts["guard"]["tension"],
-                immediate_stakes=beat.immediate_stakes or self.prompts["guard"]["immediate_stakes"],
-                advancement=beat.objective or self._objective,
-            )
-        elif not self._as_published and not is_scene_shift(
-            self._location, beat.next_location, beat.time_progression
-        ):
-            # Else the guard would take it for a change of scene.
-            beat = replace(beat, scene_shift=False, next_location="")
-        beat = self._guarded(beat, turn, count, progress)
+        beat = self._guarded(self._with_shift(beat), turn, count, progress)
         shifted = self._take(beat)
         self._advance_countdown()
         if self.end == "completed":
@@ -515,6 +482,47 @@ class Episode:
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
         for signal in stagnation_signals(self.history, self._protagonist):
             self._signal(signal)
+
+    def _directive(self, level: int) -> str:
+        """What the prompt of a turn asks of the story: its pace, and what must not be lost."""
+        directive = [self.prompts["pacing"][level]]
+        directive += [self.prompts["forced"]] * self._is_forced
+        if self._countdown:
+            directive.append(
+                _filled(self.prompts["countdown"], {"countdown": str(self._countdown)})
+            )
+        if not self._is_sweep:
+            choices = [m.text for m in self.history[:-1] if m.kind == "choice"]
+            texts = {
+                "choices": "; ".join(dict.fromkeys(choices)) or "(none)",
+                "places": "; ".join(dict.fromkeys(filter(None, self._places))) or "(none)",
+            }
+            directive.append(_filled(self.prompts["tracked"], texts))
+        if self._carried:
+            directive.append(_filled(self.prompts["carried"], {"change": self._carried}))
+        return " ".join(directive)
+
+    def _with_shift(self, beat: Beat) -> Beat:
+        """A beat whose change of scene counts, or does not, as the rules have it."""
+        if not beat.scene_shift:
+            beat = replace(beat, next_location="")
+        elif self._is_sweep:
+            # Published: a shift always takes time, so that it counts without a new location.
+            beat = replace(beat, time_progression=self.prompts["shift_time"])
+        if self._is_sweep:
+            # Published: these are never empty, so that every turn counts as an escalation.
+            return replace(
+                beat,
+                tension=beat.tension or self.prompts["guard"]["tension"],
+                immediate_stakes=beat.immediate_stakes or self.prompts["guard"]["immediate_stakes"],
+                advancement=beat.objective or self._objective,
+            )
+        if not self._as_published and not is_scene_shift(
+            self._location, beat.next_location, beat.time_progression
+        ):
+            # Else the guard would take it for a change of scene.
+            return replace(beat, scene_shift=False, next_location="")
+        return beat
 
     def _guarded(self, beat: Beat, turn: int, count: int, progress: Mapping[str, Any]) -> Beat:
         """The beat after the structure guard, which reads and clears the force flag."""
