@@ -14,7 +14,7 @@ from litbench.data.curation.rules import buckets_for
 from litbench.data.records import PAIRS
 from litbench.data.tables import read_table
 from litbench.data.text import prompt_key
-from litbench.evaluation import crossvalidation, loop
+from litbench.evaluation import crossvalidation
 from litbench.evaluation.report.document import page_links
 from litbench.runs.outputs import only_writer
 
@@ -105,25 +105,6 @@ def test_only_what_changed_is_done_again(fit, posts):
     assert [part for part in parts if f"unchanged: {part}\n" in said] == [*parts[:2], parts[3]]
     said = fit("posts.jsonl", "--out", "mine", *QUICK, "--min_gap", "0.1")[1]
     assert [part for part in parts if f"unchanged: {part}\n" in said] == ["mine/stories"]
-
-
-def test_a_killed_run_goes_on_with_the_next_fold(fit, posts, monkeypatch):
-
-    judged, judge = [], loop.judge_pairs
-
-    def judge_or_stop(rater, pairs, fold):
-        judged.append((rater.name, fold))
-        if len(judged) == 7:
-            raise KeyboardInterrupt
-        return judge(rater, pairs, fold)
-
-    monkeypatch.setattr(loop, "judge_pairs", judge_or_stop)
-    assert fit(posts(), "--out", "mine", *QUICK)[0] == 130
-    assert judged[-2:] == [("features", "0/0"), ("features", "0/1")]
-    judged.clear()
-    code, said = fit("posts.jsonl", "--out", "mine", *QUICK)
-    # The seventh call of the next run would stop again.
-    assert (code, judged) == (0, [("features", "0/1"), ("features", "0/2")]), said
 
 
 def test_sample_gives_the_frozen_pairs_and_agreement(fit):

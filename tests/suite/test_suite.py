@@ -6,9 +6,7 @@ import math
 import os
 import random
 import shutil
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -452,52 +450,6 @@ def test_relative_agreement_is_a_ratio_with_an_interval_that_covers():
     assert ratio_interval(first, first, clusters).mean == 1
     coin = (draw.random(200) < 0.5) - 0.5
     assert math.isnan(ratio_interval(other, coin, clusters).low), "no bounds if people are a coin"
-
-
-KILLED = """
-import sys
-from litbench.cli import main
-
-sys.argv = ["litbench", *sys.argv[1:]]
-main()
-"""
-
-
-@pytest.mark.long
-def test_a_killed_suite_resumes_and_gives_the_same_passport(home, tmp_path):
-    pytest.importorskip("inspect_ai")
-    pytest.importorskip("openai")
-
-    def command(out):
-        keys = [f"--{key}={value}" for key, value in keys_of(home, out).items() if key != "sets"]
-        sets = ["--sets", "rated", "--sets", "voted"]
-        return [sys.executable, "-c", KILLED, "suite", "--model", server.model, *keys, *sets]
-
-    with FakeOpenAI(seconds=0.02) as server:
-        environment = {**os.environ, **server.environment()}
-        whole, killed = tmp_path / "whole", tmp_path / "killed"
-        subprocess.run(command(whole), env=environment, check=True, capture_output=True)
-        asked, kills = server.requests, 0
-        while True:
-            process = subprocess.Popen(
-                command(killed),
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(6 * 2**kills)
-            if process.poll() is not None:
-                break
-            process.kill()
-            process.wait()
-            kills += 1
-        assert kills > 0
-        assert process.returncode == 0
-        # At most the answers that were under way are asked for again.
-        assert server.requests - asked <= asked + 16 * kills
-    first, other = (passports_of(out)[server.model] for out in (whole, killed))
-    assert first.sets == other.sets
-    assert first.over_sets == other.over_sets
 
 
 # inspect-ai calls tenacity by a name that it deprecates.
