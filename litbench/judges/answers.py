@@ -202,14 +202,9 @@ class AnswerStore:
         if key not in self._answers:
             return None
         path, offset = self._answers[key]
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                return _parse(file.readline())[1]
-        except (OSError, *_UNREADABLE) as error:
-            raise DataError(
-                f"{path} was changed while it was read ({error}): run the same command again"
-            ) from error
+        with path.open("rb") as file:
+            file.seek(offset)
+            return _parse(file.readline())[1]
 
     def usages(self, model: str) -> list[tuple[Usage, bool]]:
         """What a model has used in all runs that wrote to the folder, outside and in batches.
