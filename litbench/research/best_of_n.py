@@ -218,6 +218,25 @@ def _best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
     return pa.Table.from_pylist([rows[name] for name in sorted(rows)], pa.schema(types))
 
 
+def with_ranks(
+    stories: pa.Table,
+    groups: Iterable[Sequence[int]],
+    rewards: np.ndarray,
+    second_rewards: np.ndarray | None,
+) -> pa.Table:
+    """Add the rewards, shape (n,), and the rank within each group of rows."""
+    ranks = np.empty(stories.num_rows, dtype=np.int64)
+    for rows in groups:
+        # Equal rewards share the better rank.
+        ranks[rows] = 1 + (rewards[rows][None, :] > rewards[rows][:, None]).sum(1)
+    columns = {"reward": rewards, "rank": ranks}
+    columns |= {} if second_rewards is None else {"second_reward": second_rewards}
+    stories = stories.drop_columns([name for name in columns if name in stories.column_names])
+    for name, values in columns.items():
+        stories = stories.append_column(name, pa.array(values))
+    return stories
+
+
 def run_best_of_n(config: BestOfN, program: str) -> None:
     """Score and rank the stories, and write the results."""
     if len(config.raters) > 2:
@@ -249,15 +268,7 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     for index, prompt in enumerate(prompt_keys(stories)):
         indices.setdefault(prompt, []).append(index)
     first, second = rewards["rater"], rewards.get("second")
-    ranks = np.empty(stories.num_rows, dtype=np.int64)
-    for at in indices.values():
-        # Equal rewards share the better rank.
-        ranks[at] = 1 + (first[at][None, :] > first[at][:, None]).sum(1)
-    columns = {"reward": first, "rank": ranks}
-    columns |= {} if second is None else {"second_reward": second}
-    stories = stories.drop_columns([name for name in columns if name in stories.column_names])
-    for name, values in columns.items():
-        stories = stories.append_column(name, pa.array(values))
+    stories = with_ranks(stories, indices.values(), first, second)
     groups = {key: np.array(at) for key, at in indices.items() if len(at) >= config.min_stories}
     if not groups:
         raise DataError(

@@ -490,12 +490,6 @@ def run_preferences(config: PreferencesConfig) -> None:
     )
 
     artifact.write_folder("model", autoencoder.save)
-    artifact.write("preferences.json", partial(write_json, plain(study)))
-    # Positive means more of the unit on the chosen side.
-    towards_chosen = np.where(first[:, None], units, -units).astype(np.float32)
-    columns = {name: table[name] for name in ("pair_id", "prompt_id")}
-    columns |= {f"unit_{unit}": pa.array(towards_chosen[:, unit]) for unit in range(units.shape[1])}
-    artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
     artifact.counts = {
         "pairs": len(keys),
         "prompts": len(set(keys)),
@@ -504,19 +498,33 @@ def run_preferences(config: PreferencesConfig) -> None:
         "c": linear.c,
         "asked": asked,
     }
+    _write_study(artifact, study, pairs, units)
+
+
+def _write_study(
+    artifact: Artifact, study: PreferenceStudy, pairs: Pairs, units: np.ndarray
+) -> None:
+    """Write the tables and the page; without a manifest if a model's answer is an error."""
+    table, first = pairs.table, pairs.first_chosen
+    artifact.write("preferences.json", partial(write_json, plain(study)))
+    # Positive means more of the unit on the chosen side.
+    towards_chosen = np.where(first[:, None], units, -units).astype(np.float32)
+    columns = {name: table[name] for name in ("pair_id", "prompt_id")}
+    columns |= {f"unit_{unit}": pa.array(towards_chosen[:, unit]) for unit in range(units.shape[1])}
+    artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
     prompts = table["prompt"].to_pylist()
     page = preferences_page(
         study,
         examples={
-            unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit)
-            for unit in active
+            row.unit: pairs_to_read(units[:, row.unit], prompts, pairs.sides, first, row.unit)
+            for row in study.units
         },
-        notes=notes,
+        notes=artifact.counts["embeddings"],
         label_sources=sorted(set(table["label_source"].to_pylist())),
     )
     tables = {"units": [row.as_row() for row in study.units]} if study.units else {}
     # Without a manifest, the next run requests the failed answers again.
-    errors = asked.get("errors")
+    errors = artifact.counts["asked"].get("errors")
     publish(artifact, "preferences", preferences_text(study), page, tables, is_final=not errors)
     if errors:
         print(f"{errors:,} answers are errors: run the same command again to retry them")

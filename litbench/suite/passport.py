@@ -312,39 +312,11 @@ def every_eval_ever(passport: Passport) -> dict[str, Any]:
         }
         if figures.people is not None:
             quantities["agreement_relative_to_people"] = figures.people.relative
-        for quantity, value in quantities.items():
-            if value is None or value.mean is None:
-                continue
-            uncertainty: dict[str, Any] = {"num_samples": value.n}
-            if value.low is not None and value.high is not None:
-                uncertainty["confidence_interval"] = {
-                    "lower": value.low,
-                    "upper": value.high,
-                    "confidence_level": LEVEL,
-                    "method": "cluster jackknife by prompt",
-                }
-            is_share = quantity != "agreement_relative_to_people"
-            results.append(
-                {
-                    "evaluation_result_id": f"{name}/{quantity}",
-                    "evaluation_name": name,
-                    "source_data": _source_data(name, figures),
-                    "metric_config": {
-                        "metric_id": f"litbench.{quantity}",
-                        "metric_name": quantity,
-                        "metric_unit": "proportion",
-                        "lower_is_better": quantity == "flip_rate",
-                        "score_type": "continuous",
-                        "min_score": 0.0 if is_share else "-Infinity",
-                        "max_score": 1.0 if is_share else "Infinity",
-                    },
-                    "score_details": {
-                        "score": value.mean,
-                        "uncertainty": uncertainty,
-                        "details": {"pairs_sha256": figures.pairs_sha256},
-                    },
-                }
-            )
+        results += [
+            _eval_result(name, figures, quantity, value)
+            for quantity, value in quantities.items()
+            if value is not None and value.mean is not None
+        ]
     return {
         "schema_version": "0.3.0",
         "evaluation_id": f"litbench/{passport.rater}/{passport.date}",
@@ -371,6 +343,40 @@ def every_eval_ever(passport: Passport) -> dict[str, Any]:
             },
         },
         "evaluation_results": results,
+    }
+
+
+def _eval_result(
+    name: str, figures: SetFigures, quantity: str, value: PassportInterval
+) -> dict[str, Any]:
+    """A quantity on a set in the form of Every Eval Ever."""
+    uncertainty: dict[str, Any] = {"num_samples": value.n}
+    if value.low is not None and value.high is not None:
+        uncertainty["confidence_interval"] = {
+            "lower": value.low,
+            "upper": value.high,
+            "confidence_level": LEVEL,
+            "method": "cluster jackknife by prompt",
+        }
+    is_share = quantity != "agreement_relative_to_people"
+    return {
+        "evaluation_result_id": f"{name}/{quantity}",
+        "evaluation_name": name,
+        "source_data": _source_data(name, figures),
+        "metric_config": {
+            "metric_id": f"litbench.{quantity}",
+            "metric_name": quantity,
+            "metric_unit": "proportion",
+            "lower_is_better": quantity == "flip_rate",
+            "score_type": "continuous",
+            "min_score": 0.0 if is_share else "-Infinity",
+            "max_score": 1.0 if is_share else "Infinity",
+        },
+        "score_details": {
+            "score": value.mean,
+            "uncertainty": uncertainty,
+            "details": {"pairs_sha256": figures.pairs_sha256},
+        },
     }
 
 

@@ -32,7 +32,7 @@ from litbench.judges.answers import AnswerStore, identity, local_folder
 from litbench.judges.client import REPEATING, Traffic
 from litbench.judges.log import LogSample, write_log
 from litbench.judges.prices import load_prices
-from litbench.judges.rubric import MAX_JUDGE_SAMPLES
+from litbench.judges.rubric import MAX_JUDGE_SAMPLES, Rated
 from litbench.judges.session import (
     RECORDED,
     WRITER,
@@ -125,7 +125,7 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     if session.result is None:
         return rows
     result: ItemResult = session.result
-    story = f"{session.writer}/{item.prompt_id}/{session.sample}/"
+    story = _story_prefix(session, item)
     about = {"prompt_id": item.prompt_id, "prompt": item.prompt, "source": session.writer}
     rows["stories"] = [
         {
@@ -138,31 +138,12 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
         }
         for step, text in result.written.texts.items()
     ]
-    for judge, judged in result.judged.items():
-        for step, rated in judged.ratings.items():
-            text = result.written.texts.get(step)
-            common = {
-                "story_id": story + step,
-                "rater": judge,
-                "rater_kind": "recorded" if models.roles[judge].is_recorded else "model",
-                "sample": session.sample,
-                "story_digest": None if text is None else story_digest(item.prompt, text),
-            }
-            whole = {
-                name: _sum(getattr(turn.answer, name) for turn in rated.turns)
-                for name in ("input_tokens", "output_tokens", "seconds")
-            }
-            whole["cost_usd"] = _sum(models.cost(session.writer, turn) for turn in rated.turns)
-            of_text = {
-                "rating": rated.grade,
-                "outcome": rated.outcome,
-                "explanation": rated.reply.answer.text or None,
-            }
-            rows["ratings"].append({**common, **whole, **of_text})
-            rows["ratings"] += [
-                {**common, "criterion": name, "rating": rating, "outcome": outcome}
-                for name, (rating, outcome) in rated.ratings.items()
-            ]
+    rows["ratings"] = [
+        row
+        for judge, judged in result.judged.items()
+        for step, rated in judged.ratings.items()
+        for row in _rating_rows(session, item, models, judge, step, rated)
+    ]
     for rater, quantity, grade, notes in result.grades():
         is_own = rater is not None and _is_own_judge(session.writer, rater, models)
         flags = "; ".join([*notes, *["judged by its writer"] * is_own]) or None
@@ -185,6 +166,42 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
     events = [result.written.events, *(judged.events for judged in result.judged.values())]
     rows["events"] = [{**key, **event} for of_part in events for event in of_part]
     return rows
+
+
+def _story_prefix(session: Session, item: Item) -> str:
+    """What the ids of a session's stories begin with; the step follows."""
+    return f"{session.writer}/{item.prompt_id}/{session.sample}/"
+
+
+def _rating_rows(
+    session: Session, item: Item, models: Models, judge: str, step: str, rated: Rated
+) -> list[dict[str, Any]]:
+    """A judge's ratings of one text: of the whole, with what they cost, and of each criterion."""
+    text = session.result.written.texts.get(step)
+    common = {
+        "story_id": _story_prefix(session, item) + step,
+        "rater": judge,
+        "rater_kind": "recorded" if models.roles[judge].is_recorded else "model",
+        "sample": session.sample,
+        "story_digest": None if text is None else story_digest(item.prompt, text),
+    }
+    whole = {
+        name: _sum(getattr(turn.answer, name) for turn in rated.turns)
+        for name in ("input_tokens", "output_tokens", "seconds")
+    }
+    whole["cost_usd"] = _sum(models.cost(session.writer, turn) for turn in rated.turns)
+    of_text = {
+        "rating": rated.grade,
+        "outcome": rated.outcome,
+        "explanation": rated.reply.answer.text or None,
+    }
+    return [
+        {**common, **whole, **of_text},
+        *(
+            {**common, "criterion": name, "rating": rating, "outcome": outcome}
+            for name, (rating, outcome) in rated.ratings.items()
+        ),
+    ]
 
 
 def _is_own_judge(writer: str, judge: str, models: Models) -> bool:

@@ -195,30 +195,37 @@ class Longform(Protocol):
         )
         final = {"final": (self.rubrics["final"], {"prompt": item.prompt, "text": whole})}
         options = self._options
-
-        async def repeated(
-            questions: Mapping[str, tuple[Rubric, Mapping[str, str]]], count: int
-        ) -> dict[str, Rated]:
-            first = session.judge_sample * count
-            repeats = await at_once(
-                *(
-                    rate_texts(
-                        replace(session, judge_sample=number),
-                        judge,
-                        questions,
-                        as_published=options.as_published,
-                    )
-                    for number in range(first, first + count)
-                )
-            )
-            return {step: mean_rated([rated[step] for rated in repeats]) for step in questions}
-
         chapters, ending = await at_once(
-            repeated(questions, options.num_chapter_judgments),
-            repeated(final, options.num_final_judgments),
+            self._rate_repeatedly(session, judge, questions, options.num_chapter_judgments),
+            self._rate_repeatedly(session, judge, final, options.num_final_judgments),
         )
         rated = chapters | ending
-        # On a scale of 0 to 100.
+        return ItemRatings(rated, self._grades(judge, rated, written))
+
+    async def _rate_repeatedly(
+        self,
+        session: Session,
+        judge: str,
+        questions: Mapping[str, tuple[Rubric, Mapping[str, str]]],
+        count: int,
+    ) -> dict[str, Rated]:
+        """The means of several ratings of each text, by step."""
+        first = session.judge_sample * count
+        repeats = await at_once(
+            *(
+                rate_texts(
+                    replace(session, judge_sample=number),
+                    judge,
+                    questions,
+                    as_published=self._options.as_published,
+                )
+                for number in range(first, first + count)
+            )
+        )
+        return {step: mean_rated([rated[step] for rated in repeats]) for step in questions}
+
+    def _grades(self, judge: str, rated: Mapping[str, Rated], written: Written) -> list[Grade]:
+        """The grades of a judge on a scale of 0 to 100: of each text, and overall."""
         grades: list[Grade] = [
             (
                 judge,
@@ -233,12 +240,13 @@ class Longform(Protocol):
         }
         # A story of which no chapter was read has no grade: the final judgement saw none either.
         is_read = bool(graded.keys() & written.texts.keys())
-        weights = [options.final_score_weight if step == "final" else 1.0 for step in graded]
+        final_weight = self._options.final_score_weight
+        weights = [final_weight if step == "final" else 1.0 for step in graded]
         overall = 5 * fmean(graded.values(), weights) if is_read else None
         flags = missing_flag(list(rated.values()))
         flags += ["no chapter graded"] if graded and not is_read else []
         grades.append((judge, "overall", overall, flags + written.flags))
-        return ItemRatings(rated, grades)
+        return grades
 
     async def _write(
         self, session: Session, history: Sequence[tuple[str, str]], step: str

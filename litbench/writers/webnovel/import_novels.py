@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -273,6 +273,36 @@ def turns_of(novels: list[Novel]) -> pa.Table:
     return pa.Table.from_pylist(rows, TURNS.arrow())
 
 
+def _write_synopses(
+    config: NovelImport, novels: Sequence[Novel], rejected: RejectedRows
+) -> dict[str, list[str]]:
+    """The synopses of the chapters by novel, empty without an extractor; a dry run asks nothing."""
+    synopses = {novel.novel_id: [""] * CHAPTERS for novel in novels}
+    sessions, roles = [], {}
+    if config.extractor is not None:
+        prompt = book_texts(config.texts)["extraction_user"]
+        sessions = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in novels]
+        roles = {EXTRACTOR: config.extractor}
+    models = Models({}, roles, load_prices(config.prices))
+    if config.dry_run:
+        with AnswerStore(config.out / "answers", read_only=True) as store:
+            print("dry run: no request is sent")
+            mock = Mock({EXTRACTOR: {"chapter": EXAMPLE}})
+            print(estimates_text(estimate(sessions, len(sessions), models, store, mock)))
+    elif sessions:
+        ended: list[Session] = []
+        with AnswerStore(config.out / "answers") as store:
+            run_sessions(sessions, len(sessions), models, store, ended.append, "synopses")
+        synopses = {
+            session.prompt_id: session.result for session in ended if session.reason is None
+        }
+        for session in ended:
+            if session.reason is not None:
+                about = f"{session.prompt_id}: {session.reason}"
+                rejected.add(str(config.input), 0, "text", "no synopsis", about)
+    return synopses
+
+
 def import_novels(config: NovelImport) -> None:
     """Read the novels, choose books and chapters, have synopses written, and write the tables."""
     model = None if config.extractor is None else local_folder(config.extractor.model)
@@ -299,30 +329,9 @@ def import_novels(config: NovelImport) -> None:
         percentiles = {name: numbers["percentile"] for name, numbers in facts.items()}
         by_id = {novel.novel_id: novel for novel in novels}
         chosen = [by_id[name] for name in one_per_percentile(percentiles, config.seed)]
-    synopses = {novel.novel_id: [""] * CHAPTERS for novel in chosen}
-    sessions, roles = [], {}
-    if config.extractor is not None:
-        prompt = book_texts(config.texts)["extraction_user"]
-        sessions = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in chosen]
-        roles = {EXTRACTOR: config.extractor}
-    models = Models({}, roles, load_prices(config.prices))
+    synopses = _write_synopses(config, chosen, rejected)
     if config.dry_run:
-        with AnswerStore(config.out / "answers", read_only=True) as store:
-            print("dry run: no request is sent")
-            mock = Mock({EXTRACTOR: {"chapter": EXAMPLE}})
-            print(estimates_text(estimate(sessions, len(sessions), models, store, mock)))
         return
-    if sessions:
-        ended: list[Session] = []
-        with AnswerStore(config.out / "answers") as store:
-            run_sessions(sessions, len(sessions), models, store, ended.append, "synopses")
-        synopses = {
-            session.prompt_id: session.result for session in ended if session.reason is None
-        }
-        for session in ended:
-            if session.reason is not None:
-                about = f"{session.prompt_id}: {session.reason}"
-                rejected.add(str(config.input), 0, "text", "no synopsis", about)
     books = [
         {
             "request_id": novel.novel_id,
