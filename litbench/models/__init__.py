@@ -76,7 +76,7 @@ def load(model: str | Path, **options: Any) -> Rater:
 
     Args:
         model: a model folder, a GGUF file, or a name on the Hub.
-        options: of the model's kind, such as `device` and `batch_tokens`; see `ModelOptions`.
+        options: of the model's kind, such as `device` and `batch_tokens`; see `FolderOptions`.
 
     Raises:
         ConfigError: the folder holds no model.

@@ -47,7 +47,7 @@ class Adapter:
 
 
 @dataclass
-class ModelOptions:
+class FolderOptions:
     """Options of a rater with a model.
 
     Attributes:
@@ -149,7 +149,7 @@ class FolderRater(Rater):
 
 
 def load_folder(
-    options: ModelOptions, head: Head, kind: str, *, num_labels: int | None = 1
+    options: FolderOptions, head: Head, kind: str, *, num_labels: int | None = 1
 ) -> tuple[dict[str, Any], FolderRecord | None]:
     """Load the model of a rater of this kind onto a device; see also `load_backbone`.
 

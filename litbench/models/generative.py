@@ -26,7 +26,7 @@ from litbench.models.backbone import (
     set_attention,
     to_device,
 )
-from litbench.models.folder import FolderRater, ModelOptions, load_folder
+from litbench.models.folder import FolderOptions, FolderRater, load_folder
 from litbench.models.question import Question
 from litbench.raters.interface import PREFERENCES, BlindPair, Judgement, Preference, swap
 from litbench.raters.templates.parser import AnswerForm, read_answer
@@ -249,8 +249,8 @@ class GenerativeModel(FolderRater):
 
 
 @dataclass
-class GenerativeRaterOptions(ModelOptions):
-    """A generative model as a rater; see also `ModelOptions`.
+class GenerativeRaterOptions(FolderOptions):
+    """A generative model as a rater; see also `FolderOptions`.
 
     Attributes:
         template: name or path of the template, for a model that LitBench did not train. Default:

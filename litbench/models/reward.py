@@ -23,7 +23,7 @@ from litbench.models.backbone import (
     rewards_of,
     to_device,
 )
-from litbench.models.folder import FolderRater, ModelOptions, load_folder
+from litbench.models.folder import FolderOptions, FolderRater, load_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of, shows_prompt
 from litbench.raters.interface import ScoreRater, check_stories
 from litbench.runs.config import build
@@ -148,8 +148,8 @@ class RewardModel(FolderRater, ScoreRater):
 
 
 @dataclass
-class RewardRaterOptions(ModelOptions):
-    """A reward model as a rater; see also `ModelOptions`.
+class RewardRaterOptions(FolderOptions):
+    """A reward model as a rater; see also `FolderOptions`.
 
     Attributes:
         max_length: maximum number of tokens of a sequence, for a model that LitBench did not train.
