@@ -120,12 +120,12 @@ def join(client, reader="reader1"):
     return client.post("/statements", data=right(client.study) | hidden(page))
 
 
-def simulate_choices(study: PairStudy, crowd: SimulatedReaders) -> pa.Table:
+def simulate_choices(study: PairStudy, simulated: SimulatedReaders) -> pa.Table:
     """The choices of a study that has all its readers, who answer the store without a server."""
     # Every look at the clock is a minute later, so that nobody reads too fast.
     store = PairStore(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
     for number in itertools.count(1):
-        reader = Reader(crowd, number, study.plan.pairs_per_reader)
+        reader = Reader(simulated, number, study.plan.pairs_per_reader)
         page = begin(store, reader.name)
         if page is None:
             break

@@ -194,7 +194,7 @@ def evaluate(
                 write_table,
                 label=job.label,
                 suffix=".parquet",
-                again=lambda verdicts: failed_requests(verdicts).num_rows,
+                is_stale=lambda verdicts: failed_requests(verdicts).num_rows,
             )
             shutil.rmtree(scratch, ignore_errors=True)
             record = json.loads(table.schema.metadata[_RECORD])

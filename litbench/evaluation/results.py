@@ -89,13 +89,13 @@ class Evaluation:
         folder: the evaluation's folder.
         manifest: its manifest.
         pairs_path: the pairs file.
-        wider_path: the pairs before length symmetry; None if they were not judged.
+        path_before_symmetry: the pairs before length symmetry; None if they were not judged.
     """
 
     folder: Path
     manifest: dict[str, Any]
     pairs_path: Path
-    wider_path: Path | None
+    path_before_symmetry: Path | None
 
     @classmethod
     def of(cls, artifact: Artifact) -> "Evaluation":
@@ -153,7 +153,9 @@ class Evaluation:
     def pairs(self) -> EvaluationPairs:
         config = self.manifest["config"]
         columns = given_columns(config)
-        pairs = read_pairs(self.pairs_path, self.wider_path, config.get("split"), columns=columns)
+        pairs = read_pairs(
+            self.pairs_path, self.path_before_symmetry, config.get("split"), columns=columns
+        )
         # The benchmark leaves out pairs without texts, and those beyond `max_pairs`.
         if self.until_decided is not None:
             return pairs.select(common_pairs(self.verdicts))
@@ -172,7 +174,7 @@ class Evaluation:
             config = self.manifest["config"]
             columns = given_columns(config)
             pairs = read_pairs(
-                self.pairs_path, self.wider_path, config.get("split"), columns=columns
+                self.pairs_path, self.path_before_symmetry, config.get("split"), columns=columns
             )
             return rows_of(self.verdicts, pairs, self.until_decided, trained_on)
         return leaderboard(

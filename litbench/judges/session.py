@@ -301,7 +301,7 @@ class Session:
         ]
 
 
-async def at_once(*scripts: Awaitable[Any]) -> list[Any]:
+async def gather_all(*scripts: Awaitable[Any]) -> list[Any]:
     """Await parts of a session at the same time; raises the first exception once all have ended.
 
     Unlike `asyncio.gather`, it leaves no part behind that asks on after the session has ended.
@@ -726,7 +726,7 @@ def estimate(
                 ),
             )
         ]
-        at_once = max(min(first_connections(client.name, client.budget.traffic), total), 1)
+        parallel = max(min(first_connections(client.name, client.budget.traffic), total), 1)
         per_call = _SECONDS_TO_START + written / _TOKENS_PER_SECOND / max(len(new), 1)
         source, times = "assumed", measured[id(client.budget)]
         if len(times) >= _ENOUGH_ANSWERS:
@@ -741,8 +741,8 @@ def estimate(
                 output_tokens=written,
                 cost_usd=costs[0],
                 most_cost_usd=None if most is None else costs[1],
-                seconds=len(new) * per_call / at_once,
-                basis=f"{len(new):,} calls x {per_call:.1f} s ({source}) / {at_once} connections",
+                seconds=len(new) * per_call / parallel,
+                basis=f"{len(new):,} calls x {per_call:.1f} s ({source}) / {parallel} connections",
             )
         )
     return estimates

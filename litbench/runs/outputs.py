@@ -290,7 +290,7 @@ class Cache:
         *,
         label: str = "part",
         suffix: str = ".json",
-        again: Callable[[T], object] | None = None,
+        is_stale: Callable[[T], object] | None = None,
     ) -> T:
         """Read the part of a key; if there is none, first write what `make` returns.
 
@@ -301,10 +301,10 @@ class Cache:
             write: writes the content to a path.
             label: readable start of the file's name.
             suffix: end of the file's name.
-            again: whether a stored content must be replaced.
+            is_stale: whether a stored content must be replaced.
         """
         path = self.path(key, label, suffix)
-        if not path.exists() or (again is not None and again(read(path))):
+        if not path.exists() or (is_stale is not None and is_stale(read(path))):
             write_atomically(path, partial(write, make()))
         # Read also when just written, so that a resumed run computes with equal values.
         return read(path)

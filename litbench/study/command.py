@@ -28,7 +28,7 @@ from litbench.study.store import Store
 
 
 @dataclass(kw_only=True)
-class OfStudy:
+class StudyOptions:
     """A command on a study.
 
     Attributes:
@@ -39,7 +39,7 @@ class OfStudy:
 
 
 @dataclass(kw_only=True)
-class StudyServing(OfStudy):
+class StudyServing(StudyOptions):
     """Show the study to readers until SIGTERM or SIGINT.
 
         litbench study serve FOLDER --port 8080
@@ -56,7 +56,7 @@ class StudyServing(OfStudy):
 
 
 @dataclass(kw_only=True)
-class Status(OfStudy):
+class Status(StudyOptions):
     """Print the progress of readers and pairs.
 
     Attributes:
@@ -67,17 +67,17 @@ class Status(OfStudy):
 
 
 @dataclass(kw_only=True)
-class Export(OfStudy):
+class Export(StudyOptions):
     """Write the answers, also as ratings of stories with readers as annotators."""
 
 
 @dataclass(kw_only=True)
-class Close(OfStudy):
+class Close(StudyOptions):
     """Accept no more readers and answers."""
 
 
 @dataclass(kw_only=True)
-class Remove(OfStudy):
+class Remove(StudyOptions):
     """Remove a reader with all answers, from the export too.
 
     Attributes:

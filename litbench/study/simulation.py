@@ -75,14 +75,14 @@ class Reader:
     """
 
     def __init__(
-        self, crowd: SimulatedReaders, number: int, pages: int, name: str | None = None
+        self, simulated: SimulatedReaders, number: int, pages: int, name: str | None = None
     ) -> None:
-        self._crowd, self.name = crowd, name or f"simulated-{crowd.seed}-{number}"
-        draw = random.Random(digest("reader", crowd.seed, number))
-        self.is_careless = draw.random() < crowd.careless
+        self._simulated, self.name = simulated, name or f"simulated-{simulated.seed}-{number}"
+        draw = random.Random(digest("reader", simulated.seed, number))
+        self.is_careless = draw.random() < simulated.careless
         self.effect = draw.gauss(0, _READER_SD)
         self.failed_check = False
-        self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
+        self.leaves_after = draw.randrange(pages) if draw.random() < simulated.dropout else math.inf
 
     def answer(
         self, study: PairStudy, kind: str, pair_id: str, order: str | None, position: int
@@ -93,19 +93,19 @@ class Reader:
 
     def _chooses_chosen(self, study: PairStudy, kind: str, pair_id: str, position: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
-        crowd = self._crowd
+        simulated = self._simulated
         if self.is_careless:
             return random.Random(digest("guess", self.name, position)).random() < 0.5
         if kind == "attention":
             return study.garbled_side(pair_id) == "rejected"
-        effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, _PAIR_SD)
+        effect = random.Random(digest("pair", simulated.seed, pair_id)).gauss(0, _PAIR_SD)
         chance = random.Random(digest("choice", self.name, pair_id)).random()
-        return chance < crowd.agreement + effect + self.effect
+        return chance < simulated.agreement + effect + self.effect
 
     def rate(self, story_id: str, html: str, again: int = 0) -> dict[str, str]:
         """The fields of a page of ratings; another opinion each time it is rated `again`."""
-        crowd, answers = self._crowd, {}
-        quality = random.Random(digest("pair", crowd.seed, story_id)).gauss(0, _PAIR_SD)
+        simulated, answers = self._simulated, {}
+        quality = random.Random(digest("pair", simulated.seed, story_id)).gauss(0, _PAIR_SD)
         for legend, inputs in _LINE.findall(html):
             fields, numbers = zip(*_OPTION.findall(inputs), strict=True)
             field = fields[0]
@@ -269,7 +269,7 @@ def pages_of(study: Study) -> int:
 
 
 def visit_study(
-    study: Study, crowd: SimulatedReaders, url: str, readers: int
+    study: Study, simulated: SimulatedReaders, url: str, readers: int
 ) -> tuple[Counter[str], list[Visitor]]:
     """Let simulated readers answer a running server, all at once.
 
@@ -278,7 +278,7 @@ def visit_study(
     pages, ids = pages_of(study), study.plan.reader_ids
     names: Sequence[str | None] = [None] * readers if ids is None else ids[:readers]
     visitors = [
-        Visitor(study, url, Reader(crowd, at, pages, name)) for at, name in enumerate(names, 1)
+        Visitor(study, url, Reader(simulated, at, pages, name)) for at, name in enumerate(names, 1)
     ]
     with ThreadPoolExecutor(readers) as threads:
         return Counter(threads.map(Visitor.visit, visitors)), visitors

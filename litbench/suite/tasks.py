@@ -24,7 +24,7 @@ from litbench.judges.answers import Answer
 from litbench.judges.client import chat_messages, read_output
 from litbench.judges.judge import PairQuestion
 from litbench.judges.scorers import register_scorer
-from litbench.judges.session import JUDGE, Request, Session, at_once
+from litbench.judges.session import JUDGE, Request, Session, gather_all
 from litbench.raters.interface import CREDITS, PREFERENCES, blind, swap
 from litbench.raters.templates.parser import read_answer
 from litbench.raters.templates.template import load_template
@@ -47,7 +47,7 @@ def both_orders() -> Solver:
         template = load_template(about["template"], about["answer"])
         session = Session("", str(state.sample_id), 0, models={JUDGE: ask})
         orders = [about["stories"], about["stories"][::-1]]
-        asked = await at_once(
+        asked = await gather_all(
             *(
                 session.ask_readable(
                     JUDGE,

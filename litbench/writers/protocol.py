@@ -20,7 +20,7 @@ from litbench.judges.session import (
     Session,
     Turn,
     UnfinishedError,
-    at_once,
+    gather_all,
 )
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Rubric
@@ -200,7 +200,7 @@ async def judge_repeatedly(
         The means of its ratings and grades. With several samples, every quantity of the judge has
         another, "QUANTITY spread", the standard deviation over the samples.
     """
-    repeats: list[ItemRatings] = await at_once(
+    repeats: list[ItemRatings] = await gather_all(
         *(
             protocol.rate(replace(session, judge_sample=number), item, written, judge)
             for number in range(samples)
@@ -244,7 +244,7 @@ def list_sessions(
                 judge_repeatedly(protocol, session, item, written, judge, judge_samples)
                 for judge in judges
             )
-            return ItemResult(written, dict(zip(judges, await at_once(*rated), strict=True)))
+            return ItemResult(written, dict(zip(judges, await gather_all(*rated), strict=True)))
 
         return Session(writer, item.prompt_id, sample, script)
 
@@ -271,7 +271,7 @@ async def rate_texts(
     Returns:
         What was said, by step.
     """
-    rated = await at_once(
+    rated = await gather_all(
         *(
             rate(session, judge, *asked, step=step, as_published=as_published)
             for step, asked in questions.items()

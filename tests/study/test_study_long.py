@@ -42,10 +42,10 @@ def forty(tmp_path, pair_table):
     return write_study(tmp_path / "study", study_pairs(pair_table, 40))
 
 
-def simulated(study, seed, **crowd):
+def simulated(study, seed, **options):
     plan = dataclasses.replace(study.plan, seed=seed)
     return simulate_choices(
-        dataclasses.replace(study, plan=plan), SimulatedReaders(seed=seed, **crowd)
+        dataclasses.replace(study, plan=plan), SimulatedReaders(seed=seed, **options)
     )
 
 
@@ -219,8 +219,8 @@ def visit_through_kills(study, readers, pages, each, check):
     """
     port, logs = free_port(), ""
     url = f"http://127.0.0.1:{port}"
-    crowd = SimulatedReaders(seed=1)
-    visitors = [Visitor(study, url, Reader(crowd, at, pages)) for at in range(1, readers + 1)]
+    population = SimulatedReaders(seed=1)
+    visitors = [Visitor(study, url, Reader(population, at, pages)) for at in range(1, readers + 1)]
     server = serve_process(study.folder, port)
     wait_for(url)
     with ThreadPoolExecutor(readers) as threads:

@@ -236,9 +236,9 @@ def test_export_is_read_by_writers_and_import_ratings(make, load_program, tmp_pa
 
 def test_simulated_readers_rate_over_http(make, load_program, tmp_path, capsys):
     study = make(prompts=3, writers=4, readers_per_story=4, groups_per_reader=3, max_starting=40)
-    crowd = SimulatedReaders(careless=0.25, dropout=0.25, seed=5)
+    simulated = SimulatedReaders(careless=0.25, dropout=0.25, seed=5)
     with serving(study) as (url, store):
-        ends, visitors = visit_study(study, crowd, url, 8)
+        ends, visitors = visit_study(study, simulated, url, 8)
         result = defaultdict(dict)
         for row in store._all(
             "select reader, place, answer from choices join readers using (number) "

@@ -207,10 +207,10 @@ def test_a_reader_who_was_away_rates_what_was_played(make, writer):
 
 def test_careless_and_leaving_players(make, writer):
     study = make(readers_per_card=8, release_minutes=5)
-    crowd = SimulatedReaders(careless=0.4, dropout=0.4, seed=2)
+    simulated = SimulatedReaders(careless=0.4, dropout=0.4, seed=2)
     with writer():
         with serving(study) as (url, store):
-            ends, visitors = visit_study(study, crowd, url, 8)
+            ends, visitors = visit_study(study, simulated, url, 8)
             players = [visitor.reader for visitor in visitors]
             assert ends == {
                 "finished": sum(player.leaves_after > 20 for player in players),

@@ -95,19 +95,19 @@ def read_pairs(
     if before_symmetry is not None and ratings is not None:
         raise ConfigError("before_symmetry and ratings are both given: leave one of them out")
     files = input_files(pairs, before_symmetry, ratings)
-    headline, wider_path = read_split(pairs), files.get("all_pairs", before_symmetry)
+    headline, unpruned = read_split(pairs), files.get("all_pairs", before_symmetry)
     if {"chosen_rating", "rejected_rating"} <= set(headline.column_names):
         gap = pc.abs(pc.subtract(headline["chosen_rating"], headline["rejected_rating"]))
         if equal := pc.sum(pc.less_equal(gap, ROUNDING)).as_py():
             raise DataError(
                 f"{pairs}: {equal} pairs have equal ratings and thus no label: leave them out"
             )
-    if wider_path is None:
+    if unpruned is None:
         return EvaluationPairs(headline)
-    wider = read_split(wider_path)
+    wider = read_split(unpruned)
     if missing := set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist()):
         raise DataError(
-            f"{wider_path} lacks {len(missing)} pairs of {pairs}, such as {min(missing)}: use two "
+            f"{unpruned} lacks {len(missing)} pairs of {pairs}, such as {min(missing)}: use two "
             "files of the same run"
         )
     return EvaluationPairs(headline, *((wider, None) if ratings is None else (None, wider)))

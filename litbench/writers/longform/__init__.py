@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from litbench.judges.answers import Sampling
 from litbench.judges.rubric import Rated, mean_rated
-from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
+from litbench.judges.session import WRITER, Session, UnfinishedError, gather_all
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.rubric import Criterion, Rubric, load_rubric
 from litbench.raters.templates.template import fill
@@ -195,7 +195,7 @@ class Longform(Protocol):
         )
         final = {"final": (self.rubrics["final"], {"prompt": item.prompt, "text": whole})}
         options = self._options
-        chapters, ending = await at_once(
+        chapters, ending = await gather_all(
             self._rate_repeatedly(session, judge, questions, options.num_chapter_judgments),
             self._rate_repeatedly(session, judge, final, options.num_final_judgments),
         )
@@ -211,7 +211,7 @@ class Longform(Protocol):
     ) -> dict[str, Rated]:
         """The means of several ratings of each text, by step."""
         first = session.judge_sample * count
-        repeats = await at_once(
+        repeats = await gather_all(
             *(
                 rate_texts(
                     replace(session, judge_sample=number),

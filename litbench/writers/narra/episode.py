@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
+from litbench.judges.session import WRITER, Session, UnfinishedError, gather_all
 from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.parser import without_reasoning
 from litbench.raters.templates.template import fill
@@ -246,7 +246,7 @@ class Episode:
         self._need = need.text
         texts = {"need": self._need}
         names = ("questions", "keywords", "profile_keywords")
-        asked = await at_once(
+        asked = await gather_all(
             *(self._ask(name, self.prompts[name]["text"], texts) for name in names)
         )
         questions = _questions(asked[0])
@@ -370,7 +370,7 @@ class Episode:
     async def _play(self) -> None:
         for turn in range(1, self.persona["end_condition"]["max_user_turns"] + 1):
             # The reader does not see the memory, so both are asked at the same time.
-            action, answers = await at_once(self._reader_turn(turn), self._ask_memory())
+            action, answers = await gather_all(self._reader_turn(turn), self._ask_memory())
             self._remember(answers)
             if action is None:
                 return
@@ -634,7 +634,7 @@ class Episode:
             prompt = self.prompts["structured_memory" if call == "state_patch" else call]["text"]
             return await self._ask(f"{call}_{number}", prompt, texts)
 
-        answers = await at_once(*(ask(*call) for call in due.items()))
+        answers = await gather_all(*(ask(*call) for call in due.items()))
         return [(*call, answer) for call, answer in zip(due.items(), answers, strict=True)]
 
     def _remember(self, answers: Sequence[tuple[memory.Call, int, str]]) -> None:
@@ -647,8 +647,8 @@ class Episode:
                 continue
             failed = self._memory.failed_calls
             self._memory = memory.answered(self._memory, call, answer)
-            is_kept = self._memory.failed_calls > failed
-            self._note_event("memory", messages=number, call=call, failed=is_kept)
+            has_failed = self._memory.failed_calls > failed
+            self._note_event("memory", messages=number, call=call, failed=has_failed)
 
     def _memory_text(self) -> str:
         memo = self._memory

@@ -28,7 +28,7 @@ from litbench.judges.session import (
     Session,
     Turn,
     UnfinishedError,
-    at_once,
+    gather_all,
 )
 from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.parser import without_reasoning
@@ -246,7 +246,7 @@ class Tow(Protocol):
         flags = [*written.flags, *(() if has_reference else ("no reference",))]
         if not written.texts or not has_reference:
             return ItemRatings(grades=[(judge, "overall", None, flags)])
-        plans, rated = await at_once(
+        plans, rated = await gather_all(
             self._plans(session, task), self._rate(session, task, written.texts["text"], judge)
         )
         content, of_format = plans["content"], plans.get("format")
@@ -323,7 +323,7 @@ class Tow(Protocol):
         leaves = {"content": self._content}
         if not self._options.as_published and task.task != "completion":
             leaves["format"] = [*FORMAT]
-        plans = await at_once(*(self._plan(session, task, *node) for node in leaves.items()))
+        plans = await gather_all(*(self._plan(session, task, *node) for node in leaves.items()))
         return dict(zip(leaves, plans, strict=True))
 
     async def _plan(self, session: Session, task: Task, node: str, leaves: Sequence[str]) -> Plan:

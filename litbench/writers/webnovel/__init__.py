@@ -17,7 +17,7 @@ import numpy as np
 
 from litbench.judges.answers import Sampling
 from litbench.judges.rubric import Rated
-from litbench.judges.session import WRITER, Session, UnfinishedError, at_once
+from litbench.judges.session import WRITER, Session, UnfinishedError, gather_all
 from litbench.raters.templates.rubric import load_rubric
 from litbench.writers.protocol import (
     Item,
@@ -103,7 +103,7 @@ class Webnovel(Protocol):
         """Write the chapters, each from its synopsis."""
         book: Book = item.content
         steps = [f"chapter_{number}" for number in range(1, len(book.novel_info) + 1)]
-        texts = await at_once(
+        texts = await gather_all(
             *(
                 self._write(session, *chapter)
                 for chapter in zip(steps, book.novel_info, strict=True)

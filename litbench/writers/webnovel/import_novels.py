@@ -26,8 +26,8 @@ from litbench.judges.session import (
     Role,
     Session,
     UnfinishedError,
-    at_once,
     estimate,
+    gather_all,
     run_sessions,
 )
 from litbench.raters.interface import estimates_text
@@ -250,7 +250,7 @@ def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Session:
 
     async def script(session: Session) -> list[str]:
         chapters = enumerate(novel.chapters, 1)
-        return await at_once(*(synopsis(session, *chapter) for chapter in chapters))
+        return await gather_all(*(synopsis(session, *chapter) for chapter in chapters))
 
     return Session("", novel.novel_id, 0, script)
 
