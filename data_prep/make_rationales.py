@@ -20,7 +20,8 @@ from typing import Annotated
 
 import pyarrow as pa
 
-from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.chunks import ROW
+from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import PAIRS
 from litbench.data.sources.verdict_lines import has_verdict_line, split_verdict
 from litbench.data.tables import write_table

@@ -27,7 +27,8 @@ import pyarrow as pa
 
 from litbench.collect.parts import fresh_parts
 from litbench.collect.reddit import BATCH, RedditClient, text_state
-from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.chunks import ROW
+from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import PAIRS, SIDES, Column, Schema, pair_id
 from litbench.data.sources.posts import (
     THING_ID,

@@ -30,7 +30,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from litbench.data.ingest import LINE, RejectedRows, StreamingTable
+from litbench.data.chunks import LINE
+from litbench.data.ingest import RejectedRows, StreamingTable
 from litbench.data.records import SIDES, Column, Schema
 from litbench.data.sources.pairs import read_any_pairs
 from litbench.data.tables import write_sorted_batches, write_table

@@ -31,8 +31,8 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, get_peft_config
 
+from litbench.data.chunks import ROW
 from litbench.data.columns import PairColumns
-from litbench.data.ingest import ROW
 from litbench.data.records import connected_prompts
 from litbench.data.text import digest
 from litbench.models.backbone import HEADS, Head, load_backbone, load_with_adapter, no_towers, quiet

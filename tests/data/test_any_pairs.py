@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.cli import main
-from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.chunks import ROW
+from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import Column, Schema, connected_prompts
 from litbench.data.sources.evaluation_pairs import read_training_pairs
 from litbench.data.sources.pairs import read_any_pairs

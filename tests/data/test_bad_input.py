@@ -242,6 +242,22 @@ def test_unclosed_csv_quote_rejects_one_row(make_stories, tmp_path, place, quoti
     assert noted["row"] == place + 1
 
 
+@pytest.mark.parametrize("broken", ["", 's9,p,"t, u,b,1,2\n', 's9,p,5" t,b,1,2\n', "s9,p\xff,t\n"])
+def test_csv_is_read_alike_in_blocks_of_any_size(tmp_path, monkeypatch, broken):
+    path = write(tmp_path / "raw.csv", rows_of())
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:5], broken.encode("latin-1"), *lines[5:]]))
+    columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'test'"}
+    results = []
+    for size in (1, 16, 64, 1 << 20):
+        monkeypatch.setattr("litbench.data.chunks._BLOCK", size)
+        rejected = RejectedRows()
+        stories = read_foreign(path, STORIES, columns=columns, rejected_rows=rejected)
+        assert {row["story_id"] for row in stories.to_pylist()} >= {f"s{k}" for k in range(6)}
+        results.append((stories.to_pylist(), rejected.rows))
+    assert all(result == results[0] for result in results)
+
+
 def test_rejected_rows_are_printed_and_written(make_stories, tmp_path):
     rows = rows_of()
     rows[2]["score"] = "l" * 10_000

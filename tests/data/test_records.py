@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.data.ingest import ROW, RejectedRows, read_foreign, stream_foreign
+from litbench.data.chunks import ROW
+from litbench.data.ingest import RejectedRows, read_foreign, stream_foreign
 from litbench.data.records import (
     STORIES,
     VERDICTS,
@@ -208,7 +209,7 @@ def test_crlf_and_blank_lines_change_nothing(tmp_path, ending):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_fraction_among_ids_rejects_only_its_row(tmp_path, monkeypatch, size):
-    monkeypatch.setattr("litbench.data.ingest.CHUNK_ROWS", size)
+    monkeypatch.setattr("litbench.data.chunks.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     # A whole number among fractions stays the same name.
     rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 5.0, "2.5 or 3"
@@ -219,10 +220,17 @@ def test_fraction_among_ids_rejects_only_its_row(tmp_path, monkeypatch, size):
     assert rejected_rows.counts() == {"story_id: not text": 1, "score: not a number": 1}
 
 
+@pytest.mark.parametrize("values", [[2**64, 1.5], [1.5, 2**64], [1, -(2**63) - 1]])
+def test_integers_beyond_64_bits_keep_their_digits(tmp_path, values):
+    rows = [{"id": str(k), "title": "t", "body": "b", "x": x} for k, x in enumerate(values)]
+    path = write_rows(tmp_path / "raw.jsonl", rows)
+    assert read_foreign(path, STORIES, columns=MAP)["x"].to_pylist() == [str(x) for x in values]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("name", FORMATS)
 def test_scores_with_fractions_are_numbers(tmp_path, monkeypatch, name, size):
-    monkeypatch.setattr("litbench.data.ingest.CHUNK_ROWS", size)
+    monkeypatch.setattr("litbench.data.chunks.CHUNK_ROWS", size)
     scores = ["5", "-2", "3.25", None, "0", "1e300", "4.5"]
     rows = [{"id": str(k), "title": "t", "body": "t", "score": s} for k, s in enumerate(scores)]
     rejected = RejectedRows()
@@ -373,7 +381,7 @@ def test_large_dictionaries_are_refused_before_decoding(tmp_path, form):
 
 def test_long_texts_are_not_held_in_memory(tmp_path, monkeypatch):
     """Arrow holds the values of a column that is read as a dictionary."""
-    monkeypatch.setattr("litbench.data.ingest.CHUNK_BYTES", 4 << 20)
+    monkeypatch.setattr("litbench.data.chunks.CHUNK_BYTES", 4 << 20)
     bodies = [random.Random(k).randbytes(1 << 15).hex() for k in range(1_000)]
     rows = [{**ONE, "id": str(k), "body": body} for k, body in enumerate(bodies)]
     # Pages have 1 MiB, or one batch of the writer.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tolerance import assert_same
 
-from litbench.data.ingest import ROW
+from litbench.data.chunks import ROW
 from litbench.data.records import prompt_keys
 from litbench.models.backbone import collate, head_layers, rewards_of
 from litbench.models.reward import RewardModel

@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from litbench.data.chunks import ROW
 from litbench.data.columns import GUESS, guess_column
-from litbench.data.ingest import ROW, RejectedRows
+from litbench.data.ingest import RejectedRows
 from litbench.data.records import SIDES, Column, is_text
 from litbench.data.sources.messages import CELL_ERRORS, parse_cell
 from litbench.data.text import digest

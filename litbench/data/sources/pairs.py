@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from litbench.data.chunks import ROW
 from litbench.data.columns import GUESS, find_columns, first_rows
 from litbench.data.curation.cleaning import Cleaning, clean_table
 from litbench.data.curation.funnel import Examples
-from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import (
     LABEL_SOURCES,
     NOT_STATED,

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from litbench.data.chunks import ROW
 from litbench.data.curation.funnel import Funnel
-from litbench.data.ingest import ROW, RejectedRows, read_foreign
+from litbench.data.ingest import RejectedRows, read_foreign
 from litbench.data.records import (
     GRADES,
     PAIRS,
