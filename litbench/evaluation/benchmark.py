@@ -430,7 +430,7 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
             print_estimates(judged.specs, judged.pairs.all, out)
             if config.until is not None:
                 plan = make_plan(config, judged.reference, judged.specs, judged.pairs)
-                print_plan(plan, judged.specs, out)
+                print_plan(plan, judged.specs, out, out / judged.name)
     else:
         is_single = "" in sets
         keys = ["on_training_prompts", "max_pairs", "folds"]

@@ -49,7 +49,8 @@ from litbench.metrics.sequential import (
 )
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import UNASKED, blind
-from litbench.runs.errors import ConfigError
+from litbench.runs.errors import ConfigError, DataError
+from litbench.runs.outputs import read_manifest
 from litbench.runs.terminal import clean_name, show, write_dollars
 
 # Kinds of raters that ask a model; others cost nothing and judge all pairs.
@@ -400,16 +401,18 @@ class UntilDecided:
             print(f"{text}, {comparison.reason}" if comparison.reason else text)
 
 
-def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path) -> None:
+def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path, results: Path) -> None:
     """Print the expected cost of each rater that asks a model, sending no request.
 
     The expected share of the calls depends on the difference in units of what the plan can find,
-    and not on the variance. What it can find is computed for usual raters with independent errors.
+    and not on the variance. What it can find is taken from the looks of an earlier run that a limit
+    ended, such as a pilot, or else computed for usual raters with independent errors.
 
     Args:
         plan: the plan.
         specs: all raters.
         folder: has stored answers.
+        results: output folder of the set.
     """
     comparisons = sum(spec.name != plan.against for spec in specs)
     alpha = ALPHA / max(comparisons, 1)
@@ -421,17 +424,21 @@ def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path) -> None:
         pairs=int(sizes.sum()),
         prompts=max(effective_clusters(sizes), 2.0),
     )
-    planned = detectable(case, alpha=alpha)
+    basis = (
+        f"agreement is near {_USUAL_AGREEMENT}, errors are independent and pairs of a prompt "
+        f"correlate by {_USUAL_CORRELATION}; the first look measures it"
+    )
+    planned = _measured(results, plan.against)
+    if planned is not None:
+        basis = "differences vary as in the last look of the earlier run"
+    else:
+        planned = detectable(case, alpha=alpha)
     names = ["planned", "twice"] if planned is None else [f"{planned:.3f}", f"{2 * planned:.3f}"]
     print(
         f"until decided against {clean_name(plan.against)}: {len(plan.blocks)} looks, the first at "
         f"{plan.prompts[0]:,} of {plan.prompts[-1]:,} prompts. {plan.note}".rstrip()
     )
-    print(
-        f"All pairs find a difference of {names[0]} in 80 %, if agreement is near "
-        f"{_USUAL_AGREEMENT}, errors are independent and pairs of a prompt correlate by "
-        f"{_USUAL_CORRELATION}; the first look measures it."
-    )
+    print(f"All pairs find a difference of {names[0]} in 80 %, if {basis}.")
     signal = needed_signal(_POWER, math.inf, alpha)
     chances = {"worst case": np.ones(len(plan.blocks))} | {
         name: expected_looks(plan.shares, alpha, drift, futility=plan.keys.futility)
@@ -445,6 +452,18 @@ def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path) -> None:
             of_rater = {name: 1 - (1 - chance) ** times for name, chance in chances.items()}
             rows += _cost_rows(plan, spec, folder, of_rater)
     print(show(rows))
+
+
+def _measured(folder: Path, against: str) -> float | None:
+    """The difference that all pairs would find by an earlier run in this folder; None without."""
+    try:
+        record = read_manifest(folder)["counts"].get("until_decided")
+    except DataError:
+        return None
+    if record is None or record["plan"]["against"] != against:
+        return None
+    looks = [row["looks"] for row in record["comparisons"].values()]
+    return max((row[-1]["detectable"] for row in looks if row), default=None)
 
 
 def _cost_rows(

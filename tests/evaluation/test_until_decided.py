@@ -233,7 +233,7 @@ def test_raters_stop_one_by_one_and_the_reference_last(judge_until):
     assert evaluation.pairs.headline.num_rows == min(asked_of(name) for name in raters) / 2
 
 
-def test_a_limit_ends_the_run_at_a_look(judge_until):
+def test_a_limit_ends_the_run_at_a_look(judge_until, capsys):
     evaluation = judge_until({"weak": 0.6}, limits={"weak": 120})
     result = evaluation.until_decided["comparisons"]["weak"]
     assert result["reason"] == "limit"
@@ -242,6 +242,10 @@ def test_a_limit_ends_the_run_at_a_look(judge_until):
         check_judged([evaluation])
     with pytest.raises(ConfigError, match="first look"):
         judge_until({"weak": 0.6}, limits={"weak": 10}, out="none")
+    capsys.readouterr()
+    judge_until({"weak": 0.6}, dry_run=True)
+    measured = f"find a difference of {result['looks'][-1]['detectable']:.3f} in 80 %"
+    assert measured in capsys.readouterr().out, "the variance is that of the pilot"
 
 
 def test_several_sets_are_marked(judge_until, tmp_path):
