@@ -374,6 +374,7 @@ def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str,
     pairs = made.pairs.headline
     features = cast(Any, specs[0].train(pairs, config.out, config.seed))
     features.columns = made.columns
+    features.learn_scope(pairs)
     artifact.write_folder(folders["features"].name, features.save)
     if len(specs) == 1:
         shutil.rmtree(config.out / "features", ignore_errors=True)

@@ -2,7 +2,8 @@
 
     python train/features.py --config configs/train/features.yaml
 
-Reads `pairs`. Writes `model/features.json` (readable coefficients) and `manifest.json` into `out`.
+Reads `pairs`. Writes `model/` (`features.json`, with readable coefficients, and `scope.json`) and
+`manifest.json` into `out`.
 Runs on any machine, in seconds for thousands of pairs.
 """
 
@@ -49,6 +50,7 @@ def _fit_and_write(config: Config) -> None:
     pairs = read_training_pairs(config.pairs, config.split, columns)
     model = fit_features(pairs, config)
     model.columns = find_pair_columns(config.pairs, columns)
+    model.learn_scope(pairs)
     folder = artifact.write_folder("model", model.save)
     artifact.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
     artifact.finish()

@@ -18,10 +18,10 @@ from litbench.data.records import PAIRS, connected_prompts, pair_weights
 from litbench.data.tables import read_table
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.raters.interface import blind, check_stories, training_prompts_of
+from litbench.raters.quantities import UNSPACED_RANGES
 from litbench.runs.errors import DataError
 
-_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
-_WORD = rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’][^\W{_UNSPACED}]+)*"
+_WORD = rf"[{UNSPACED_RANGES}]|[^\W{UNSPACED_RANGES}]+(?:['’][^\W{UNSPACED_RANGES}]+)*"
 # Words of fewer training stories are left out.
 _MIN_STORIES = 2
 # With more training stories, training again without each prompt takes too long.
@@ -61,7 +61,9 @@ class PairsOptions(BagOfWordsOptions):
         pairs = read_table(self.path, PAIRS)
         if self.split is not None:
             pairs = pairs.filter(pc.equal(pairs["split"], self.split))
-        return fit_bag_of_words(pairs, self, name)
+        model = fit_bag_of_words(pairs, self, name)
+        model.learn_scope(pairs)
+        return model
 
 
 @dataclass

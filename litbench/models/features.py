@@ -22,6 +22,7 @@ from litbench.data.text import count_words, digest
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.models.record import FeaturesRecord, read_record
 from litbench.raters.interface import blind, check_stories, quantiles_of, training_prompts_of
+from litbench.raters.scope import Scope
 from litbench.runs.errors import ConfigError, DataError, ModelError
 from litbench.runs.outputs import versions, write_sealed
 
@@ -256,7 +257,7 @@ class FeatureModel(LinearRater):
         }
 
     def save(self, folder: Path) -> None:
-        """Write `features.json` into a folder."""
+        """Write `features.json`, and `scope.json` if the scope is known, into a folder."""
         content = {
             "kind": self.kind,
             "c": self.c,
@@ -276,6 +277,8 @@ class FeatureModel(LinearRater):
             "versions": versions(),
         }
         write_sealed(content, folder / "features.json")
+        if self.scope is not None:
+            self.scope.save(folder)
 
     @classmethod
     def load(cls, folder: Path, name: str = "features") -> "FeatureModel":
@@ -293,6 +296,7 @@ class FeatureModel(LinearRater):
         prompts = frozenset(record.training_prompts)
         model = cls(name, names, mean, scale, coefficients, record.c, prompts)
         model.reward_quantiles, model.columns = record.reward_quantiles, record.columns
+        model.scope = Scope.load(folder)
         return model
 
 

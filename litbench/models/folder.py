@@ -2,7 +2,8 @@
 
 Weights (safetensors), config, tokenizer and chat template are as transformers writes them, and are
 all that a reward depends on. `litbench.json` adds the kind of rater, hashes of the training
-prompts, a record of the training, and the question of a generative rater.
+prompts, a record of the training, and the question of a generative rater. `scope.json` has what
+the training stories look like.
 """
 
 import json
@@ -25,6 +26,7 @@ from litbench.models.backbone import (
 )
 from litbench.models.record import FORMAT, FolderRecord, read_record
 from litbench.raters.interface import Rater
+from litbench.raters.scope import Scope
 from litbench.runs.errors import ModelError
 from litbench.runs.hub import fetch_model
 from litbench.runs.locations import locate, resolve
@@ -96,6 +98,7 @@ class FolderRater(Rater):
         training: Mapping[str, Any] | None = None,
         adapter: Adapter | None = None,
         columns: Mapping[str, str] = MappingProxyType({}),
+        scope: Scope | None = None,
         report: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
         self.model = model.eval()
@@ -107,6 +110,7 @@ class FolderRater(Rater):
         self.training_record = dict(training or {})
         self.adapter = adapter
         self.columns = columns
+        self.scope = scope
         self.report = report
 
     def stored(self) -> dict[str, Any]:
@@ -123,7 +127,7 @@ class FolderRater(Rater):
         return {"parameters": self.model.num_parameters(), **record}
 
     def save(self, folder: Path) -> None:
-        """Write weights (or the adapter's files), config, tokenizer and `litbench.json`."""
+        """Write weights (or the adapter's files), config, tokenizer, scope and `litbench.json`."""
         adapter = self.adapter
         if adapter is None:
             with quiet():
@@ -146,6 +150,8 @@ class FolderRater(Rater):
             "versions": versions(),
         }
         write_sealed(content, folder / _FILE)
+        if self.scope is not None:
+            self.scope.save(folder)
 
 
 def load_folder(
@@ -192,6 +198,7 @@ def load_folder(
             "prompts": frozenset(record.training_prompts),
             "training": record.training,
             "columns": record.columns,
+            "scope": Scope.load(folder),
         }
     return arguments, record
 

@@ -89,6 +89,7 @@ def write_trained_model(
     """Judge the held-out pairs, write the folder and the manifest; return `run.json`'s content."""
     if isinstance(model, ScoreRater):
         model.score_training_stories(pairs)
+    model.learn_scope(pairs)
     record = model.training_record
     manifest = artifact.as_manifest()
     run = {

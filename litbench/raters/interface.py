@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from litbench.data.records import SIDES, VERDICTS, empty_columns, has_texts, prompt_keys
 from litbench.data.text import NO_TEXT, are_empty, digest, prompt_key, valid_unicode
+from litbench.raters.scope import Flags, Scope
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.progress import ProgressBar
 from litbench.runs.terminal import show, write_dollars
@@ -127,6 +128,7 @@ class Rater:
         may_stop: whether `judge` may leave pairs out when a limit is reached: their judgements are
             errors whose explanation starts with `UNASKED`.
         columns: columns of the prompt and the story (`text`) in the data that it was trained on.
+        scope: what its training stories look like; None if it is not known.
     """
 
     name: str
@@ -136,6 +138,7 @@ class Rater:
     reads_prompt = False
     may_stop = False
     columns: Mapping[str, str] = MappingProxyType({})
+    scope: Scope | None = None
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""
@@ -172,6 +175,16 @@ class Rater:
             dtype=np.float64,
         )
         return preferred
+
+    def flags(self, stories: Sequence[str]) -> Flags:
+        """Return whether each story is prose, and like the training stories, with reasons."""
+        return self.scope.flags(stories) if self.scope else Flags.unknown(len(stories))
+
+    def learn_scope(self, pairs: pa.Table) -> None:
+        """Set `scope` from the stories of the training pairs; None if they are too few."""
+        both = zip(*(pairs[name].to_pylist() for name in ("prompt", *SIDES)), strict=True)
+        rows = [(prompt, text) for prompt, *texts in both for text in texts if text]
+        self.scope = Scope.learn([prompt for prompt, _ in rows], [text for _, text in rows])
 
     def training_prompts(self) -> frozenset[str]:
         """Return the `litbench.data.text.prompt_key` of every prompt the rater was trained on."""

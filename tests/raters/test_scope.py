@@ -1,0 +1,193 @@
+"""The scope of a rater: what it flags, that it does not flag stories, and how it is stored."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from litbench.models.features import FeatureModel, FeatureOptions, fit_features
+from litbench.raters.scope import FILE, MIN_STORIES, NO_WORDS, NOT_LEARNT, SIZES, Scope
+from litbench.runs.errors import ModelError
+
+_SUBJECTS = [
+    "the old man",
+    "a girl",
+    "my brother",
+    "the captain",
+    "she",
+    "he",
+    "the dog",
+    "nobody",
+    "her mother",
+]
+_VERBS = [
+    "opened",
+    "closed",
+    "saw",
+    "carried",
+    "remembered",
+    "left",
+    "followed",
+    "forgot",
+    "painted",
+    "heard",
+]
+_OBJECTS = [
+    "the door",
+    "a letter",
+    "the river",
+    "his coat",
+    "the lamp",
+    "that song",
+    "her garden",
+    "a boat",
+]
+_ENDS = [
+    "in the rain",
+    "before dawn",
+    "without a word",
+    "that winter",
+    "again",
+    "for the last time",
+]
+
+
+def _story(source, words):
+    """Sentences of a small grammar, so that words have an order."""
+    sentences = []
+    while sum(len(sentence.split()) for sentence in sentences) < words:
+        parts = [source.choice(part) for part in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
+        joined = " ".join(parts)
+        sentences.append(joined[0].upper() + joined[1:] + source.choice([".", ".", "?", "!"]))
+    paragraphs = [" ".join(sentences[k : k + 4]) for k in range(0, len(sentences), 4)]
+    return "\n\n".join(paragraphs)
+
+
+def _stories(seed, n=60):
+    source = random.Random(seed)
+    return [_story(source, source.randint(100, 200)) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def scope():
+    learnt = Scope.learn([f"p{index % 12}" for index in range(120)], _stories(1, 120))
+    assert learnt is not None
+    return learnt
+
+
+def _shuffled(text):
+    words = text.split()
+    random.Random(3).shuffle(words)
+    return " ".join(words)
+
+
+_CODE = "def f(x):\n    return {x: [i ** 2 for i in range(10) if i % 3 == 0]}\n\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_prose"),
+    [
+        pytest.param(lambda _: "...", False, id="no words"),
+        pytest.param(lambda _: '"' * 200, False, id="quotation marks"),
+        pytest.param(lambda _: _CODE * 12, False, id="code"),
+        pytest.param(lambda _: json.dumps({"a": list(range(300))}), False, id="json"),
+        pytest.param(lambda story: story[::-1], False, id="reversed"),
+        pytest.param(lambda story: story.upper(), False, id="capitals"),
+        pytest.param(lambda story: "".join(story.split()), False, id="no spaces"),
+        pytest.param(lambda _: "He left. " * 60, False, id="repetition"),
+        pytest.param(lambda _: "она открыла дверь " * 40, False, id="another script"),
+        pytest.param(_shuffled, None, id="shuffled words"),
+        pytest.param(lambda story: " ".join(story.split()[:3]), True, id="cut"),
+        pytest.param(lambda story: f"{story} {story} {story}", None, id="three times as long"),
+    ],
+)
+def test_texts_that_are_no_stories_are_flagged(scope, change, is_prose):
+    flags = scope.flags([change(story) for story in _stories(2, 5)])
+
+    assert not any(flags.like_training)
+    assert all(flags.reasons)
+    if is_prose is not None:
+        assert flags.is_prose == [is_prose] * 5
+
+
+def test_other_stories_of_the_same_kind_are_not_flagged(scope):
+    flags = scope.flags(_stories(4, 100))
+
+    assert sum(flags.is_prose) == 100
+    assert sum(flags.like_training) >= 90
+    assert [bool(reasons) for reasons in flags.reasons] == [
+        not like for like in flags.like_training
+    ]
+
+
+def test_a_short_story_is_prose_of_another_length(scope):
+    short = scope.flags([_story(random.Random(5), 40)])
+
+    assert (short.is_prose, short.like_training) == ([True], [False])
+    assert "training stories have" in short.reasons[0][-1]
+
+
+def test_flags_do_not_depend_on_the_batch_and_survive_saving(scope, tmp_path):
+    texts = [*_stories(6, 4), "...", _CODE, "", "\ud800", "word", *map(_shuffled, _stories(7, 4))]
+    scope.save(tmp_path)
+    loaded = Scope.load(tmp_path)
+
+    together = loaded.flags(texts)
+    alone = [loaded.flags([text]) for text in texts]
+    assert together.is_prose == [flags.is_prose[0] for flags in alone]
+    assert together.reasons == [flags.reasons[0] for flags in alone]
+    assert together.like_training == scope.flags(texts).like_training
+    assert together.reasons[texts.index("")] == [NO_WORDS]
+    assert loaded.held_out == scope.held_out
+
+
+def test_a_broken_file_is_named(scope, tmp_path):
+    scope.save(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text(encoding="utf-8"))
+    (tmp_path / FILE).write_text(json.dumps(content | {"bounds": 3}), encoding="utf-8")
+
+    with pytest.raises(ModelError, match=FILE):
+        Scope.load(tmp_path)
+
+
+def test_bounds_are_those_of_held_out_stories(scope):
+    bounds = scope.bounds
+
+    assert bounds.sizes.tolist() == [size for size in SIZES if size <= 80]
+    assert (bounds.low <= bounds.middle).all()
+    assert (bounds.middle <= bounds.high).all()
+    assert scope.held_out["stories"] == 120
+    assert scope.held_out["is_prose"] <= 0.02
+    assert 100 <= bounds.words[0] < bounds.words[1] <= 210
+
+
+def test_too_few_stories_give_no_scope():
+    stories = _stories(1, MIN_STORIES - 1)
+
+    assert Scope.learn([f"p{index % 12}" for index in range(len(stories))], stories) is None
+
+
+def test_a_model_stores_its_scope_and_one_without_says_so(pair_table, tmp_path):
+    chosen, rejected = _stories(8, 30), _stories(9, 30)
+    rows = [
+        {
+            "chosen": a,
+            "rejected": b,
+            "prompt_id": f"p{index % 10}",
+            "prompt": f"prompt {index % 10}",
+        }
+        for index, (a, b) in enumerate(zip(chosen, rejected, strict=True))
+    ]
+    pairs = pair_table(rows)
+    model = fit_features(pairs, FeatureOptions(c=[0.1]))
+    texts = [chosen[0], _CODE * 9]
+
+    assert model.flags(texts).reasons == [[NOT_LEARNT]] * 2
+    assert model.flags(texts).is_prose == [None, None]
+    before = model.score(["a", "b"], texts)
+    model.learn_scope(pairs)
+    model.save(tmp_path)
+    loaded = FeatureModel.load(tmp_path)
+    assert loaded.flags(texts).is_prose == [True, False]
+    assert np.array_equal(loaded.score(["a", "b"], texts), before)
