@@ -101,6 +101,17 @@ def more_forms(prompt):
             "response_chosen": chosen,
             "response_rejected": rejected,
         },
+        "better": {"query": prompt, "better": chosen, "worse": rejected},
+        "accepted": {"instruction": prompt, "accepted": chosen, "rejected": rejected},
+        "speakers": {
+            "prompt": prompt,
+            "chosen": [{"speaker": "assistant", "text": chosen}],
+            "rejected": [{"speaker": "assistant", "text": rejected}],
+        },
+        "messages as JSON": {
+            side: json.dumps([json.dumps(user(prompt)), json.dumps(assistant(text))])
+            for side, text in (("chosen", chosen), ("rejected", rejected))
+        },
         "camel case": {"prompt": prompt, "chosenText": chosen, "rejectedText": rejected},
         "other case": {
             "Prompt": "x",

@@ -19,7 +19,7 @@ from litbench.data.chunks import ROW
 from litbench.data.columns import GUESS, guess_column
 from litbench.data.ingest import RejectedRows
 from litbench.data.records import SIDES, Column, is_text
-from litbench.data.sources.messages import CELL_ERRORS, parse_cell
+from litbench.data.sources.messages import CELL_ERRORS, parse_cell, read_messages
 from litbench.data.text import digest
 
 # How a column orders the answers.
@@ -72,15 +72,11 @@ def _has_lists(first: pa.Table, name: str, kind: type) -> bool:
     """Whether most of a column's first values are lists of texts or objects."""
     if name not in first.column_names or not is_text(first[name].type):
         return False
-    lists = [_list(text) for text in first[name].drop_null().to_pylist()]
+    texts = first[name].drop_null().to_pylist()
+    # Messages are no answers.
+    lists = [None if read_messages(text) else _list(text) for text in texts]
     are_lists = (all(isinstance(item, kind) for item in values) for values in lists if values)
-    # Messages are objects too, but no answers.
-    is_message = kind is dict and any(_is_message(values[0]) for values in lists if values)
-    return not is_message and 2 * sum(are_lists) > len(lists)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and bool({"role", "from"} & set(value))
+    return 2 * sum(are_lists) > len(lists)
 
 
 def _list(value: str | None) -> list[Any] | None:
