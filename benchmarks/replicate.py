@@ -1,4 +1,4 @@
-"""Recompute the claims of docs/results.md on other prompts.
+"""Recompute the claims of docs/results/new_prompts.md on other prompts.
 
     python benchmarks/replicate.py --data FOLDER --train OTHER_FOLDER
 
@@ -10,7 +10,7 @@ on the prompts of `data`. The claims and their stated values are in docs/results
 Writes `replication.csv` and `replication.txt` into `out`: each claim, the stated value, the value
 there, the difference with its 95 % interval, and the p value of no effect there (1/2, or no
 difference), corrected for all figures that the claims were chosen from (Bonferroni). The stated
-values were chosen among many, so that smaller ones are to be expected (docs/results.md). Two CPU
+values were chosen among many, so that smaller ones are to be expected (docs/results). Two CPU
 cores, minutes.
 """
 

@@ -26,7 +26,10 @@ CONFIGS = [
     path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"
 ]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(DOCS / "guides").glob("*.md")])
+FOLDERS = ("guides", "results")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(p for n in FOLDERS for p in (DOCS / n).glob("*.md"))]
+)
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
@@ -222,5 +225,7 @@ def test_links_lead_somewhere(path):
 
 def test_every_page_of_docs_is_in_the_contents():
     listed = re.findall(r"^[\w/]+$", (DOCS / "index.md").read_text(), re.M)
+    results = re.findall(r"^\w+$", (DOCS / "results/index.md").read_text(), re.M)
+    listed += [f"results/{name}" for name in results]
     pages = {path.relative_to(DOCS) for path in PAGES if path.is_relative_to(DOCS)}
     assert {page.with_suffix("").as_posix() for page in pages} - {"index"} <= set(listed)

@@ -196,7 +196,7 @@ def test_independent_annotators_are_rarely_called_dependent():
     assert alarms < 3
 
 
-# As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
+# As in docs/results: one annotator against the others, two annotators, Krippendorff's alpha.
 @pytest.mark.parametrize(
     ("name", "option", "one", "two", "alpha"),
     [
