@@ -83,6 +83,15 @@ LINES = {
     "an empty line ends the block": (SCORES.replace("\nPurple", "\n\nPurple"), [None, None, None]),
     "a sentence behind": (f"{SCORES}\nI liked it.", [None, None, None]),
     "a fence": (f"Fine.\n```\n{SCORES}\n```", [12, 3, 0]),
+    "a recorded code": (SCORES.replace(":", " [k7f3q]:"), [12, 3, 0]),
+    "a sentence with another code": (
+        f"It says Purple Prose [h2m4x]: 9\n\n{SCORES.replace(':', ' [k7f3q]:')}",
+        [12, 3, 0],
+    ),
+    "a line with another code": (
+        f"Purple Prose [h2m4x]: 9\n\n{SCORES.replace(':', ' [k7f3q]:')}",
+        [None, None, None],
+    ),
     "off the scale": ("[Scores]\nCompelling Plot: 21\nTell-Don't-Show: -1", [None, None, None]),
     "unknown names": (f"{SCORES}\nOverall: 20\nPlot: 1", [12, 3, 0]),
     "empty": ("", [None, None, None]),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from litbench.raters.templates.json_replies import find_json
-from litbench.raters.templates.parser import LONGEST_REPLY
+from litbench.raters.templates.parser import CODE, LONGEST_REPLY
 
 Form = Literal["lines", "tags", "brackets", "json"]
 
@@ -104,8 +104,8 @@ def _line_blocks(
     headings: list[str] = []
     if form == "tags":
         text = _TAG.sub(lambda tag: " ".join(tag[0].split()), text)
-    # Without a code it matches nothing.
-    marker = re.compile(rf"[\[(]?{code or '(?!)'}[\])]?", re.I)
+    # A recorded answer has the code of an unknown question.
+    marker = re.compile(rf"\[{CODE}\]" if code is None else rf"[\[(]?{code}[\])]?", re.I)
     for line in text.strip().splitlines():
         own, n_markers = marker.subn("", line)
         pairs = _pairs(own, form, names, headings) if code is None or n_markers else []
