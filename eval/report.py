@@ -120,8 +120,10 @@ def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list
         if not config.raters or row.rater in config.raters:
             size = config.parameters.get(name) or notes.get("parameters")
             group = group_of(row, is_trained="training" in notes)
+            # A stopped mean is biased.
+            shown = f"{name} (stopped)" if row.stopped else name
             entries.append(
-                Entry(name, row, group, size, config.families.get(name), stated.get(name))
+                Entry(shown, row, group, size, config.families.get(name), stated.get(name))
             )
     return sorted(entries, key=lambda entry: (-entry.row.agreement.mean, entry.name))
 

@@ -144,6 +144,7 @@ def test_a_clear_rater_stops_early(judge_until, tmp_path, capsys):
     assert found.pairs.headline.num_rows == last["pairs"]
     page = render_report(found, "title", tmp_path / "report.html")
     assert text in page
+    assert "clear (stopped)" in page, "pictures mark it too"
     assert "biased away from 0" in page
 
 

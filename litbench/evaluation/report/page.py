@@ -183,13 +183,18 @@ def _lead(rows: Sequence[LeaderboardRow]) -> str:
 # The leaderboard ------------------------------------------------------------------------------
 
 
+def _marked(row: LeaderboardRow) -> str:
+    """The name of a rater in a picture, marked if it judged only until it was decided."""
+    return f"{short_name(row.rater)} (stopped)" if row.stopped else short_name(row.rater)
+
+
 def _headline_section(rows: Sequence[LeaderboardRow]) -> Section | None:
     """The agreement of every rater as one picture, with an axis by the data."""
     drawn = [row for row in rows if row.is_judged and not row.no_information]
     if not drawn:
         return None
     picture = figures.dots(
-        [(short_name(row.rater), [[row.agreement]]) for row in drawn],
+        [(_marked(row), [[row.agreement]]) for row in drawn],
         ["agreement"],
         "agreement with the labels",
     )
@@ -265,12 +270,15 @@ def _leaderboard_section(
     trained = ""
     if any(trainings.values()):
         trained = ", with the training of the folds for cross-validated raters"
+    # Stopped raters have other numbers of prompts.
+    about = f"; {first.clusters} prompts ({first.effective_clusters:.0f} effective)"
+    if any(row.stopped for row in rows):
+        about = ""
     note = (
         "Agreement with the labels: correct 1, tie ½, not judged ½. Intervals are 95 %, clustered "
-        f"by prompt (jackknife on the logit scale); {first.clusters} prompts "
-        f"({first.effective_clusters:.0f} effective){trained}. Differences are paired, against "
-        f"“{reference}”. Detectable: the smallest true difference from “{reference}” that would be "
-        "significant with a power of 80 %, after the correction for all comparisons."
+        f"by prompt (jackknife on the logit scale){about}{trained}. Differences are paired, "
+        f"against “{reference}”. Detectable: the smallest true difference from “{reference}” that "
+        "would be significant with a power of 80 %, after the correction for all comparisons."
     )
     notes_alone = reader_notes(pairs)
     if notes_alone is not None and notes_alone.low > 0.5:
@@ -425,7 +433,7 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
         for index, row in enumerate(gaps):
             shift = (index - (len(gaps) - 1) / 2) * 0.09
             points = [(ranges.index((low, high)) + shift, at, ()) for low, high, at in row.by_gap]
-            lines.append(Line(short_name(row.rater), points, spread="bars"))
+            lines.append(Line(_marked(row), points, spread="bars"))
         names = [f"{a:.0f}+" if math.isinf(b) else f"{a:.0f}–{b - 1:.0f}" for a, b in ranges]
         drawn = figures.curves(lines, "difference in length, words", names_of_x=names)
         caption = (
