@@ -111,7 +111,7 @@ def hidden(page):
 def right(study):
     """The right answers to the statements of a study."""
     statements = enumerate(study.plan.statements)
-    return {f"statement{at}": "true" if one.is_true else "false" for at, one in statements}
+    return {f"statement{at}": str(statement.is_true).lower() for at, statement in statements}
 
 
 def join(client, reader="reader1"):

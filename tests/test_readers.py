@@ -417,13 +417,13 @@ def table(name):
         return list(csv.reader(file))
 
 
-def row_of(found):
+def row_of(rows):
     """One cell of the table, from the results of all families."""
-    if len(set(found.values())) == 1:
-        return next(iter(found.values()))
-    by_form = len({(form, result) for (_, form), result in found.items()}) == 2
+    if len(set(rows.values())) == 1:
+        return next(iter(rows.values()))
+    by_form = len({(form, result) for (_, form), result in rows.items()}) == 2
     named = defaultdict(dict)
-    for (family, form), result in found.items():
+    for (family, form), result in rows.items():
         by_family = form == "chat" and not by_form
         named[result][family.partition(",")[0] if by_family else f"form: {form}"] = None
     return "; ".join(f"{result} ({', '.join(names)})" for result, names in named.items())

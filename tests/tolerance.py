@@ -8,6 +8,6 @@ import numpy as np
 WITHIN = {"rtol": 1e-5, "atol": 1e-5}
 
 
-def assert_same(found, expected, message=""):
+def assert_same(result, expected, message=""):
     """Check arrays, tensors or numbers, element by element."""
-    np.testing.assert_allclose(found, expected, **WITHIN, err_msg=message)
+    np.testing.assert_allclose(result, expected, **WITHIN, err_msg=message)

@@ -614,9 +614,11 @@ def test_pairs_that_differ_in_difficulty_have_a_lower_ceiling(people):
     chosen = random.random((8_000, people)) < q[:, None]
     ratings = {
         str(k): {
-            f"{side}{row}": float(one == side) for row, one in enumerate(of) for side in (0, 1)
+            f"{side}{row}": float(winner == side)
+            for row, winner in enumerate(column)
+            for side in (0, 1)
         }
-        for k, of in enumerate(chosen.T)
+        for k, column in enumerate(chosen.T)
     }
     first, second = ([f"{side}{row}" for row in range(8_000)] for side in (1, 0))
     result = annotator_agreement(ratings, first, second, np.arange(8_000), {})

@@ -294,7 +294,7 @@ def test_wrong_names_and_strengths_are_named():
 class Knows(ScoreRater):
     """Prefers the stories it knows, or the others."""
 
-    known: frozenset[tuple[str, str]]
+    answered: frozenset[tuple[str, str]]
     sign: int = 1
     name: str = "knows"
     kind: str = "test"

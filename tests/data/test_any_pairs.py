@@ -356,9 +356,9 @@ def test_columns_are_given_by_the_same_keys(tmp_path, monkeypatch, capsys, comma
         ],
     )
     columns = ("--prompt", "heading", "--chosen", "a", "--rejected", "b")
-    for given in (columns[:4], columns):
-        monkeypatch.setattr(sys, "argv", ["litbench", *command, "--out", "out", *given])
-        if given == columns:
+    for flags in (columns[:4], columns):
+        monkeypatch.setattr(sys, "argv", ["litbench", *command, "--out", "out", *flags])
+        if flags == columns:
             main()
             assert re.search("12 (pairs|read|used)", capsys.readouterr().out)
         else:

@@ -223,23 +223,23 @@ def test_csv_row_with_wrong_number_of_fields(make_stories, tmp_path, line):
     assert noted["row"] == 3
 
 
-@pytest.mark.parametrize("place", [0, 3, 5])
+@pytest.mark.parametrize("position", [0, 3, 5])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_unclosed_csv_quote_rejects_one_row(make_stories, tmp_path, place, quoting):
+def test_unclosed_csv_quote_rejects_one_row(make_stories, tmp_path, position, quoting):
     buffer = io.StringIO()
     writer = csv.writer(buffer, quoting=quoting, lineterminator="\n")
     writer.writerow(rows_of()[0])
     writer.writerows({**row, "title": "t, u", "body": "one line"}.values() for row in rows_of())
     lines = buffer.getvalue().splitlines()
-    assert '"t, u",' in lines[place + 1]
-    lines[place + 1] = lines[place + 1].replace('"t, u",', '"t, u,')
+    assert '"t, u",' in lines[position + 1]
+    lines[position + 1] = lines[position + 1].replace('"t, u",', '"t, u,')
     path = tmp_path / "raw.csv"
     path.write_text("\n".join(lines))
     outcome = make_stories(path)
     assert outcome.adds_up_to(6)
-    assert set(outcome.stories) == {f"s{k}" for k in range(6) if k != place}
+    assert set(outcome.stories) == {f"s{k}" for k in range(6) if k != position}
     (noted,) = outcome.rejected_rows
-    assert noted["row"] == place + 1
+    assert noted["row"] == position + 1
 
 
 @pytest.mark.parametrize("broken", ["", 's9,p,"t, u,b,1,2\n', 's9,p,5" t,b,1,2\n', "s9,p\xff,t\n"])

@@ -55,8 +55,8 @@ def read(tmp_path):
     return run
 
 
-def rating_of(found):
-    return {key: row["rating"] for key, row in found.items()}
+def rating_of(rows):
+    return {key: row["rating"] for key, row in rows.items()}
 
 
 def test_rating_is_the_mean_of_scales_and_items(read):

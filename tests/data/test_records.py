@@ -420,7 +420,7 @@ def test_file_changed_while_read_raises(tmp_path):
 
 @raw_format
 @pytest.mark.parametrize(
-    ("where", "kept"),
+    ("where", "count"),
     [
         ("score >= 0", ["a", "c"]),
         ("subreddit = 'poems' OR score < 0", ["b", "c"]),
@@ -430,7 +430,7 @@ def test_file_changed_while_read_raises(tmp_path):
         ("score", ["a", "b"]),
     ],
 )
-def test_a_condition_selects_rows_and_counts_the_others(tmp_path, ending, where, kept):
+def test_a_condition_selects_rows_and_counts_the_others(tmp_path, ending, where, count):
     if ending == "csv":
         where = where.replace("score", "TRY_CAST(score AS INT)")
     rejected_rows = RejectedRows()
@@ -441,8 +441,8 @@ def test_a_condition_selects_rows_and_counts_the_others(tmp_path, ending, where,
         rejected_rows=rejected_rows,
         where=where,
     )
-    assert stories["story_id"].to_pylist() == kept
-    assert rejected_rows.not_selected == 3 - len(kept)
+    assert stories["story_id"].to_pylist() == count
+    assert rejected_rows.not_selected == 3 - len(count)
     assert not rejected_rows.rows
 
 

@@ -63,13 +63,13 @@ def test_the_published_pairs_of_writing_preference_bench_are_read(language, tmp_
     rows = [
         {
             "prompt": f"task {k}",
-            "language": of,
+            "language": name,
             "genre": "fiction",
-            "chosen": {"text": f"good {of} {k}", "score": 3},
-            "rejected": {"text": f"dull {of} {k}", "score": 1},
+            "chosen": {"text": f"good {name} {k}", "score": 3},
+            "rejected": {"text": f"dull {name} {k}", "score": 1},
         }
         for k in range(3)
-        for of in ("en", "zh")
+        for name in ("en", "zh")
     ]
     source = write_rows(tmp_path / "rows.jsonl", rows)
     pairs = imported(f"wpb_{language}_published", tmp_path / "out", source)
@@ -88,8 +88,14 @@ def test_several_rejected_texts_make_several_pairs(tmp_path):
         (["same"], ["same", "wrong"], "Math"),
     ]
     columns = [
-        {"id": str(k), "prompt": f"task {k}", "chosen": chosen, "rejected": rejected, "subset": of}
-        for k, (chosen, rejected, of) in enumerate(rows, 1)
+        {
+            "id": str(k),
+            "prompt": f"task {k}",
+            "chosen": chosen,
+            "rejected": rejected,
+            "subset": subset,
+        }
+        for k, (chosen, rejected, subset) in enumerate(rows, 1)
     ]
     source = write_rows(tmp_path / "rows.jsonl", columns)
     pairs = imported("reward_bench_2", tmp_path / "out", source)

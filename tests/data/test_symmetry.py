@@ -62,8 +62,8 @@ def prune_in_plain_python(rows, buckets, seed):
     """Ids of the pairs that stay: of both signs of a bucket the same number, by seeded draw."""
     places = cells(rows, rows, buckets)
     stay = {row["pair_id"] for row in rows if difference(row) == 0}
-    for place in set(places):
-        here = [row for row, other in zip(rows, places, strict=True) if other == place]
+    for position in set(places):
+        here = [row for row, other in zip(rows, places, strict=True) if other == position]
         signs = [[r for r in here if difference(r) * sign > 0] for sign in (1, -1)]
         fewer = min(map(len, signs))
         for item in signs:

@@ -99,8 +99,8 @@ def test_ascii_texts_are_counted_by_the_same_rule(text):
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_two_texts_on_two_lines_have_the_words_of_both(one, other):
-    assert count_words_of(f"{one}\n{other}") == count_words_of(one) + count_words_of(other)
+def test_two_texts_on_two_lines_have_the_words_of_both(text, other):
+    assert count_words_of(f"{text}\n{other}") == count_words_of(text) + count_words_of(other)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_other_prompts_stay_other_prompts(other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("text", "other"),
     [
         ("STRASSE", "straße"),
         ("café", "cafe\u0301"),
@@ -147,8 +147,8 @@ def test_other_prompts_stay_other_prompts(other):
         ("“a” – ‘b’", "\"a\" - 'b'"),
     ],
 )
-def test_copies_of_a_text_fold_to_one(one, other):
-    assert normalise(one) == normalise(other)
+def test_copies_of_a_text_fold_to_one(text, other):
+    assert normalise(text) == normalise(other)
 
 
 @given(st.text(max_size=40))

@@ -48,8 +48,8 @@ def read_sets(tmp_path):
     return json.loads((tmp_path / "out/sets.json").read_text())
 
 
-def row_of(found, of_set, rater):
-    (row,) = [row for row in found["rows"] if (row["set"], row["rater"]) == (of_set, rater)]
+def row_of(rows, of_set, rater):
+    (row,) = [row for row in rows["rows"] if (row["set"], row["rater"]) == (of_set, rater)]
     return row
 
 

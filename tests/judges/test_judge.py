@@ -105,8 +105,8 @@ def bench(load_program, tmp_path):
 
 @pytest.fixture
 def server():
-    with FakeOpenAI() as one:
-        yield one
+    with FakeOpenAI() as server:
+        yield server
 
 
 def letter(text):

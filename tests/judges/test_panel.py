@@ -52,7 +52,7 @@ class Paid(Scripted):
 
 
 def panel_of(*said):
-    return Panel({str(index): Scripted(list(one)) for index, one in enumerate(said)})
+    return Panel({str(index): Scripted(list(answers)) for index, answers in enumerate(said)})
 
 
 def verdict_of(*said):
@@ -106,7 +106,10 @@ def test_members_share_a_folder_and_estimate(tmp_path):
     panel.work_in(tmp_path)
     assert first.folder == other.folder == tmp_path
     assert panel.shard == 3
-    assert [(of.rater, of.calls) for of in panel.estimate([PAIR])] == [("a", 2), ("b", 2)]
+    assert [(estimate.rater, estimate.calls) for estimate in panel.estimate([PAIR])] == [
+        ("a", 2),
+        ("b", 2),
+    ]
     free = panel_of([FIRST], [FIRST])
     assert (free.estimate([PAIR]), free.shard) == ([], None)
 

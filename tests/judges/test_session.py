@@ -139,7 +139,7 @@ def test_the_pace_is_measured_after_ten_answers(tmp_path, capsys):
     models = Models({}, {"judge": Role(JUDGE, traffic=replace(QUICK, connections=1))})
     with serve(seconds=0.06), AnswerStore(tmp_path) as store:
         ask(models, [f"question {number}" for number in range(25)], store, "rater r")
-        (line,) = (one for one in capsys.readouterr().err.splitlines() if "measured" in one)
+        (line,) = (text for text in capsys.readouterr().err.splitlines() if "measured" in text)
         seconds, minutes, left = re.search(
             r"rater r: measured: ([\d.]+) s an answer, about ([\d.]+) minutes for (\d+) more", line
         ).groups()

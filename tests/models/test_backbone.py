@@ -138,11 +138,11 @@ def test_a_revision_reaches_every_loader(tiny_model, monkeypatch):
     for auto in ("AutoConfig", "AutoTokenizer", "AutoModelForSequenceClassification"):
         auto_class = getattr(transformers, auto)
 
-        def load(place, *, one=auto_class.from_pretrained, revision=None, **options):
+        def load(path, *, original=auto_class.from_pretrained, revision=None, **options):
             # They call each other as well, by the folder.
-            if place == "owner/name":
-                asked.append((place, revision))
-            return one(tiny_model("llama"), **options)
+            if path == "owner/name":
+                asked.append((path, revision))
+            return original(tiny_model("llama"), **options)
 
         monkeypatch.setattr(auto_class, "from_pretrained", load)
     for revision in ("v1.2", "refs/pr/3", None):
@@ -241,8 +241,8 @@ def test_foreign_adapter_pins_its_base_revision(adapter, monkeypatch):
     file.write_text(json.dumps(about | {"base_model_name_or_path": "owner/name", "revision": "v1"}))
     asked = []
 
-    def load(*place, **_):
-        asked.extend(place)
+    def load(*path, **_):
+        asked.extend(path)
         raise ModelError("seen")
 
     monkeypatch.setattr("litbench.models.folder.load_with_adapter", load)

@@ -223,12 +223,12 @@ def test_outcomes_of_incomplete_answers(explainer, pair_table, monkeypatch, answ
     assert [row["outcome"] for row in verdicts] == [outcome] * 2
 
 
-@pytest.mark.parametrize("own", [7, [6, 7]])
-def test_answer_ends_at_the_models_own_eos(explainer, pair_table, monkeypatch, own):
+@pytest.mark.parametrize("eos", [7, [6, 7]])
+def test_answer_ends_at_the_models_own_eos(explainer, pair_table, monkeypatch, eos):
     """Such as Llama's end of text, beside the end of turn that its chat template writes."""
     model = explainer(batch_tokens=100_000)
     assert 7 not in model.question.end
-    model.model.generation_config.eos_token_id = own
+    model.model.generation_config.eos_token_id = eos
     stops = []
     said = model.tokenizer("Preferred: A", add_special_tokens=False)["input_ids"]
 
@@ -241,7 +241,7 @@ def test_answer_ends_at_the_models_own_eos(explainer, pair_table, monkeypatch, o
     verdicts = judge_pairs(model, pair_table([{}])).to_pylist()
     assert {7, *model.question.end} <= set(stops)
     assert {row["outcome"] for row in verdicts} == {"chosen", "rejected"}
-    assert model.model.generation_config.eos_token_id == own
+    assert model.model.generation_config.eos_token_id == eos
 
 
 @pytest.fixture

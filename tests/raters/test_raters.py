@@ -115,7 +115,9 @@ def test_nothing_but_the_texts_reaches_a_rater(invented_pairs):
 def test_random_raters_and_orders_are_balanced(invented_pairs):
     pairs = invented_pairs(1_000, 8)
     blinded, chosen_first = blind(pairs)
-    named_first = np.mean([one.prefers == "first" for (one,) in RandomRater().judge(blinded)])
+    named_first = np.mean(
+        [judgement.prefers == "first" for (judgement,) in RandomRater().judge(blinded)]
+    )
     # Binomial: five standard errors of 0.0158 on either side.
     for share in (chosen_first.mean(), named_first, _scores(RandomRater(), pairs).credit.mean()):
         assert abs(share - 0.5) < 5 * 0.0158
@@ -174,7 +176,7 @@ def test_each_story_of_a_prompt_is_scored_once(pair_table):
         ]
     )
     verdicts = judge_pairs(Counting(lambda story: float(ord(story))), pairs)
-    assert verdicts["reward_chosen"].to_pylist() == [ord(one) for one, _, _ in rows]
+    assert verdicts["reward_chosen"].to_pylist() == [ord(story) for story, _, _ in rows]
     assert verdicts["reward_rejected"].to_pylist() == [ord(two) for _, two, _ in rows]
     assert len(seen) == len(set(seen)) == 3 + 2
 

@@ -34,11 +34,11 @@ def serve(monkeypatch):
 
         def answer(request):
             body = json.loads(request.content)
-            given = request.headers["Authorization"].removeprefix("Bearer ")
-            assert (request.url.path, body["model"], given) == ("/v1/embeddings", "small", KEY)
+            key = request.headers["Authorization"].removeprefix("Bearer ")
+            assert (request.url.path, body["model"], key) == ("/v1/embeddings", "small", KEY)
             calls.append(body["input"])
             if isinstance(fault, int):
-                said = f"Incorrect API key provided: {given}" if fault == 401 else "slow down"
+                said = f"Incorrect API key provided: {key}" if fault == 401 else "slow down"
                 return httpx.Response(fault, json={"error": {"message": said}})
             rows = [{"index": k, "embedding": vector_of(t)} for k, t in enumerate(body["input"])]
             if fault == "nan":
@@ -62,10 +62,10 @@ def fetch(texts, folder, **options):
 def test_every_text_is_embedded_once(serve, tmp_path):
     calls = serve()
     texts = [f"story {k} of the moon" for k in range(150)] + ["story 3 of the moon"]
-    found, notes = fetch(texts, tmp_path)
+    vectors, notes = fetch(texts, tmp_path)
     expected = normalised(np.array([vector_of(text) for text in texts]))
-    assert np.allclose(found, expected, atol=1e-6)
-    assert found.dtype == np.float32
+    assert np.allclose(vectors, expected, atol=1e-6)
+    assert vectors.dtype == np.float32
     assert Counter(text for call in calls for text in call) == Counter(set(texts))
     assert max(map(len, calls)) == 32
     assert notes["tokens"] == pytest.approx(sum(len(t) for t in set(texts)) / 4, rel=0.2)
@@ -74,7 +74,7 @@ def test_every_text_is_embedded_once(serve, tmp_path):
     asked = len(calls)
     again, noted = fetch(texts, tmp_path)
     assert len(calls) == asked
-    assert (again == found).all()
+    assert (again == vectors).all()
     assert noted == notes
     for file in tmp_path.rglob("*"):
         assert file.is_dir() or KEY.encode() not in file.read_bytes()

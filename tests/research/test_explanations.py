@@ -282,9 +282,9 @@ def talkative(judged):
 
 @pytest.fixture
 def page_of(tmp_path):
-    def write(found):
+    def write(result):
         artifact = Artifact(tmp_path / "page", program="explanations.py", config={}, inputs={})
-        page = explanations_page(explanation_study(found), "What <they> say", ["people"])
+        page = explanations_page(explanation_study(result), "What <they> say", ["people"])
         publish(artifact, "explanations", "", page)
         return (tmp_path / "page" / "explanations.html").read_text(encoding="utf-8")
 

@@ -46,11 +46,11 @@ def planted(seed, pairs=900):
     return differences, directions, labels
 
 
-def matched(found, planted):
+def matched(decoder, planted):
     """|cosine| of each planted direction with the found one that a best matching gives it."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
 
-    cosines = np.abs(planted @ (found / np.linalg.norm(found, axis=1, keepdims=True)).T)
+    cosines = np.abs(planted @ (decoder / np.linalg.norm(decoder, axis=1, keepdims=True)).T)
     rows, columns = linear_sum_assignment(-cosines)
     return np.asarray(cosines[rows, columns])
 

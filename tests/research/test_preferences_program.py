@@ -150,8 +150,8 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(make, monkeypatch):
     pairs = experiment.sign_pairs(table, 0)
     judged = np.zeros(len(pairs.keys))
 
-    def watch(_, of, is_held, *__):
-        assert not set(of.keys[~is_held]) & set(of.keys[is_held])
+    def watch(_, train, is_held, *__):
+        assert not set(train.keys[~is_held]) & set(train.keys[is_held])
         judged[is_held] += 1
         return {"units": np.ones(is_held.sum())}, 0.5
 

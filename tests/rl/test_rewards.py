@@ -261,9 +261,9 @@ def test_grpo_program_resumes_and_writes_results(
     )
     load = program.load_backbone
 
-    def nameless(*place, **options):
+    def nameless(*arguments, **options):
         """Load a model as from a GGUF file, whose name transformers cannot load."""
-        model, tokenizer = load(*place, **options)
+        model, tokenizer = load(*arguments, **options)
         model.config._name_or_path = "no/such-model"
         return model, tokenizer
 

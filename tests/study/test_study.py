@@ -426,14 +426,14 @@ def test_answers_that_come_too_early(make, clock):
 
 
 @pytest.mark.parametrize(
-    ("reader", "place", "answer"),
+    ("reader", "position", "answer"),
     [("r", 2, "first"), ("r", 99, "first"), ("r", 1, "third"), ("unknown", 1, "first")],
 )
-def test_answers_to_no_page(make, reader, place, answer):
+def test_answers_to_no_page(make, reader, position, answer):
     store = PairStore(make(3, pairs_per_reader=3))
     begin(store, "r")
     with pytest.raises(ValueError, match="no such"):
-        store.answer(reader, place, answer)
+        store.answer(reader, position, answer)
     assert store.choices().num_rows == 0
 
 

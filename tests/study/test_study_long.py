@@ -100,7 +100,7 @@ def test_a_careless_third(forty):
             Reader(SimulatedReaders(seed=seed, careless=1 / 3), at, 1)
             for at in range(1, len(order) + 1)
         ]
-        careless = {name for name, one in zip(order, numbered, strict=True) if one.is_careless}
+        careless = {name for name, who in zip(order, numbered, strict=True) if who.is_careless}
         failed = {row["reader"] for row in readers if row["excluded"]}
         changed = {row["reader"] for row in readers if row["repeats"] == 0}
         assert (failed | changed) <= careless

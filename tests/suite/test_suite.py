@@ -82,7 +82,7 @@ def home(tmp_path_factory):
             text = " ".join(draw.choice(["moth", "salt", "gate", "river"]) for _ in range(words))
             story = {"story_id": name, "prompt_id": f"t{prompt}", "prompt": f"Task {prompt}"}
             stories.append(story | {"text": f"{name} {text}"})
-            rating = lambda noise, of=words: of + draw.gauss(0, noise)  # noqa: E731
+            rating = lambda noise, mean=words: mean + draw.gauss(0, noise)  # noqa: E731
             people += [{"story_id": name, "rater": f"p{k}", "plot": rating(8)} for k in range(3)]
             judges.append({"story_id": name, "rater": "sharp", "plot": rating(1)})
         for number in range(2):

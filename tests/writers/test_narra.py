@@ -64,7 +64,7 @@ def events(results, kind):
 
 def quantity(results, name):
     return next(
-        grade for rater, known, grade, _ in results.grades if known == name and rater is None
+        grade for rater, quantity, grade, _ in results.grades if quantity == name and rater is None
     )
 
 

@@ -89,8 +89,8 @@ def graded(tmp_path, *, leaves=None, plans=(GOOD_PLAN,), text=STORY * 12, row=No
     return grades_of(out)
 
 
-def of_judge(found, quantity="overall"):
-    return found["w", "i0", "j", quantity]
+def of_judge(rows, quantity="overall"):
+    return rows["w", "i0", "j", quantity]
 
 
 @pytest.fixture
