@@ -19,7 +19,7 @@ by it, is stated but not held fixed: it would explain every label, and hide all 
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -288,6 +288,22 @@ def _noise_p(agreement: Interval) -> float:
 # The audit of a set ---------------------------------------------------------------------------
 
 
+def _testable(
+    cues: Iterable[Cue], group: np.ndarray, by_rule: Collection[str]
+) -> tuple[list[Cue], list[str]]:
+    """The cues that can be tested, and notes on why the others cannot."""
+    tested, notes = [], []
+    for cue in cues:
+        sizes = np.bincount(group, cue.sign != 0)
+        if cue.name in by_rule:
+            notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
+        elif sizes.sum() >= _MIN_DECIDED:
+            tested.append(cue)
+        else:
+            notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")
+    return tested, notes
+
+
 def audit_pairs(
     pairs: pa.Table,
     annotators: AnnotatorAgreement | None = None,
@@ -309,15 +325,7 @@ def audit_pairs(
     """
     names, group = np.unique(np.array(connected_prompts(pairs)), return_inverse=True)
     texts = PairTexts.of(pairs)
-    cues, notes = [], []
-    for cue in content_blind_cues(pairs, texts, seed):
-        sizes = np.bincount(group, cue.sign != 0)
-        if cue.name in by_rule:
-            notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
-        elif sizes.sum() >= _MIN_DECIDED:
-            cues.append(cue)
-        else:
-            notes.append(f"{cue.name}: differs in {int(sizes.sum()):,} pairs, too few to test.")
+    cues, notes = _testable(content_blind_cues(pairs, texts, seed), group, by_rule)
     two = None if annotators is None else annotators.two_decided
     noise = [] if two is None or math.isnan(two.mean) else [_noise_p(two)]
     ids = {side: pairs[f"{side}_story_id"].to_pylist() for side in SIDES}
