@@ -192,6 +192,76 @@ def compare(
     }
 
 
+def _train(
+    model: Any,
+    tokenizer: Any,
+    reward: PolicyReward,
+    args: PolicyTraining,
+    prompts: Sequence[str],
+    checkpoints: Path,
+) -> GRPOTrainer:
+    """Train the policy, from the last checkpoint if there is one."""
+    rows = {"prompt": [policy_prompt(p, tokenizer) for p in prompts], "writing_prompt": prompts}
+    with quiet():
+        if args.beta:
+            # trl loads the reference model by the model's name, without its revision or GGUF file.
+            reference = checkpoints / "reference"
+            model.save_pretrained(reference)
+            model.config._name_or_path = str(reference)
+        trainer = GRPOTrainer(
+            model,
+            reward,
+            args=args,
+            train_dataset=Dataset.from_dict(rows),
+            processing_class=tokenizer,
+        )
+        add_callbacks(trainer)
+        train_from_last_checkpoint(trainer, checkpoints)
+    return trainer
+
+
+def _measure(
+    raters: Mapping[str, Any],
+    texts: Mapping[str, Sequence[str]],
+    prompts: Sequence[str],
+    held_out: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Compare the texts of before and after with people's, by every rater.
+
+    Args:
+        raters: the reward, under this name, and the others.
+        texts: the policy's stories `before` and `after`, one per prompt.
+        prompts: each held-out prompt as often as it is answered.
+        held_out: people's stories by prompt.
+
+    Returns:
+        The results, and the rewards before and after.
+    """
+    # The share of distinct trigrams depends on the number of texts.
+    count = len(prompts) // len(held_out)
+    written = {**texts, "people": [text for rest in held_out.values() for text in rest[:count]]}
+    rewards = {
+        name: {when: finite_rewards(rater, prompts, texts[when]) for when in texts}
+        for name, rater in raters.items()
+    }
+    results = {
+        "held_out_prompts": len(held_out),
+        "words": {
+            key: float(np.mean(list(map(count_words_of, texts)))) for key, texts in written.items()
+        },
+        "distinct_trigrams": {key: distinct_trigrams(texts) for key, texts in written.items()},
+        "raters": {
+            name: compare(
+                rewards[name]["before"].reshape(len(held_out), -1),
+                rewards[name]["after"].reshape(len(held_out), -1),
+                {p: finite_rewards(rater, [p] * len(rest), rest) for p, rest in held_out.items()},
+            )
+            for name, rater in raters.items()
+        },
+    }
+    return results, rewards["reward"]
+
+
 def main(config: Config) -> None:
     """Train a policy and write it with the results."""
     with only_writer(config.out):
@@ -222,54 +292,16 @@ def _train_and_write(config: Config) -> None:
     model, tokenizer = load_backbone(config.model_name_or_path, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
     texts = {"before": write_stories(model, tokenizer, prompts, args)}
-    rows = {
-        "prompt": [policy_prompt(p, tokenizer) for p in training],
-        "writing_prompt": list(training),
-    }
-    data = Dataset.from_dict(rows)
-    with quiet():
-        if args.beta:
-            # trl loads the reference model by the model's name, without its revision or GGUF file.
-            reference = checkpoints / "reference"
-            model.save_pretrained(reference)
-            model.config._name_or_path = str(reference)
-        trainer = GRPOTrainer(
-            model, reward, args=args, train_dataset=data, processing_class=tokenizer
-        )
-        add_callbacks(trainer)
-        train_from_last_checkpoint(trainer, checkpoints)
+    trainer = _train(model, tokenizer, reward, args, list(training), checkpoints)
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
-
-    # The share of distinct trigrams depends on the number of texts.
-    human = [text for texts in held_out.values() for text in texts[: config.samples_per_prompt]]
-    written = {**texts, "people": human}
-    results: dict[str, Any] = {
-        "held_out_prompts": len(held_out),
-        "words": {
-            key: float(np.mean(list(map(count_words_of, texts)))) for key, texts in written.items()
-        },
-        "distinct_trigrams": {key: distinct_trigrams(texts) for key, texts in written.items()},
-    }
-    rewards = {
-        (name, when): finite_rewards(rater, prompts, texts[when])
-        for name, rater in raters.items()
-        for when in texts
-    }
-    results["raters"] = {
-        name: compare(
-            rewards[name, "before"].reshape(len(held_out), -1),
-            rewards[name, "after"].reshape(len(held_out), -1),
-            {p: finite_rewards(rater, [p] * len(texts), texts) for p, texts in held_out.items()},
-        )
-        for name, rater in raters.items()
-    }
+    results, rewards = _measure(raters, texts, prompts, held_out)
     steps = [line for line in trainer.state.log_history if "reward" in line]
     artifact.write("results.json", lambda path: write_json(results, path))
     artifact.write("curve.json", lambda path: write_json(steps, path))
     lines = [
         json.dumps({"prompt": prompt, "when": when, "text": text, "reward": float(value)})
         for when in texts
-        for prompt, text, value in zip(prompts, texts[when], rewards["reward", when], strict=True)
+        for prompt, text, value in zip(prompts, texts[when], rewards[when], strict=True)
     ]
     artifact.write("samples.jsonl", lambda path: path.write_text("\n".join(lines) + "\n"))
 
