@@ -284,7 +284,7 @@ def _read_json(path: Path, form: Form, problem: Problem) -> Iterator[Chunk]:
         for lines in _gathered(_lines(path, form, problem)):
             size += lines.nbytes
             held.append(lines)
-            if size > 4 * CHUNK_BYTES:
+            if size > 2 * CHUNK_BYTES:
                 held.clear()
             yield lines
 
@@ -309,7 +309,7 @@ def _read_json(path: Path, form: Form, problem: Problem) -> Iterator[Chunk]:
         f'(SELECT {columns}"{ROW}", line AS "{LINE}" FROM '  # noqa: S608
         f'(SELECT line, "{ROW}"{lists} FROM raw WHERE is_row))'
     )
-    is_held = size <= 4 * CHUNK_BYTES
+    is_held = size <= 2 * CHUNK_BYTES
     for lines in held if is_held else _gathered(_lines(path, form, lambda *_: None)):
         is_row = pc.invert(pc.is_in(lines[ROW], value_set=left_out))
         if types and pc.any(is_row).as_py():

@@ -115,8 +115,8 @@ def test_columns_of_any_name_and_type_are_written(job, tmp_path, suffix):
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
     program = (
-        "import resource, sys; from pathlib import Path; from litbench.data import ingest; "
-        "from litbench.data.records import Schema; ingest.CHUNK_BYTES = 4 << 20; "
+        "import resource, sys; from pathlib import Path; from litbench.data import chunks, ingest; "
+        "from litbench.data.records import Schema; chunks.CHUNK_BYTES = 4 << 20; "
         "ingest.StreamingTable([sys.argv[1]], Schema('any', (), ()), Path(sys.argv[2])); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
     )
