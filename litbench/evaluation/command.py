@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from litbench.data.columns import (
     GUESS,
@@ -102,24 +102,25 @@ class RaterKeys:
         rater: config entry of any rater with rewards, such as '{kind: longer}'.
         device: device of `model`, such as cuda or cpu.
         batch_tokens: maximum number of tokens in a forward pass of `model`.
+        dtype: dtype of the weights of `model`; `auto`: bfloat16 where that is fast.
     """
 
     model: str | None = None
     rater: Any = None
     device: str | None = None
     batch_tokens: int | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
 
     def spec(self) -> RaterSpec:
         """Return the checked rater; ConfigError unless one of `model` and `rater` is given."""
         if (self.model is None) == (self.rater is None):
             raise ConfigError("give --model FOLDER_OR_NAME, or --rater '{kind: ...}'")
         if self.model is not None:
-            return scorer_spec(
-                model_entry(self.model, device=self.device, batch_tokens=self.batch_tokens)
-            )
-        if (self.device, self.batch_tokens) != (None, None):
+            options = {name: getattr(self, name) for name in ("device", "batch_tokens", "dtype")}
+            return scorer_spec(model_entry(self.model, **options))
+        if (self.device, self.batch_tokens, self.dtype) != (None, None, None):
             raise ConfigError(
-                "--device and --batch_tokens only work with --model: put them into --rater"
+                "--device, --batch_tokens and --dtype only work with --model: put them into --rater"
             )
         if not isinstance(self.rater, dict):
             raise ConfigError(
@@ -217,6 +218,9 @@ def score_table(job: ScoringJob) -> None:
     counts = manifest["counts"]
     print(f"{job.out}: {counts['stories']:,} stories scored in {manifest['seconds']:,.1f} s")
     lines = []
+    if rescored := counts.get("stories_rescored"):
+        share = rescored / counts["stories"]
+        lines.append(f"{rescored:,} stories ({share:.1%}) were scored again in float32")
     if counts["stories_cut"]:
         lines.append(f"{counts['stories_cut']:,} stories were too long and were truncated")
     if counts["left_out_by_where"]:

@@ -36,6 +36,7 @@ from litbench.data.records import SIDES, Column, Schema
 from litbench.data.sources.pairs import read_any_pairs
 from litbench.data.tables import write_sorted_batches, write_table
 from litbench.data.text import prompt_key
+from litbench.evaluation.rescoring import rescore_best
 from litbench.raters.entries import RaterSpec, files_of, parse_raters
 from litbench.raters.interface import ScoreRater, check_training_prompts
 from litbench.runs.config import as_plain
@@ -245,8 +246,66 @@ def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.
     key = fingerprint(rewards_depend_on(spec), distinct)
     stored = (part["rewards"] for _, part in _rewards(rater, chunks(), parts, key))
     reward_of = dict(zip(distinct, itertools.chain.from_iterable(stored), strict=True))
+    rewards, _ = _with_exact(
+        rater,
+        list(reward_of.values()),
+        (prompt for prompt, _ in distinct),
+        lambda indices: [distinct[index] for index in indices],
+    )
+    reward_of = dict(zip(distinct, rewards, strict=True))
     trained_on = check_training_prompts(rater, stories, "flag")
     return np.array([reward_of[row] for row in rows]), trained_on
+
+
+def _with_exact(
+    rater: ScoreRater,
+    rewards: list[float],
+    prompts: Iterable[str],
+    texts: Callable[[Sequence[int]], Sequence[tuple[str, str]]],
+) -> tuple[list[float], int]:
+    """Score the best stories of each prompt again, see `rescore_best`, and count them.
+
+    `texts` returns the prompts and stories of these indices.
+    """
+    if rater.load_exact is None:
+        return rewards, 0
+    exact, numbers = rater.load_exact(), dict[str, int]()
+    groups = [numbers.setdefault(prompt_key(prompt), len(numbers)) for prompt in prompts]
+
+    def score(indices: np.ndarray) -> np.ndarray:
+        return finite_rewards(exact, *zip(*texts(indices.tolist()), strict=True)) + 0.0
+
+    best, count = rescore_best(np.array(rewards), np.array(groups), score)
+    return best.tolist(), count
+
+
+def _rescored(
+    job: ScoringJob,
+    rater: ScoreRater,
+    rows: Path,
+    scored: Iterable[tuple[Sequence[str], dict[str, Any]]],
+) -> tuple[Iterable[tuple[Sequence[str], dict[str, Any]]], int]:
+    """Replace and count the rewards of the best stories of each prompt; pairs stay as they are."""
+    if rater.load_exact is None or job.pairs is not None:
+        return scored, 0
+    chunks = list(scored)
+
+    def texts(indices: Sequence[int]) -> list[tuple[str, str]]:
+        pairs = (zip(prompts, stories, strict=True) for _, prompts, stories in _chunks(job, rows))
+        numbered, wanted = enumerate(itertools.chain.from_iterable(pairs)), set(indices)
+        return [pair for number, pair in numbered if number in wanted]
+
+    rewards, count = _with_exact(
+        rater,
+        [reward for _, stored in chunks for reward in stored["rewards"]],
+        (prompt for prompts, _ in chunks for prompt in prompts),
+        texts,
+    )
+    left = iter(rewards)
+    return [
+        (prompts, stored | {"rewards": list(itertools.islice(left, len(prompts)))})
+        for prompts, stored in chunks
+    ], count
 
 
 def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
@@ -456,7 +515,8 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         wait_for_all()
         if index:
             return None
-        scored = _rewards(rater, _chunks(job, rows), parts, job_fingerprint)
+        stored = _rewards(rater, _chunks(job, rows), parts, job_fingerprint)
+        scored, rescored = _rescored(job, rater, rows, stored)
         added, cut = _added_columns(job, rater, scored)
         write_atomically(job.out, partial(_write_output, job, rows, added))
         job.rejected_rows.unlink(missing_ok=True)
@@ -472,6 +532,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "counts": {
                 "stories": len(added) * len(job.columns[1:]),
                 "stories_cut": cut,
+                **({"stories_rescored": rescored} if rescored else {}),
                 "rejected_rows": rejected.counts(),
                 "left_out_by_where": rejected.not_selected,
             },

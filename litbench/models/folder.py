@@ -57,7 +57,8 @@ class FolderOptions:
             GGUF file, or a name on the Hub.
         device: such as cuda or cpu. Default: a GPU if available.
         dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
-            which LitBench saved the model. A reward head always computes in float32.
+            which LitBench saved the model. `auto`: bfloat16 on a GPU and on a CPU with the
+            instruction avx512_bf16, else float32. A reward head always computes in float32.
         batch_tokens: maximum number of tokens in one forward pass, with padding. Default: see
             `FolderRater.usual_batch_tokens`.
         trust_remote_code: run code from the model's repository.
@@ -65,7 +66,7 @@ class FolderOptions:
 
     path: str
     device: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
     batch_tokens: Annotated[int, Field(ge=1)] | None = None
     trust_remote_code: bool = False
 
@@ -171,6 +172,8 @@ def load_folder(
     record = _read(folder / _FILE, kind)
     on_cpu = (device or default_device()).startswith("cpu")
     dtype, adapter = options.dtype or (None if on_cpu else "bfloat16"), None
+    if dtype == "auto":
+        dtype = "float32" if on_cpu and not _has_bfloat16() else "bfloat16"
     if (folder / _ADAPTER_FILE).exists():
         about = record.adapter if record else None
         base = about.base if about else _base_of(folder / _ADAPTER_FILE)
@@ -201,6 +204,13 @@ def load_folder(
             "scope": Scope.load(folder),
         }
     return arguments, record
+
+
+def _has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16; others are slower in it than in float32."""
+    import torch  # noqa: PLC0415
+
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
 def _base_of(path: Path) -> str:

@@ -9,7 +9,8 @@ Rewards are comparable within a prompt only: Bradley-Terry training leaves a fre
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,8 @@ class RewardRaterOptions(FolderOptions):
             form = form or ("chat" if tokenizer.chat_template else default)
         rater = RewardModel(**stored, name=name, form=form, label=label or 0, reverse=self.reverse)
         rater.is_foreign = record is None
+        if self.dtype == "auto" and model.dtype.itemsize < 4:
+            rater.load_exact = partial(replace(self, dtype="float32").load, name)
         rater.gives_probability = self.probability
         if record is not None and not self.reverse:
             rater.reward_quantiles = record.reward_quantiles

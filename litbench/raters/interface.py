@@ -6,7 +6,7 @@ returns verdicts. `litbench.raters.entries` reads the entries of raters in confi
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -231,8 +231,10 @@ class ScoreRater(Rater):
         applies_sigmoid: whether other programs return the sigmoid of the reward by default.
         reward_quantiles: the quantiles 0, 0.01, ..., 1 of the rewards of the training stories; None
             if they are not known.
+        load_exact: loads the same rater in float32, if it scores in 16 bits by `dtype: auto`.
     """
 
+    load_exact: "Callable[[], ScoreRater] | None" = None
     gives_probability = False
     applies_sigmoid = False
     reward_quantiles: list[float] | None = None
