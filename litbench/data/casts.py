@@ -120,8 +120,8 @@ def _macro(form: str, kind: str) -> str:
     return "" if is_converted or not form else _KINDS[kind][0]
 
 
-def _extra(value: str, form: str) -> str:
-    """Return SQL for a column that is not in the schema; lists and objects become JSON text."""
+def _extra(value: str, form: str, *, nested: bool = False) -> str:
+    """Return SQL for a column that is not in the schema; see `ReadOptions.nested`."""
     if form == "JSON":
         # Texts are written without quotes.
         return f"({value}->>'$')"
@@ -129,6 +129,8 @@ def _extra(value: str, form: str) -> str:
         # Parquet has no such type.
         return f"{value}::VARCHAR"
     is_nested = form.endswith("]") or form.startswith(("STRUCT", "MAP", "UNION"))
+    if nested and not re.search(r"\b(UNION|INTERVAL|JSON)\b", form):
+        return value
     return f"to_json({value})::VARCHAR" if is_nested else value
 
 
@@ -201,6 +203,8 @@ def cast_query(
     schema: Schema,
     columns: Mapping[str, str] | None,
     where: str | None,
+    *,
+    nested: bool = False,
 ) -> tuple[str, list[str]]:
     """Return SQL that fits the rows of a source's chunks, an SQL relation, to a schema.
 
@@ -278,7 +282,7 @@ def cast_query(
     for name, (value, kind) in foreign.items():
         # Leave out unnested lists, which would be repeated in full in each of their rows.
         if not (is_unnested and kind.endswith("]")):
-            fitted[name] = _extra(value, kind)
+            fitted[name] = _extra(value, kind, nested=nested)
     output = {name: f"o{k}" for k, name in enumerate(fitted)}
     key = ", ".join(output[name] for name in schema.key) or "0"
     # Nested, so that each value is computed once.

@@ -133,6 +133,8 @@ class ReadOptions(TypedDict, total=False):
             text.
         encoding: encoding of a text file, such as cp1252; null tells it by the content.
         numbered: whether to add the column `ROW`, each row's number in the source.
+        nested: whether extra columns of lists and objects in Parquet stay as they are; by default
+            they are JSON text, as are those of JSON.
     """
 
     columns: Mapping[str, str] | None
@@ -140,6 +142,7 @@ class ReadOptions(TypedDict, total=False):
     where: str | None
     encoding: str | None
     numbered: bool
+    nested: bool
 
 
 def _reject(
@@ -172,7 +175,14 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
             try:
                 if not sql:
                     sql, names = cast_query(
-                        connection, str(source), chunk_columns, chunk.sql, schema, columns, where
+                        connection,
+                        str(source),
+                        chunk_columns,
+                        chunk.sql,
+                        schema,
+                        columns,
+                        where,
+                        nested=options.get("nested", False),
                     )
                 for batch in connection.sql(sql).to_arrow_reader(CHUNK_ROWS):
                     table = pa.Table.from_batches([batch]).rename_columns(names)

@@ -322,6 +322,7 @@ def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
             where=job.where,
             encoding=job.encoding,
             rejected_rows=rejected,
+            nested=job.out.suffix != ".csv",
         )
         batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
         reader = pa.RecordBatchReader.from_batches(table.schema, batches)

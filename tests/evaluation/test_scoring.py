@@ -113,6 +113,37 @@ def test_columns_of_any_name_and_type_are_written(job, tmp_path, suffix):
     assert (str(row["half"]), str(row["for"])) == ("0.5", "00:01:30")
 
 
+# Columns of JSON may have values of any type, which Parquet has no type for.
+@pytest.mark.parametrize(
+    ("source", "suffix"), [("parquet", "parquet"), ("parquet", "jsonl"), ("jsonl", "jsonl")]
+)
+def test_objects_lists_and_large_integers_survive(job, tmp_path, source, suffix):
+    rows = [
+        {
+            "prompt": "p",
+            "text": f"a b {k}",
+            "tags": ["x", 'y "z"'],
+            "votes": {"up": [k, 2], "by": None if k else {"id": 2**60}},
+            "large": 2**63 + k,
+        }
+        for k in range(3)
+    ]
+    path = tmp_path / f"in.{source}"
+    if source == "jsonl":
+        write_jsonl(rows, path)
+    else:
+        table = pa.Table.from_pylist([{**row, "large": 0} for row in rows])
+        large = pa.array([row["large"] for row in rows], pa.uint64())
+        pq.write_table(table.set_column(4, "large", large), path)
+    made = job(None, f"out.{suffix}", source=path)
+    score_files(made)
+    if suffix == "parquet":
+        result = pq.read_table(made.out).to_pylist()
+    else:
+        result = [json.loads(line) for line in made.out.read_text().splitlines()]
+    assert [{name: row[name] for name in rows[0]} for row in result] == rows
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path):
     program = (
         "import resource, sys; from pathlib import Path; from litbench.data import chunks, ingest; "
