@@ -128,8 +128,9 @@ class RedditClient:
             def increment(self, *request: Any, **reasons: Any) -> Any:
                 following = super().increment(*request, **reasons)
                 response, error = reasons.get("response"), reasons.get("error")
-                # The cause is at the end of the message.
-                reason = f"status {response.status}" if response else str(error)[-80:]
+                # The cause is after the last colon of the message.
+                cause = str(error).rpartition(": ")[-1]
+                reason = f"status {response.status}" if response else cause
                 print(f"no answer from Reddit ({reason}): trying again", file=sys.stderr)
                 return following
 

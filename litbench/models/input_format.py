@@ -207,14 +207,12 @@ def encode_stories(
 
 
 @contextlib.contextmanager
-def limit_template(stories: int) -> Iterator[None]:
-    """Raise a ModelError if a chat template takes too long: one of a stranger may never end.
+def check_template(stories: int) -> Iterator[None]:
+    """Raise a ModelError if a chat template fails or takes too long: one of a stranger may.
 
     Only the main thread can be interrupted, in which models are loaded.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    from jinja2 import TemplateError  # noqa: PLC0415
 
     def stop(*_: Any) -> None:
         raise ModelError(
@@ -223,31 +221,31 @@ def limit_template(stories: int) -> Iterator[None]:
         )
 
     seconds = _TEMPLATE_SECONDS + stories / 10
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    is_limited = threading.current_thread() is threading.main_thread()
+    if is_limited:
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the chat template cannot render a prompt and a story: {error}"
+        ) from error
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        if is_limited:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def _render(tokenizer: Any, prompts: Sequence[str], stories: Sequence[str]) -> list[str]:
-    from jinja2 import TemplateError  # noqa: PLC0415
-
     conversations = [
         [{"role": "user", "content": prompt}, {"role": "assistant", "content": story}]
         for prompt, story in zip(prompts, stories, strict=True)
     ]
-    try:
-        with limit_template(len(stories)):
-            rendered: list[str] = tokenizer.apply_chat_template(
-                conversations, tokenize=False, date_string=_DATE
-            )
-    except (TemplateError, ValueError) as error:
-        raise ModelError(
-            f"the chat template cannot render a prompt and a story: {error}"
-        ) from error
+    with check_template(len(stories)):
+        rendered: list[str] = tokenizer.apply_chat_template(
+            conversations, tokenize=False, date_string=_DATE
+        )
     return rendered
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from litbench.models.input_format import EncodedStories, limit_template, longest_of
+from litbench.models.input_format import EncodedStories, check_template, longest_of
 from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.parser import AnswerForm
 from litbench.raters.templates.template import SLOTS, Slot, Template
@@ -202,7 +202,7 @@ def _chat_pieces(
     asks: bool = False,
 ) -> list[tuple[int, ...]]:
     """Token ids that a chat template puts before, between and after the placeholders."""
-    with limit_template(1):
+    with check_template(1):
         rest = tokenizer.apply_chat_template(
             list(messages), tokenize=False, add_generation_prompt=asks, enable_thinking=False
         )

@@ -160,6 +160,9 @@ _ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{%
     [
         ("{{ messages[0]['content'] }}<end>", "leaves out"),
         ("{{ raise_exception('no assistant') }}", "no assistant"),
+        ("{% for a in range(9999999) %}{% endfor %}<end>", "cannot render.*Range too big"),
+        ("{{ messages[0]['content'] + 1 }}<end>", "cannot render"),
+        ("{{ 1 / 0 }}<end>", "cannot render.*division"),
         (None, "no EOS"),
         (f"{_ENDLESS}<end>", "did not end in 0.2 s"),
     ],
