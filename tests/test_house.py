@@ -30,6 +30,7 @@ FOLDERS = ("guides", "results")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(p for n in FOLDERS for p in (DOCS / n).glob("*.md"))]
 )
+MAX_LINE, MAX_PARAGRAPH, MAX_CELL = 120, 6, 15
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
@@ -229,3 +230,20 @@ def test_every_page_of_docs_is_in_the_contents():
     listed += [f"results/{name}" for name in results]
     pages = {path.relative_to(DOCS) for path in PAGES if path.is_relative_to(DOCS)}
     assert {page.with_suffix("").as_posix() for page in pages} - {"index"} <= set(listed)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_have_short_lines_paragraphs_and_cells(path):
+    """A row of a table is one line, however long; its cells are short instead."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    lines = text.split("\n")
+    rows = [line for line in lines if line.startswith("|")]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert not [cell for cell in cells if len(cell.split()) > MAX_CELL]
+    assert not [line for line in lines if len(line) > MAX_LINE and not line.startswith("|")]
+    paragraphs = [
+        block
+        for block in re.split(r"\n\n+|\n(?= *- |\d+\. )", text)
+        if not re.match(r"\||    |#", block.lstrip("\n")) and "\n|" not in block
+    ]
+    assert not [block for block in paragraphs if block.strip("\n").count("\n") >= MAX_PARAGRAPH]
