@@ -160,6 +160,13 @@ def test_launch_config(path):
     assert load_config_from_file(str(path)).num_machines == 1
 
 
+@pytest.mark.parametrize("path", [*CONFIGS, *LAUNCH_CONFIGS], ids=lambda path: path.name)
+def test_line_2_of_a_config_says_whether_it_was_run(path):
+    status = path.read_text(encoding="utf-8").split("\n")[1]
+    words = r"# (run \d{4}-\d\d-\d\d|dry run only|not run \(needs [^()]+\))"
+    assert re.fullmatch(words, status), status
+
+
 def test_the_wheel_holds_programs_and_configs_and_runs(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     source = tmp_path / "source"
