@@ -108,7 +108,7 @@ def summarise(
         reproduced = (mimic.mean - 0.5) / (row.agreement.mean - 0.5)
     p_values = {"length": paired_difference(longer, labels, prompts)[1]}
     p_values["chance"] = paired_difference(credit, np.full(len(credit), 0.5), prompts)[1]
-    first, is_known = scores.first_wins, np.isfinite(scores.first_wins)
+    first, is_known = scores.position_bias, np.isfinite(scores.position_bias)
     if is_known.any():
         half = np.full(int(is_known.sum()), 0.5)
         p_values["position"] = paired_difference(first[is_known], half, prompts[is_known])[1]
@@ -190,8 +190,8 @@ def rater_findings(rater: RaterAudit, others: int) -> Iterator[Finding]:
             severity=abs(longer.mean - labels.mean),
             p_holm=p_holm["length"],
         )
-    if row.position_lean is not None and p_holm.get("position", 1.0) < ALPHA:
-        first = row.position_lean
+    if row.position_bias is not None and p_holm.get("position", 1.0) < ALPHA:
+        first = row.position_bias
         yield Finding.of(
             "rater_position",
             first,
@@ -239,7 +239,7 @@ def rater_section(rater: RaterAudit) -> Section:
         ("agreement with the labels", row.agreement),
         ("verdicts (coverage)", percent(row.coverage)),
         ("the two orders disagree (flips)", row.flip_rate),
-        ("prefers the story shown first", row.position_lean),
+        ("prefers the story shown first (position bias)", row.position_bias),
         ("prefers the longer story", rater.prefers_longer),
         ("the labels prefer the longer story", rater.labels_longer),
         ("agreement where it prefers the shorter story", rater.against_length),

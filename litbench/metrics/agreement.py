@@ -51,7 +51,7 @@ select rater, pair_id, any_value(kind) as kind, avg(credit) as credit,
     avg((not same)::double) filter (both_named) as flipped,
     avg(won::double) filter (same) as consistent,
     if(bool_or(has_order), avg(same::double), null) as same,
-    sum(first_wins) / nullif(sum(ordered), 0) as first_wins,
+    sum(first_wins) / nullif(sum(ordered), 0) as position_bias,
     if(count(p_chosen) = count(*), avg(p_chosen), null) as p_chosen,
     sum(seconds) as seconds, sum(cost_usd) as cost_usd,
     count(p_chosen) as probabilities
@@ -99,7 +99,7 @@ class PairScores:
             such repeats.
         same: share of the pair's repeats in which both orders named the same story; NaN for
             verdicts without an order.
-        first_wins: share of judged orders in which the story shown first won; NaN for verdicts
+        position_bias: share of judged orders in which the story shown first won; NaN for verdicts
             without an order.
         p_chosen: probability of the chosen story, averaged over orders and repeats; NaN where a
             verdict has no probability.
@@ -118,7 +118,7 @@ class PairScores:
     flipped: np.ndarray
     consistent: np.ndarray
     same: np.ndarray
-    first_wins: np.ndarray
+    position_bias: np.ndarray
     p_chosen: np.ndarray
     seconds: np.ndarray
     cost_usd: np.ndarray

@@ -39,7 +39,7 @@ class LeaderboardRow:
         both_orders: agreement on pairs judged in every order; None if all pairs were.
         coverage: share of verdicts that are judgements.
         flip_rate: share of pairs in which the two orders disagree.
-        position_lean: how often the story shown first wins.
+        position_bias: how often the story shown first wins.
         consistent: agreement on pairs for which both orders name the same story.
         consistent_share: share of all pairs for which both orders name the same story, averaged
             over repeats.
@@ -68,7 +68,7 @@ class LeaderboardRow:
     both_orders: Interval | None
     coverage: float
     flip_rate: Interval | None
-    position_lean: Interval | None
+    position_bias: Interval | None
     consistent: Interval | None
     consistent_share: float | None
     outcomes: dict[str, int]
@@ -98,13 +98,13 @@ class LeaderboardRow:
     @property
     def is_judge(self) -> bool:
         """Whether the rater has orders, explanations, tokens, a cost, or pairs it did not judge."""
-        values = (self.position_lean, self.explanation_words, self.input_tokens, self.cost_usd)
+        values = (self.position_bias, self.explanation_words, self.input_tokens, self.cost_usd)
         return self.coverage < 1 or any(value is not None for value in values)
 
     @property
     def no_information(self) -> str:
         """Why its verdicts carry no information, see `lacks_information`; empty otherwise."""
-        flip_rate, first = self.flip_rate, self.position_lean
+        flip_rate, first = self.flip_rate, self.position_bias
         return lacks_information(
             self.outcomes,
             self.coverage,
@@ -117,7 +117,7 @@ def lacks_information(
     outcomes: Mapping[str, int],
     coverage: float,
     flip_rate: float | None = None,
-    first_share: float | None = None,
+    position_bias: float | None = None,
 ) -> str:
     """Why verdicts carry no information about the stories; empty if they may carry some.
 
@@ -125,7 +125,7 @@ def lacks_information(
         outcomes: number of verdicts with each outcome.
         coverage: share of verdicts that are judgements.
         flip_rate: share of pairs whose orders name different stories; None without orders.
-        first_share: how often the story shown first wins; None without orders.
+        position_bias: how often the story shown first wins; None without orders.
     """
     named = outcomes.get("chosen", 0) + outcomes.get("rejected", 0)
     ties = outcomes.get("tie", 0)
@@ -136,9 +136,9 @@ def lacks_information(
         return ""
     if ties >= 0.95 * (named + ties):
         return f"it prefers neither story in {ties:,} of {named + ties:,} judgements"
-    if first_share is not None and abs(first_share - 0.5) >= 0.45:
-        side = "first" if first_share > 0.5 else "second"
-        share = max(first_share, 1 - first_share)
+    if position_bias is not None and abs(position_bias - 0.5) >= 0.45:
+        side = "first" if position_bias > 0.5 else "second"
+        share = max(position_bias, 1 - position_bias)
         return f"it names the story shown {side} in {share:.0%} of its judgements"
     if flip_rate is not None and flip_rate >= 0.9:
         return f"its two orders name different stories in {flip_rate:.0%} of the pairs"
@@ -242,7 +242,7 @@ def leaderboard(
                 return interval
             return replace(interval, mean=math.nan, low=math.nan, high=math.nan)
 
-        ordered = bool(np.isfinite(scores.first_wins).any())
+        ordered = bool(np.isfinite(scores.position_bias).any())
         complete = bool(np.isfinite(scores.both_orders).all())
         seconds = (
             float(np.nansum(scores.seconds)) if np.isfinite(scores.seconds).any() else math.nan
@@ -266,7 +266,7 @@ def leaderboard(
                 both_orders=None if complete else interval(scores.both_orders),
                 coverage=float(scores.judged.mean()),
                 flip_rate=interval(scores.flipped),
-                position_lean=interval(scores.first_wins),
+                position_bias=interval(scores.position_bias),
                 consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
                 **effort_of[scores.rater],

@@ -1,8 +1,8 @@
 """Train a generative reward model with trl's SFTTrainer (paper 4.2; Zhang et al., 2024).
 
 GenRM learns the label A or B after the question; GenRM-CoT learns a rationale, the verdict line and
-the end of turn. The loss is cross-entropy on the tokens of the answer. A seeded hash of the pair
-decides which story is A, exactly balanced, unless a rationale fixes the order.
+the end of turn. The loss is cross-entropy on the tokens of the answer. A seeded hash
+assigns the positions, half A and half B. A pair with a rationale keeps its order.
 """
 
 from dataclasses import dataclass

@@ -321,7 +321,7 @@ def _set_figures(result: JudgedSet, row: LeaderboardRow, group: str) -> SetFigur
         minus_reference=estimate(comparison and comparison.difference),
         p_value=None if comparison is None else plain(comparison.p_value),
         flip_rate=estimate(row.flip_rate),
-        first_share=estimate(row.position_lean),
+        position_bias=estimate(row.position_bias),
         coverage=plain(row.coverage),
         chosen_longer=estimate(row.chosen_longer),
         chosen_shorter=estimate(row.chosen_shorter),

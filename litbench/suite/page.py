@@ -337,7 +337,7 @@ def weaknesses(passport: Passport) -> list[str]:
         for kind, estimate, null in (
             (_WORSE, figures.minus_reference, 0.0),
             (_BELOW_PEOPLE, people, 0.0),
-            (_POSITION, figures.first_share, 0.5),
+            (_POSITION, figures.position_bias, 0.5),
         ):
             if estimate is not None and estimate.low is not None:
                 interval, is_share = estimate.interval(), kind == _POSITION
@@ -409,7 +409,7 @@ def _rater_page(entry: SiteEntry) -> str:
             "chosen\nlonger": lambda row: row[1].chosen_longer.mean,
             "chosen\nshorter": lambda row: row[1].chosen_shorter.mean,
             "flip\nrate": lambda row: row[1].flip_rate and row[1].flip_rate.mean,
-            "first\npreferred": lambda row: row[1].first_share and row[1].first_share.mean,
+            "position\nbias": lambda row: row[1].position_bias and row[1].position_bias.mean,
             "coverage": lambda row: percent(row[1].coverage),
             "one\nannotator": with_people(lambda people: stacked(people.one_annotator.interval())),
             "minus one\nannotator": with_people(lambda people: _difference(people.difference)),

@@ -142,7 +142,7 @@ class SetFigures:
         minus_reference: paired; null for the reference.
         p_value: of `minus_reference`, for this comparison alone.
         flip_rate: share of pairs in which the two orders disagree; null if order is irrelevant.
-        first_share: how often the story shown first wins.
+        position_bias: how often the story shown first wins.
         coverage: share of verdicts that are judgements.
         chosen_longer: agreement on pairs whose chosen story is longer.
         chosen_shorter: agreement on the others.
@@ -167,7 +167,7 @@ class SetFigures:
     minus_reference: PassportInterval | None
     p_value: Share | None
     flip_rate: PassportInterval | None
-    first_share: PassportInterval | None
+    position_bias: PassportInterval | None
     coverage: Share
     chosen_longer: PassportInterval
     chosen_shorter: PassportInterval
@@ -181,7 +181,7 @@ class SetFigures:
         """Check the ranges; ValueError otherwise."""
         if self.agreement.mean is None:
             raise ValueError("agreement has no mean")
-        for name in ("agreement", "flip_rate", "first_share", "chosen_longer", "chosen_shorter"):
+        for name in ("agreement", "flip_rate", "position_bias", "chosen_longer", "chosen_shorter"):
             if (share := getattr(self, name)) is not None:
                 share.check(name, 0)
         for name, share in self.beside.items():
@@ -192,7 +192,7 @@ class SetFigures:
     @property
     def no_information(self) -> str:
         """Why its verdicts carry no information, see `lacks_information`; empty otherwise."""
-        flip_rate, first = self.flip_rate, self.first_share
+        flip_rate, first = self.flip_rate, self.position_bias
         return lacks_information(
             self.outcomes,
             self.coverage,
@@ -308,7 +308,7 @@ def every_eval_ever(passport: Passport) -> dict[str, Any]:
         quantities: dict[str, PassportInterval | None] = {
             "agreement": figures.agreement,
             "flip_rate": figures.flip_rate,
-            "first_share": figures.first_share,
+            "position_bias": figures.position_bias,
         }
         if figures.people is not None:
             quantities["agreement_relative_to_people"] = figures.people.relative

@@ -73,7 +73,7 @@ def both_orders() -> Solver:
     return solve
 
 
-_QUANTITIES = ("agreement", "flip_rate", "first_share", "coverage")
+_QUANTITIES = ("agreement", "flip_rate", "position_bias", "coverage")
 
 
 @register_scorer(
@@ -110,7 +110,7 @@ def _verdicts() -> Scorer:
             value={
                 "agreement": agreement if target.text == "first" else 1 - agreement,
                 "flip_rate": float(first != second) if len(named) == len(stated) else nan,
-                "first_share": named.count("first") / len(named) if named else nan,
+                "position_bias": named.count("first") / len(named) if named else nan,
                 "coverage": len(judged) / len(stated),
             },
             answer=", ".join(stated),

@@ -2,8 +2,8 @@
 
     run(Run("longform", Path("out"), writers={"gpt": {"model": "openai/gpt-4.1"}}, judges=...))
 
-`litbench run` calls it. Answers are stored in `out/answers` as they arrive: a killed run resumes,
-and a run with another judge asks the writers nothing.
+`litbench run` calls it. Answers are stored in `out/answers` on arrival, so a killed run resumes.
+A new judge sends no requests to writers.
 """
 
 import contextlib

@@ -161,7 +161,7 @@ def test_judges_share_the_leaderboard(whole):
     assert board["careful"]["agreement"]["mean"] == pytest.approx(2 / 3)
     assert board["careful"]["agreement"] == board["longer"]["agreement"]
     assert board["careful"]["flip_rate"]["mean"] == 0
-    assert board["careful"]["position_lean"]["mean"] == 0.5
+    assert board["careful"]["position_bias"]["mean"] == 0.5
     assert board["careful"]["coverage"] == 1
     by_pair = Counter((row["pair_id"], row["order"]) for row in rows)
     wanted = {(i, order) for i in whole.pairs["pair_id"].to_pylist() for order in SIDES}
@@ -201,7 +201,7 @@ def test_always_a_gives_one_half_and_flips_every_pair(whole):
     lazy = whole.board["lazy"]
     assert lazy["agreement"]["mean"] == 0.5
     assert lazy["flip_rate"]["mean"] == 1.0
-    assert lazy["position_lean"]["mean"] == 1.0
+    assert lazy["position_bias"]["mean"] == 1.0
     assert lazy["consistent"] is None
     assert all(row["outcome"] == row["order"] for row in whole.bench.verdicts("lazy"))
 

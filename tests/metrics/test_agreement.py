@@ -90,7 +90,7 @@ def test_orders_are_averaged_before_pairs(pair_table, verdict_table):
     np.testing.assert_array_equal(scores.both_orders, [1, 0.5, NAN, NAN])
     np.testing.assert_array_equal(scores.flipped, [0, 1, NAN, NAN])
     # Pair 2: its one judged order tied; pair 3: the chosen story won while standing second.
-    np.testing.assert_array_equal(scores.first_wins, [1 / 2, 2 / 2, 0.5, 0])
+    np.testing.assert_array_equal(scores.position_bias, [1 / 2, 2 / 2, 0.5, 0])
     np.testing.assert_array_equal(scores.consistent, [1, NAN, NAN, NAN])
     np.testing.assert_array_equal(scores.same, [1, 0, 0, 0])
 
@@ -173,7 +173,7 @@ def test_renaming_the_sides_mirrors_every_figure(data, pair_table, verdict_table
     mirrored = _score(pair_table, verdict_table, renamed)
     for name in ("credit", "pooled_credit", "both_orders", "consistent", "p_chosen"):
         np.testing.assert_array_equal(getattr(mirrored, name), 1 - getattr(plain, name))
-    for name in ("judged", "flipped", "same", "first_wins"):
+    for name in ("judged", "flipped", "same", "position_bias"):
         np.testing.assert_array_equal(getattr(mirrored, name), getattr(plain, name))
 
 

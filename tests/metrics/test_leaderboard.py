@@ -108,7 +108,7 @@ def test_every_figure_of_a_judge_by_hand(rows):
     assert judge.both_orders.n == 7
     assert judge.coverage == pytest.approx(15 / 16)
     assert judge.flip_rate.mean == pytest.approx(2 / 7)
-    assert judge.position_lean.mean == pytest.approx((5 * 0.5 + 1 + 1 + 1) / 8)
+    assert judge.position_bias.mean == pytest.approx((5 * 0.5 + 1 + 1 + 1) / 8)
     assert judge.chosen_longer.mean == pytest.approx(4 / 4)
     assert judge.chosen_shorter.mean == pytest.approx((1 + 0.5 + 0.5) / 3)
     assert judge.seconds == pytest.approx(16 * 0.25)
@@ -140,7 +140,7 @@ def test_every_figure_of_the_longer_story_by_hand(rows):
     assert (longer.chosen_longer.mean, longer.chosen_longer.n) == (1.0, 4)
     assert (longer.chosen_shorter.mean, longer.chosen_shorter.n) == (0.0, 3)
     assert longer.coverage == 1.0
-    assert longer.flip_rate is longer.position_lean is longer.pooled_agreement is None
+    assert longer.flip_rate is longer.position_bias is longer.pooled_agreement is None
     assert longer.both_orders is longer.calibration is longer.cost_usd is None
     assert longer.consistent is longer.consistent_share is longer.explanation_words is None
     assert longer.input_tokens is longer.output_tokens is longer.cost_per_1000_pairs is None

@@ -483,7 +483,7 @@ def test_inspect_gives_the_same_figures(home, tmp_path):
     for name, figures in passport.sets.items():
         assert metrics["agreement"][name] == pytest.approx(figures.agreement.mean, abs=1e-6)
         assert metrics["flip_rate"][name] == pytest.approx(figures.flip_rate.mean, abs=1e-6)
-        assert metrics["first_share"][name] == pytest.approx(figures.first_share.mean)
+        assert metrics["position_bias"][name] == pytest.approx(figures.position_bias.mean)
         assert metrics["coverage"][name] == figures.coverage == 1
     mean = passport.over_sets.mean
     assert metrics["agreement"]["all"] == pytest.approx(mean, abs=1e-6)
@@ -506,7 +506,7 @@ def test_the_site_fits_a_screen(site, open_page, width):
 
 def test_a_card_shows_the_figures_of_a_passport():
     estimate = PassportInterval(0.75, 0.6, 0.85, 20, 5, 5.0)
-    nothing = dict.fromkeys(("minus_reference", "p_value", "flip_rate", "first_share", "people"))
+    nothing = dict.fromkeys(("minus_reference", "p_value", "flip_rate", "position_bias", "people"))
     figures = SetFigures(
         **nothing,
         **dict.fromkeys(("agreement", "chosen_longer", "chosen_shorter"), estimate),

@@ -208,7 +208,7 @@ def test_preference(tmp_path, pair_table):
         assert server.requests == 12 + 3, "unread answers are asked for once more"
     assert log.status == "success"
     values = {sample.input[-1]: sample.scores["litbench/verdicts"].value for sample in log.samples}
-    names = ("agreement", "flip_rate", "first_share", "coverage")
+    names = ("agreement", "flip_rate", "position_bias", "coverage")
     results = {k: tuple(value[name] for name in names) for k, value in values.items()}
     assert results["0"] == (0.0, 0.0, 0.5, 1.0)
     assert results["3"] == (0.5, 1.0, 1.0, 1.0)

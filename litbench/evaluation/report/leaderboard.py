@@ -187,17 +187,17 @@ def judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         )
     }
     parts = []
-    if has("position_lean"):
+    if has("position_bias"):
         orders: dict[str, Column] = {
             "judge": _named,
             "flip rate\n[95 %]": lambda row: stacked(row.flip_rate),
-            "first wins\n[95 %]": lambda row: stacked(row.position_lean),
+            "position bias\n[95 %]": lambda row: stacked(row.position_bias),
             "both orders\nagree": lambda row: percent(row.consistent_share),
             "agreement on\nthese [95 %]": lambda row: stacked(row.consistent),
         }
         note = (
-            "Flip rate: how often the two orders name different stories. First wins: how often the "
-            "story shown first wins; ½ means no position bias. Both orders agree: the share of "
+            "Flip rate: how often the two orders name different stories. Position bias: how "
+            "often the story shown first wins; ½ is none. Both orders agree: the share of "
             "pairs for which both orders name the same story, and the agreement on these pairs."
         )
         if has("pooled_agreement"):
@@ -212,7 +212,7 @@ def judges_section(judges: Sequence[LeaderboardRow]) -> Section:
         "leaderboard."
     )
     answers: dict[str, Column] = {"judge": _named, "coverage": lambda row: row.coverage}
-    if uncovered and not has("position_lean"):
+    if uncovered and not has("position_bias"):
         answers |= whole
         note += " Fully judged: agreement on pairs whose verdicts are all judgements."
     answers["named\na story"] = lambda row: row.outcomes["chosen"] + row.outcomes["rejected"]

@@ -115,7 +115,7 @@ def table_3(entries: Sequence[Entry]) -> list[dict[str, Any]]:
                 and f"{signed(compared.difference.mean)} from {compared.reference}"
                 + ("" if compared.is_clear else ", not significant"),
                 "flip_rate": row.flip_rate,
-                "first_wins": row.position_lean,
+                "position_bias": row.position_bias,
                 "coverage": row.coverage,
                 "explanation_words": row.explanation_words,
                 "cost_per_1000_pairs": row.cost_per_1000_pairs,
@@ -143,7 +143,7 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
         "agreement [95 %]": itemgetter("agreement"),
         "difference": itemgetter("compared"),
         "flip rate [95 %]": itemgetter("flip_rate"),
-        "first wins [95 %]": itemgetter("first_wins"),
+        "position bias [95 %]": itemgetter("position_bias"),
         "coverage": itemgetter("coverage"),
         "words of an explanation": length("explanation_words"),
         "$ per 1,000 pairs": dollars,

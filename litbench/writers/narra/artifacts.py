@@ -68,7 +68,7 @@ def visual_style(element: Element) -> str:
 
 
 def interaction_pattern(element: Element) -> str:
-    """How the player handles an element: the first of seven that its HTML shows."""
+    """How the player handles an element: the first pattern whose words are in its HTML."""
     html = element.html.lower()
     for pattern, words in WORDS["interactions"].items():
         if _has(html, words):
