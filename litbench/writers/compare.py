@@ -28,7 +28,7 @@ from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, Cache, read_manifest_of, write_json
 from litbench.writers.grades import (
     PEOPLE,
-    Graded,
+    GradeTable,
     agreements_with_people,
     cells_of,
     length_correlations,
@@ -100,7 +100,7 @@ class WritersConfig:
     collapse: float | None = None
 
 
-def read_runs(folders: Sequence[Path]) -> Graded:
+def read_runs(folders: Sequence[Path]) -> GradeTable:
     """Read the tables of all runs."""
     grades, people, texts, notes, protocols = [], set(), {}, [], set()
     stories: list[pa.Table] = []
@@ -151,7 +151,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
     if times > 1:
         raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
     graded = [row for row in rows if row["grade"] is not None]
-    return Graded(
+    return GradeTable(
         graded + criteria,
         len(rows) - len(graded),
         people,
@@ -164,7 +164,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
 
 
 def score_texts(
-    config: WritersConfig, graded: Graded, parts: Cache
+    config: WritersConfig, graded: GradeTable, parts: Cache
 ) -> tuple[
     dict[str, dict[str, Interval]], list[TextAgreement], dict[str, int], dict[str, list[Ranking]]
 ]:
@@ -202,7 +202,7 @@ def score_texts(
     return rates, text_agreements(credits, longer), trained_on, verdicts
 
 
-def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
+def prose_columns(graded: GradeTable, folder: Path) -> dict[str, dict[str, float]]:
     """Text statistics by name and writer."""
     from litbench.writers.prose import SlopLists, prose_statistics  # noqa: PLC0415
 
@@ -222,7 +222,7 @@ def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
     return dict(columns)
 
 
-def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str, str]]:
+def read_excerpts(graded: GradeTable, writers: Sequence[str]) -> dict[str, tuple[str, str]]:
     """By writer, a prompt and the writer's first text for it; of one prompt that most have."""
     if graded.stories is None:
         return {}
@@ -239,7 +239,7 @@ def read_excerpts(graded: Graded, writers: Sequence[str]) -> dict[str, tuple[str
     return {writer: texts[writer] for writer in writers if writer in texts}
 
 
-def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
+def criterion_grades(graded: GradeTable) -> dict[str, dict[str, np.ndarray]]:
     """The grades of books by WebNovelBench's criteria and their mean, by writer (its Figure 4).
 
     Writers with fewer than ten books, or without different grades, are left out.
@@ -259,7 +259,7 @@ def criterion_grades(graded: Graded) -> dict[str, dict[str, np.ndarray]]:
     return columns if len(columns) > 1 else {}
 
 
-def compare(config: WritersConfig, graded: Graded, parts: Cache) -> WriterComparison:
+def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterComparison:
     """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
     quantity = config.quantity or graded.headline
     by_quantity = {

@@ -32,7 +32,7 @@ WEIGHT, SHARE = "weight ", "share "
 
 
 @dataclass
-class Graded:
+class GradeTable:
     """All grades of the runs.
 
     Attributes:
@@ -57,7 +57,7 @@ class Graded:
     repeats: list[dict[str, Any]] = field(default_factory=list)
 
 
-def cells_of(graded: Graded, quantity: str) -> list[GradeCell]:
+def cells_of(graded: GradeTable, quantity: str) -> list[GradeCell]:
     """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""
     rows = [
         row | {"rater": PEOPLE if row["rater"] in graded.people else row["rater"] or ""}
@@ -76,7 +76,7 @@ def _means(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, float]:
     return {key: float(np.mean([row["grade"] for row in rows])) for key, rows in groups.items()}
 
 
-def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
+def rankings_of(graded: GradeTable, quantity: str) -> dict[str, list[Ranking]]:
     """Every rater's rankings of the writers by prompt, of people and of judges.
 
     People who rank once each and share no text, as in groups of sessions, are clusters alone: their
@@ -144,7 +144,7 @@ class PeopleAgreement(GradeAgreement):
 _Place = tuple[Any, ...]
 
 
-def agreements_with_people(graded: Graded) -> list[PeopleAgreement]:
+def agreements_with_people(graded: GradeTable) -> list[PeopleAgreement]:
     """Compare every judge with the people, by quantity and criterion."""
     rows = [row for row in graded.rows if row["rater"] is not None]
     keys = ("writer", "prompt_id", "sample")
@@ -230,7 +230,9 @@ def _by_prompt_and_person(rows: Sequence[tuple[float, str, str]]) -> Interval:
     return two_way_mean_interval(np.array(values, dtype=float), prompts, names)
 
 
-def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, LengthCorrelation]]:
+def length_correlations(
+    graded: GradeTable, quantity: str
+) -> list[tuple[str, str, LengthCorrelation]]:
     """Correlate lengths with each other, and the judges' grades with them, over texts."""
     rows = [
         row
@@ -252,7 +254,7 @@ def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, L
     return correlations
 
 
-def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
+def plan_inconsistencies(graded: GradeTable) -> dict[str, list[Inconsistency]]:
     """How far the weights of each planner differ between samples, by prompt with several.
 
     A judge that plans its own criteria is a planner, too; its plan is of one writer's text.
@@ -295,7 +297,7 @@ class Repeats:
         return float(np.var(self.grades, ddof=1))
 
 
-def repeats_of(graded: Graded, quantity: str) -> list[Repeats]:
+def repeats_of(graded: GradeTable, quantity: str) -> list[Repeats]:
     """The repeated judgements of a quantity, by writer, prompt, sample and judge."""
     rows = [row for row in graded.repeats if row["quantity"] == quantity]
     groups = grouped(rows, itemgetter("writer", "prompt_id", "sample", "rater"))

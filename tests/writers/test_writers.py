@@ -19,7 +19,7 @@ from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
-from litbench.writers.grades import Graded, agreements_with_people, repeats_of
+from litbench.writers.grades import GradeTable, agreements_with_people, repeats_of
 from litbench.writers.metrics import (
     GradeCell,
     additive_grades,
@@ -61,7 +61,7 @@ def test_repeated_judgements_have_quartiles_and_a_variance():
         )
         for number, grade in enumerate(grades)
     ]
-    graded = Graded([], 0, set(), None, {}, "value", [], rows)
+    graded = GradeTable([], 0, set(), None, {}, "value", [], rows)
     first, second = repeats_of(graded, "value")
     assert (first.quartiles, first.variance) == ((2, 3, 4), pytest.approx(12.5))
     assert (second.prompt, second.variance) == ("p, sample 1", pytest.approx(2))
@@ -430,7 +430,7 @@ def test_people_and_a_judge_of_other_texts():
         for prompt in ("one", "two", "three")
         for sample, rater in ((0, "judge"), (1, "judge"), (0, "ann"), (1, "bob"))
     ]
-    graded = Graded(rows, 0, {"ann", "bob"}, None, {}, "storyq", [])
+    graded = GradeTable(rows, 0, {"ann", "bob"}, None, {}, "storyq", [])
     (result,) = agreements_with_people(graded)
     assert (result.rater, result.is_paired, result.texts) == ("judge", False, 9)
     assert (result.agreement.mean, result.within.mean) == (1, 1)

@@ -54,7 +54,7 @@ from litbench.writers.tow.headings import (
 )
 from litbench.writers.tow.overlap import bleu1, ngram_precision, rouge_l, rouge_n, tokenize
 from litbench.writers.tow.plans import (
-    Plan,
+    WeightPlan,
     broken_rule,
     final_plan,
     planned_shares,
@@ -318,7 +318,7 @@ class Tow(Protocol):
                 break
         return turn, text
 
-    async def _plans(self, session: Session, task: Task) -> dict[str, Plan]:
+    async def _plans(self, session: Session, task: Task) -> dict[str, WeightPlan]:
         """Ask the planner for the weights of the leaves of each node that is planned."""
         leaves = {"content": self._content}
         if not self._options.as_published and task.task != "completion":
@@ -326,7 +326,9 @@ class Tow(Protocol):
         plans = await gather_all(*(self._plan(session, task, *node) for node in leaves.items()))
         return dict(zip(leaves, plans, strict=True))
 
-    async def _plan(self, session: Session, task: Task, node: str, leaves: Sequence[str]) -> Plan:
+    async def _plan(
+        self, session: Session, task: Task, node: str, leaves: Sequence[str]
+    ) -> WeightPlan:
         """Ask the planner for the weights of a node's leaves."""
         as_published = self._options.as_published
         planned, asked = leaves, task.instruction

@@ -18,7 +18,7 @@ _ADDED_AT, _MAX_ADDED = 2, 0.3
 
 
 @dataclass(frozen=True)
-class Plan:
+class WeightPlan:
     """Weights of the leaves of a node.
 
     Attributes:
@@ -65,7 +65,7 @@ def broken_rule(weights: Sequence[float] | None) -> str | None:
     return None
 
 
-def final_plan(weights: Sequence[float] | None, leaves: Sequence[str], tries: int) -> Plan:
+def final_plan(weights: Sequence[float] | None, leaves: Sequence[str], tries: int) -> WeightPlan:
     """Make a plan of the last weights that were stated.
 
     Weights that break a rule are divided by their sum if none is negative; otherwise all are equal,
@@ -78,11 +78,11 @@ def final_plan(weights: Sequence[float] | None, leaves: Sequence[str], tries: in
         is_usable = 0 < total < math.inf and min(raw.values()) >= 0
         flags.append("plan_renormalised" if is_usable else "plan_fallback")
         if not is_usable:
-            return Plan(dict.fromkeys(leaves, 1 / len(leaves)), raw, tuple(flags))
-    return Plan({leaf: weight / total for leaf, weight in raw.items()}, raw, tuple(flags))
+            return WeightPlan(dict.fromkeys(leaves, 1 / len(leaves)), raw, tuple(flags))
+    return WeightPlan({leaf: weight / total for leaf, weight in raw.items()}, raw, tuple(flags))
 
 
-def published_plan(reply: str, leaves: Sequence[str]) -> Plan:
+def published_plan(reply: str, leaves: Sequence[str]) -> WeightPlan:
     """Read a plan as the published code does, for its five leaves.
 
     Raises:
@@ -95,14 +95,16 @@ def published_plan(reply: str, leaves: Sequence[str]) -> Plan:
     if not all(map(math.isfinite, stated)):
         raise ValueError("a weight is not finite")
     if len(stated) != len(leaves) - 1:
-        return Plan(dict.fromkeys(leaves, 1 / len(leaves)))
+        return WeightPlan(dict.fromkeys(leaves, 1 / len(leaves)))
     added = min(max(sum(stated) / len(stated), 0.0), _MAX_ADDED)
     weights = [*stated[:_ADDED_AT], added, *stated[_ADDED_AT:]]
     total = sum(weights)
     if abs(total) > 1e-9:
         weights = [weight / total for weight in weights]
     planned = [*leaves[:_ADDED_AT], *leaves[_ADDED_AT + 1 :]]
-    return Plan(dict(zip(leaves, weights, strict=True)), dict(zip(planned, stated, strict=True)))
+    return WeightPlan(
+        dict(zip(leaves, weights, strict=True)), dict(zip(planned, stated, strict=True))
+    )
 
 
 def _published_weights(reply: str) -> list[float]:
