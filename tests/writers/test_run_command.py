@@ -554,14 +554,8 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
     assert "3,640 turns" in done.stdout
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     model = f"recorded/{tmp_path}/data/turns.parquet"
-    said = run(
-        "--texts",
-        os.environ["LONGFORM_BENCH"],
-        "--options.as_published",
-        "true",
-        writer=model,
-        judge=model,
-    )
+    options = ["--texts", os.environ["LONGFORM_BENCH"], "--options.as_published", "true"]
+    said = run(*options, writer=model, judge=model)
     assert "165 of 168 dialogues finished" in said
     assert "run the same command again" not in said
     path = Path(os.environ["LONGFORM"]) / "longform_results_sample.parquet"
@@ -591,11 +585,4 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
             for item in ("4", "6", "7", "11")
         ),
     ]
-    assert "unchanged" in run(
-        "--texts",
-        os.environ["LONGFORM_BENCH"],
-        "--options.as_published",
-        "true",
-        writer=model,
-        judge=model,
-    )
+    assert "unchanged" in run(*options, writer=model, judge=model)
