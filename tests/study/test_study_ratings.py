@@ -14,6 +14,7 @@ from litbench.data.tables import read_table
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError
 from litbench.study.make import StudyMaking
+from litbench.study.pairs import PairStudy
 from litbench.study.ratings import CHECK, RatingStore, right_number
 from litbench.study.simulation import SimulatedReaders, visit_study
 
@@ -60,6 +61,11 @@ def rate_all(store, reader, **how):
 def test_keys_of_another_kind(plan, message):
     with pytest.raises(ConfigError, match=message):
         build(StudyMaking, {**TEXTS, "out": "study", **plan})
+
+
+def test_a_study_is_opened_as_its_kind(make):
+    with pytest.raises(ConfigError, match="kind ratings"):
+        PairStudy.open(make().folder)
 
 
 def test_stories_and_positions_are_balanced(make):
