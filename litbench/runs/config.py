@@ -255,12 +255,35 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         raise SystemExit(0)
     for argument in arguments:
         check_utf8(argument, "command line")
+    files, preset, overrides = _read_words(cls, arguments)
+    values: dict[str, Any] = {}
+    for file in files:
+        values |= read_yaml(_find_config(file))
+    presets = values.pop("presets", None)
+    if preset is not None:
+        named = presets if isinstance(presets, dict) else {}
+        if not isinstance(named.get(preset), dict):
+            problem = nearest(preset, list(named)) if named else "the config has no presets"
+            raise ConfigError(f"--preset: no preset '{preset}': {problem}")
+        values |= named[preset]
+    keys_seen = _override(values, overrides)
+    where = ", ".join(files) or "command line"
+    return build(cls, _expand(values, where), where, keys_seen)
+
+
+# The path of a key, the text on the command line, and the key's type.
+_Override = tuple[list[str], str, Any]
+
+
+def _read_words(
+    cls: type[C], arguments: Sequence[str]
+) -> tuple[list[str], str | None, list[_Override]]:
+    """The config files, the preset and the keys of a command line, in their order."""
     marks = marks_of(cls)
     positional = [name for name, marked in marks.items() if Positional in marked]
     files: list[str] = []
-    preset = None
-    values: dict[str, Any] = {}
-    overrides: list[tuple[list[str], str, Any]] = []
+    preset: str | None = None
+    overrides: list[_Override] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -279,7 +302,6 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         key, equals, text = word[2:].partition("=")
         if key == "config":
             files.append(text if equals else _next(rest, key, Path))
-            values |= read_yaml(_find_config(files[-1]))
             continue
         if key == "preset":
             preset = text if equals else _next(rest, key, str)
@@ -287,14 +309,12 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         path, hint = _locate(cls, key, marks)
         positional = [name for name in positional if [name] != path]
         overrides.append((path, text if equals else _next(rest, key, hint), hint))
-    presets = values.pop("presets", None)
-    if preset is not None:
-        named = presets if isinstance(presets, dict) else {}
-        if not isinstance(named.get(preset), dict):
-            problem = nearest(preset, list(named)) if named else "the config has no presets"
-            raise ConfigError(f"--preset: no preset '{preset}': {problem}")
-        values |= named[preset]
-    arguments_seen: set[str] = set()
+    return files, preset, overrides
+
+
+def _override(values: dict[str, Any], overrides: Sequence[_Override]) -> set[str]:
+    """Set the keys of the command line in the values of a config; returns their names."""
+    keys_seen: set[str] = set()
     for path, text, hint in overrides:
         target, name = values, ".".join(path)
         for step in path[:-1]:
@@ -310,14 +330,13 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             value = text
         if any(typing.get_origin(kind) is list for kind in kinds):
             value = value if isinstance(value, list | None) else [text]
-            if name in arguments_seen:
+            if name in keys_seen:
                 value = [*(target[path[-1]] or []), *(value or [])]
         # Only a check, so that the message does not blame the file.
         _expand(value, "command line")
         target[path[-1]] = value
-        arguments_seen.add(name)
-    where = ", ".join(files) or "command line"
-    return build(cls, _expand(values, where), where, arguments_seen)
+        keys_seen.add(name)
+    return keys_seen
 
 
 def marks_of(cls: Any) -> dict[str, tuple[Any, ...]]:
