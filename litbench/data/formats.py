@@ -61,6 +61,7 @@ _UNREADABLE = {
     b"PK\x03\x04": "a zip archive or an Excel workbook",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
     b"ARROW1": "an Arrow (Feather) file",
+    b"\xff\xff\xff\xff": "an Arrow stream",
     b"SQLite format 3": "an SQLite database",
     b"\x80\x04\x95": "a pickle",
     b"\x80\x05\x95": "a pickle",
@@ -68,7 +69,10 @@ _UNREADABLE = {
     b"<!doctype html": "a web page",
     b"<html": "a web page",
     b"version https://git-lfs": "a pointer of Git LFS, not the file itself",
+    b"{'": "rows as Python prints them, not JSON: write them with json.dumps",
 }
+# The line below the headings of a table in Markdown.
+_MARKDOWN_RULE = re.compile(r"\|?(\s*:?-+:?\s*\|)+(\s*:?-+:?\s*)?")
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -177,9 +181,7 @@ def _sniff(path: Path, encoding: str | None, *_: int) -> Form:
         # Complete the last line, which may be the first.
         head += stream.readline(MAX_LINE)
         is_compressed = isinstance(stream.raw, _Decompressed)
-    if what := next(
-        (w for m, w in _UNREADABLE.items() if head.lower().startswith(m.lower())), None
-    ):
+    if what := _unreadable(head, is_compressed=is_compressed):
         raise ValueError(f"is {what}")
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if is_compressed and head.startswith(b"PAR1"):
@@ -197,6 +199,10 @@ def _sniff(path: Path, encoding: str | None, *_: int) -> Form:
         return Form("lines" if is_lines else "document", encoding)
     if ".parquet" in suffixes:
         return Form("parquet")
+    if _is_list(text.lstrip()):
+        raise ValueError("is JSON whose rows have no names: write each as an object")
+    if len(lines) > 1 and _MARKDOWN_RULE.fullmatch(lines[1].strip()):
+        raise ValueError("is a table in Markdown")
     delimiter, width = _delimiter(text, ".tsv" in suffixes)
     has_json = any(_JSON_START.match(line.lstrip()) for line in lines)
     is_csv = bool({".csv", ".tsv"}.intersection(suffixes))
@@ -210,9 +216,27 @@ def _sniff(path: Path, encoding: str | None, *_: int) -> Form:
     return form if delimiter != "\t" else form._replace(is_quoted=_is_quoted(path, form))
 
 
+def _unreadable(head: bytes, *, is_compressed: bool) -> str | None:
+    """What a file is that LitBench does not read; None if nothing shows it."""
+    if head[257:262] == b"ustar":
+        return "a tar archive: unpack it"
+    if is_compressed and head.startswith(tuple(_DECOMPRESSORS)):
+        return "compressed twice: decompress it once"
+    start = head.lstrip().lower()
+    return next((what for m, what in _UNREADABLE.items() if start.startswith(m.lower())), None)
+
+
 def _is_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_list(text: str) -> bool:
+    """Whether a text begins with a JSON array."""
+    try:
+        return isinstance(json.JSONDecoder().raw_decode(text)[0], list)
     except (ValueError, RecursionError):
         return False
 
@@ -224,6 +248,10 @@ def _encoding(path: Path, head: bytes) -> str:
     """Return the encoding that the content of a file shows; prints a guess on stderr."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
+            return encoding
+    # Without a byte order mark, half of the bytes of most texts are 0.
+    for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if 4 * head[first::2].count(0) > len(head):
             return encoding
     n_bytes, n_valid, n_invalid, invalid = 0, 0, 0, set[int]()
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -335,6 +363,9 @@ def _rows_of(table: dict[str, Any]) -> list[Any] | None:
     """Return the rows of an object that is a whole table; None if it is a single row."""
     names, values = table.get("columns"), list(table.values())
     rows: list[Any] = next((table[key] for key in _ROWS if isinstance(table.get(key), list)), [])
+    if rows and all(isinstance(row, dict) and isinstance(row.get("row"), dict) for row in rows):
+        # The Hub's dataset viewer.
+        return [row["row"] for row in rows]
     if rows and isinstance(names, list) and all(isinstance(row, list) for row in rows):
         return [dict(zip(map(str, names), row, strict=False)) for row in rows]
     if rows and all(isinstance(row, dict | None) for row in rows):

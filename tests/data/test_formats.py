@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import sys
+import tarfile
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -50,6 +51,9 @@ FILES = {
     "rows by number.json": FRAME.to_json(orient="index"),
     "split.json": FRAME.to_json(orient="split"),
     "table.json": FRAME.to_json(orient="table"),
+    "viewer.json": json.dumps(
+        {"features": [], "rows": [{"row_idx": k, "row": row} for k, row in enumerate(ROWS)]}
+    ),
     "plain.CSV": CSV,
     "plain.txt": CSV,
     "table.jsonl": CSV,
@@ -68,6 +72,8 @@ FILES = {
     "cp1252.json": json.dumps(ROWS, ensure_ascii=False).encode("cp1252"),
     "cp1252.tsv.gz": gzip.compress(UNQUOTED.encode("cp1252")),
     "utf-16.csv": CSV.encode("utf-16"),
+    "no mark.jsonl": LINES.encode("utf-16-le"),
+    "big end first.csv": CSV.encode("utf-16-be"),
     "table.bin": PARQUET.getvalue(),
     "rows.parquet": LINES,
 }
@@ -122,6 +128,37 @@ def test_unusual_rows_are_counted(tmp_path, name, file):
         return
     assert read_foreign(path, STORIES, rejected_rows=rejected).to_pylist() == ROWS
     assert rejected.counts() == reasons
+
+
+def archive(form):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=form) as tar:
+        member = tarfile.TarInfo("rows.jsonl")
+        member.size = len(LINES.encode())
+        tar.addfile(member, io.BytesIO(LINES.encode()))
+    return file.getvalue()
+
+
+# Files that are not read, and what they are called.
+OTHERS = {
+    "rows.tar": (archive("w"), "a tar archive"),
+    "rows.tar.gz": (archive("w:gz"), "a tar archive"),
+    "twice.jsonl.gz": (gzip.compress(gzip.compress(LINES.encode())), "compressed twice"),
+    "texts.json": (json.dumps([row["text"] for row in ROWS]), "no names"),
+    "lists.jsonl": ("\n".join(json.dumps([*row.values()]) for row in ROWS), "no names"),
+    "indented.json": (json.dumps(["A door, it shut.", "A gate."], indent=1), "no names"),
+    "Python.jsonl": ("\n".join(map(repr, ROWS)), "Python prints"),
+    "table.md": ("| prompt | text |\n|:---|---:|\n| A door. | It shut. |\n", "Markdown"),
+    "stream.arrow": (b"\xff\xff\xff\xff\x10\0\0\0", "an Arrow stream"),
+    "page.csv": (b"\n<!DOCTYPE html><p>a,b</p>", "a web page"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_files_are_named_as_what_they_are(tmp_path, name):
+    content, what = OTHERS[name]
+    with pytest.raises(DataError, match=what):
+        read_foreign(write(tmp_path / name, content), STORIES)
 
 
 def test_stories_over_several_lines_keep_a_tsv_quoted(tmp_path):
