@@ -228,8 +228,14 @@ def check_judged(evaluations: Iterable[Evaluation]) -> None:
     for evaluation in evaluations:
         if unjudged := [row for row in evaluation.rows if not row.is_judged]:
             names = ", ".join(map(clean_name, (row.rater for row in unjudged)))
-            cut = any(row.outcomes["cut"] for row in unjudged)
-            advice = ": answers were cut: raise max_tokens of the sampling" if cut else ""
+            advice = ""
+            if any(row.outcomes["cut"] for row in unjudged):
+                advice = ": answers were cut: raise max_tokens of the sampling"
+            elif any(row.outcomes["unparsed"] for row in unjudged):
+                advice = (
+                    ": answers have no verdict in the form that the question asks for: read "
+                    "explanation in verdicts.parquet"
+                )
             print(
                 f"error: {evaluation.folder}: no pair was judged by {names}{advice}",
                 file=sys.stderr,
