@@ -135,6 +135,9 @@ def test_a_clear_rater_stops_early(judge_until, tmp_path, capsys):
     assert row.stopped == f"{last['pairs']} of 159 pairs"
     assert (longer.stopped, longer.agreement.n) == ("", 159)
     assert row.comparison.is_clear
+    # Both orders always agree, so that this is the plain interval of the same pairs.
+    assert row.agreement.mean == row.consistent.mean
+    assert row.agreement.low < row.consistent.low, "the interval allows for the looks"
     assert row.comparison.difference.low > 0
     assert f"(judge, stopped: {row.stopped})" in output
     exported = {line["rater"]: line["stopped"] for line in flat_rows(leaderboard_csv([row]))}
