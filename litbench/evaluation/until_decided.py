@@ -462,8 +462,9 @@ def _measured(folder: Path, against: str) -> float | None:
         return None
     if record is None or record["plan"]["against"] != against:
         return None
-    looks = [row["looks"] for row in record["comparisons"].values()]
-    return max((row[-1]["detectable"] for row in looks if row), default=None)
+    looks = [row["looks"][-1] for row in record["comparisons"].values() if row["looks"]]
+    # None if a single prompt has all pairs.
+    return max((look["detectable"] for look in looks if look["detectable"]), default=None)
 
 
 def _cost_rows(
