@@ -246,14 +246,15 @@ def _document_rows(path: Path, form: Form) -> Iterator[pa.Array]:
 def _blocks(path: Path, form: Form, bar: Any) -> Iterator[pa.Array]:
     """Yield arrays of the lines of a text file, in UTF-8."""
     is_utf8 = codecs.lookup(form.encoding).name in ("utf-8", "utf-8-sig")
-    size = min(_BLOCK, CHUNK_BYTES)
+    size, mark = min(_BLOCK, CHUNK_BYTES), codecs.BOM_UTF8
     opened: Any = open_bytes(path) if is_utf8 else open_text(path, form, "\n")
     with opened as (file, position):
         while block := file.read(size) + file.readline(MAX_LINE):
             if len(block) > MAX_LINE:
                 raise ValueError(f"has a line of more than {MAX_LINE:,} characters")
             content = block if isinstance(block, bytes) else _as_bytes(block)
-            yield _split_lines(_mended(content if bar.n else content.removeprefix(codecs.BOM_UTF8)))
+            yield _split_lines(_mended(content.removeprefix(mark)))
+            mark = b""
             bar.update(position() - bar.n)
 
 
