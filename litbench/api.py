@@ -116,8 +116,13 @@ def make_pairs(stories: Any, out: str | Path | None = None, **options: Any) -> P
     values = {**options, "input": _as_path(stories, folder), "out": folder}
     config = build(fitting.Fit, values, "make_pairs")
     config.check()
-    made = fitting.make_own_pairs(config)
-    funnel = pa.Table.from_pylist(made.funnel().plain())
+    source = fitting.find_source(config)
+    if source.is_pairs:
+        raise DataError(f"{config.input} has pairs already: give them to fit or benchmark")
+    made = fitting.make_own_pairs(config, source)
+    counts = made.funnel()
+    assert counts is not None
+    funnel = pa.Table.from_pylist(counts.plain())
     return PairsResult(
         folder=made.folder, pairs=made.pairs.headline, funnel=funnel, _temporary=temporary
     )

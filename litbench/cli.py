@@ -25,7 +25,7 @@ from litbench.runs.errors import ConfigError
 
 # Commands: the function, whose argument is the config, and what it does.
 _COMMANDS = {
-    "fit": ("litbench.fitting:fit", "Train and evaluate on your own stories."),
+    "fit": ("litbench.fitting:run_fit", "Train and evaluate on your own stories or pairs."),
     "score": (
         "litbench.evaluation.command:score",
         "Score stories with any rater that gives rewards.",

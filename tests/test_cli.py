@@ -19,7 +19,7 @@ import pytest
 from litbench import cli
 from litbench.cli import main
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
-from litbench.runs.config import load_config, report_errors
+from litbench.runs.config import load_config, report_errors, summarise
 from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import file_digest
 
@@ -238,7 +238,11 @@ def test_closed_pipe_ends_quietly():
 
 @pytest.mark.parametrize("command", cli.command_names())
 def test_every_command_has_the_same_grammar(command):
-    _, cls, _ = cli.find_command(command)
+    _, cls, about = cli.find_command(command)
+    text = (about or "").strip()
+    assert re.search(r"^    (litbench|python|accelerate) ", text, re.M), "an example"
+    keys = [*summarise(cls, text.count("\n"))]
+    assert len(text.splitlines()) + len(keys) <= 50, "a screen"
     hints = typing.get_type_hints(cls)
     required = [
         field.name

@@ -1,5 +1,6 @@
 """litbench fit: columns found or asked for, all steps in one folder, nothing done twice."""
 
+import csv
 import json
 import random
 import re
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_openai import KEY, FakeOpenAI
 
 from litbench.cli import main
 from litbench.data.curation.rules import buckets_for
@@ -16,6 +18,7 @@ from litbench.data.tables import read_table
 from litbench.data.text import prompt_key
 from litbench.evaluation import crossvalidation
 from litbench.evaluation.report.document import page_links
+from litbench.models.features import FeatureModel
 from litbench.runs.outputs import only_writer
 
 FROZEN = json.loads((Path(__file__).parent / "frozen.json").read_text(encoding="utf-8"))
@@ -27,8 +30,9 @@ def fit(monkeypatch, capsys, tmp_path):
     """Run the command in an empty folder; returns its exit code and all it printed."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["litbench", "fit", *map(str, arguments)])
+    def run(*arguments, is_verbose=True):
+        verbose = ["--verbose"] if is_verbose else []
+        monkeypatch.setattr(sys, "argv", ["litbench", "fit", *map(str, arguments), *verbose])
         code = 0
         try:
             main()
@@ -68,7 +72,9 @@ def posts(invented):
 def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, monkeypatch, capsys):
     code, said = fit(posts(), "--out", "runs/mine", *QUICK)
     assert code == 0, said
-    assert "columns: prompt = title, text = body, score = ups, time = created\n" in said
+    assert (
+        "posts.jsonl: stories; prompt = title, text = body, score = ups, time = created\n" in said
+    )
     for part in (
         "buckets",
         "3 folds of 6 prompts, 1 repeats",
@@ -79,12 +85,14 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
     ):
         assert part in said
     out = Path("runs/mine")
-    names = {"stories", "pairs", "model", "evaluation", "report", "manifest.json"}
+    names = {"stories", "pairs", "model", "evaluation", "report", "manifest.json", "fit.log"}
     assert {path.name for path in out.iterdir()} == names
     for page, other in (("report", "audit"), ("audit", "report")):
         path = out / "report" / f"{page}.html"
         assert f'<a href="{other}.html">' in path.read_text(encoding="utf-8")
-        assert str(path.resolve()) in said
+    assert (
+        f"report: {Path('runs/mine/report/report.html').resolve()} (beside it: audit.html)" in said
+    )
     command = said.splitlines()[-1].removeprefix("next: ")
     assert command.startswith("litbench score --model runs/mine/model ")
     words = ["--model", "runs/mine/model", "--prompt", "p", "--story", "s"]
@@ -192,7 +200,9 @@ def test_a_second_run_in_the_folder_waits(fit, posts):
 
 def test_ids_are_used_only_where_they_identify(fit, posts):
     said = fit(posts(id="always the same", link_id="also"), "--out", "mine", *QUICK)[1]
-    assert "columns: prompt = title, text = body, score = ups, time = created\n" in said
+    assert (
+        "posts.jsonl: stories; prompt = title, text = body, score = ups, time = created\n" in said
+    )
     rows = [json.loads(line) for line in Path("posts.jsonl").read_text().splitlines()]
     rows = [{**row, "id": k, "link_id": prompt_key(row["title"])} for k, row in enumerate(rows)]
     Path("posts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -217,12 +227,12 @@ def test_ids_are_used_only_where_they_identify(fit, posts):
             "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
             "pairs (pairs within a prompt, scores differ); min_score removed most: lower it",
         ),
-        ({"prompts": 2}, [], "prompts are left, and cross-validation needs 3 prompts: 10 stories"),
+        ({"prompts": 2}, [], "prompts are left, and 3 are needed: 10 stories"),
         (
             {"prompts": 1},
             [],
-            "1 prompts are left, and cross-validation needs 3 prompts: 5 stories "
-            "were read: check the column of the prompt",
+            "1 prompts are left, and 3 are needed: 5 stories were read: check the column of the "
+            "prompt",
         ),
         ({"stories": 1}, [], "no two stories of a prompt differ in score: check the columns"),
         ({}, ["--min_words", "5000"], "min_words removed most: lower it"),
@@ -330,6 +340,102 @@ def test_python_of_the_readme_runs(posts, capsys, monkeypatch, tmp_path):
     exec(program, {})  # noqa: S102
     assert re.search(r"\n\[-?[\d.]+\] \[[\d.]+\]\n$", capsys.readouterr().out)
     assert Path("report.html").is_file()
+
+
+def test_the_terminal_shows_twelve_lines_and_the_log_the_rest(fit, posts):
+    _, said = fit(posts(rename={"created": None}), "--out", "mine", *QUICK, is_verbose=False)
+    lines = said.splitlines()
+    assert len(lines) <= 12
+    assert lines[0].startswith("posts.jsonl: stories; ")
+    assert lines[-1].startswith("next: litbench score ")
+    log = Path("mine/fit.log").read_text(encoding="utf-8")
+    assert "scores differ by 25%" in log
+    assert "scores differ by 25%" not in said
+    assert "no column of times" in log
+
+
+@pytest.fixture
+def pairs(invented):
+    """Write CSV of pairs under foreign names; chosen stories have more commas."""
+
+    def write(path="pairs.csv", prompts=8, each=3, **constants):
+        source = random.Random(prompts)
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, ["question", "winner", "loser", *constants])
+            writer.writeheader()
+            for row in range(prompts * each):
+                texts = [invented(source, source.randint(60, 120)) for _ in range(2)]
+                writer.writerow(
+                    {
+                        "question": f"A door, number {row // each}",
+                        "winner": texts[0] + "and so, " * source.randint(2, 8),
+                        "loser": texts[1],
+                        **constants,
+                    }
+                )
+        return path
+
+    return write
+
+
+def test_a_file_of_pairs_becomes_a_model(fit, pairs):
+    code, said = fit(pairs(), "--out", "mine", "--prompt", "question", *QUICK, is_verbose=False)
+    assert code == 0, said
+    assert said.startswith("pairs.csv: pairs; prompt = question, chosen = winner, rejected = loser")
+    assert "folds of 8 prompts, 1 repeats" in said
+    assert len(said.splitlines()) <= 12
+    assert Path("mine/report/report.html").is_file()
+    assert Path("mine/report/audit.html").is_file()
+    record = json.loads(Path("mine/model/features.json").read_text())
+    columns = {"prompt": "question", "chosen": "winner", "rejected": "loser"}
+    assert record["columns"] == columns
+    assert "unchanged: mine/pairs" in fit("pairs.csv", "--out", "mine", "--prompt", "question")[1]
+
+
+def test_held_out_prompts_are_in_no_training(fit, pairs):
+    keys = ("--prompt", "question", "--test_share", "0.25")
+    code, said = fit(pairs(), "--out", "mine", *keys, is_verbose=False)
+    assert code == 0, said
+    assert "\ntrained on 6 prompts, judged on 2 held-out prompts\n" in said
+    table = read_table("mine/pairs/pairs.parquet", PAIRS).to_pylist()
+    prompts = {
+        split: {prompt_key(row["prompt"]) for row in table if row["split"] == split}
+        for split in ("train", "test")
+    }
+    assert [len(part) for part in prompts.values()] == [6, 2]
+    assert set(FeatureModel.load(Path("mine/model")).prompts) == prompts["train"]
+    judged = json.loads(Path("mine/evaluation/manifest.json").read_text())["counts"]
+    assert judged["pairs"] == 6
+    # Pairs that have these splits keep them.
+    Path("mine/pairs/pairs.parquet").rename("split.parquet")
+    said = fit("split.parquet", "--out", "other", is_verbose=False)[1]
+    assert "trained on 6 prompts, judged on 2 held-out prompts" in said
+
+
+def test_a_judge_is_asked_beside_the_models(fit, pairs, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    with FakeOpenAI() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        keys = ("--prompt", "question", "--test_share", "0.25", "--judge", FakeOpenAI.model)
+        code, said = fit(pairs(), "--out", "mine", *keys, is_verbose=False)
+    assert code == 0, said
+    assert re.search(rf"^{FakeOpenAI.model} \(judge\) +[01]\.\d", said, re.M)
+    assert len(said.splitlines()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("--min_score", "3", "--min_score is a key of stories, and pairs.csv has pairs"),
+        ("--test_share", "1", "'test_share' is 1"),
+        ("--chosen", "nothing", "no column 'nothing'"),
+    ],
+)
+def test_keys_that_do_not_fit_pairs_are_named(fit, pairs, key, value, message):
+    code, said = fit(pairs(), "--out", "mine", "--prompt", "question", key, value)
+    assert code == 2
+    assert message in said.splitlines()[-1]
 
 
 def test_without_extras_fit_audit_and_score_work_and_the_others_name_theirs(posts, tmp_path):

@@ -148,13 +148,16 @@ def find_columns(
         advice = f"give {' '.join(f'--{name} COLUMN' for name in missing)}, or rename them"
         if "chosen" in missing:
             advice += "; two texts with a label are read by litbench data import_pairs"
-        elif {"chosen", "rejected"} <= set(columns):
-            advice = (
-                "these are pairs already: train on them by litbench train, and measure raters on "
-                "them by litbench eval benchmark or crossvalidate, or litbench judge"
-            )
         raise DataError(
             f"{source}: cannot tell which column is the {' and the '.join(missing)}; the "
             f"columns are {', '.join(columns)}: {advice}"
         )
     return origins
+
+
+def holds_pairs(origins: Mapping[str, str | None], of_story: Sequence[str]) -> bool:
+    """Whether the rows of a source are pairs, not stories.
+
+    They are if both sides have a column, and one of the columns `of_story` is missing.
+    """
+    return all(origins[side] for side in _OF_SIGN) and not all(origins[name] for name in of_story)

@@ -12,6 +12,7 @@ from litbench.data.columns import (
     find_columns,
     first_rows,
     given_columns,
+    holds_pairs,
 )
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import check_judged
@@ -185,7 +186,7 @@ def _columns(config: Score, source: str) -> dict[str, Any]:
     remembered = {} if config.model is None else trained_columns(config.model)
     stated = {name: getattr(config, name) for name in ("prompt", "text", "chosen", "rejected")}
     origins = find_columns(source, names, stated, (), remembered)
-    if origins["text"] is None and origins["chosen"] and origins["rejected"]:
+    if holds_pairs(origins, ["text"]):
         return {"pairs": given_columns({**origins, "encoding": config.encoding})}
     find_columns(source, names, origins, ("prompt", "text"))
     columns = {"prompt_column": origins["prompt"], "text_column": origins["text"]}

@@ -23,6 +23,7 @@ import keyword
 import os
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections import Counter
@@ -38,6 +39,8 @@ from pydantic_core import to_jsonable_python
 from litbench.runs.errors import ConfigError, LitBenchError, MissingExtraError
 
 C = TypeVar("C")
+# A help of `--help` with its keys is about as long as a screen.
+_SCREEN_LINES, _MIN_KEYS, _WIDTH = 40, 12, 90
 
 
 class Positional:
@@ -245,13 +248,14 @@ def check_utf8(name: str, where: str) -> None:
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
     """Build a program's config from its command line.
 
-    `--help` prints `about` and LitBench's keys, `--help_all` those of trl and transformers too.
+    `--help` prints `about` and a line for each of the main keys, `--help_all` all keys.
     """
     if not {"-h", "--help", "--help_all"}.isdisjoint(arguments):
-        keys = describe(cls, is_whole="--help_all" in arguments)
+        text = (about or "").strip()
+        is_whole = "--help_all" in arguments
+        keys = describe(cls, is_whole=True) if is_whole else summarise(cls, text.count("\n"))
         further = getattr(cls, "explain", lambda _: ())(arguments)
-        lines = [inspect.cleandoc(about or ""), "\nKeys (set each with --key value):\n"]
-        print(*lines, *keys, *further, sep="\n")
+        print(text, "\nKeys (set each with --key value):\n", *keys, *further, sep="\n")
         raise SystemExit(0)
     for argument in arguments:
         check_utf8(argument, "command line")
@@ -424,6 +428,66 @@ def _expand(value: Any, where: str) -> Any:
     return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
 
 
+def _is_foreign(cls: Any, field: dataclasses.Field[Any]) -> bool:
+    """Whether a key is trl's or transformers'."""
+    declaring = [base for base in cls.__mro__ if field.name in inspect.get_annotations(base)]
+    return {base.__module__.partition(".")[0] for base in declaring} <= {"trl", "transformers"}
+
+
+def _help_order(cls: Any) -> list[dataclasses.Field[Any]]:
+    """Required keys first, then the class's own, inherited ones, trl's and transformers'."""
+
+    def rank(field: dataclasses.Field[Any]) -> tuple[bool, bool, bool]:
+        defaults = (field.default, field.default_factory)
+        is_optional = any(value is not dataclasses.MISSING for value in defaults)
+        is_own = field.name in inspect.get_annotations(cls)
+        return is_optional, _is_foreign(cls, field), not is_own
+
+    return sorted(dataclasses.fields(cls), key=rank)
+
+
+def _meanings(cls: Any) -> dict[str, str]:
+    """What the docstrings say of each key."""
+    meanings: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        meanings |= re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
+    # trl and transformers keep the meaning in the field's metadata.
+    others = {field.name: field.metadata.get("help", "") for field in dataclasses.fields(cls)}
+    return {**others, **meanings}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """The default of a key; `dataclasses.MISSING` if it is required."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def summarise(cls: Any, lines_before: int) -> Iterator[str]:
+    """Yield lines of a short help: one for each key, as many as a screen has room for.
+
+    Args:
+        cls: the config.
+        lines_before: number of lines of the help that are above.
+    """
+    meanings, ordered = _meanings(cls), _help_order(cls)
+    room = max(_SCREEN_LINES - lines_before, _MIN_KEYS)
+    shown = [field for field in ordered if not _is_foreign(cls, field)][:room]
+    for field in shown:
+        default, meaning = _default(field), " ".join(meanings.get(field.name, "").split())
+        first = re.split(r"(?<=[.;])\s", meaning)[0].rstrip(".;")
+        shown_default = ""
+        if default is dataclasses.MISSING:
+            shown_default = " (required)"
+        elif isinstance(default, str | int | float | Path) and default not in ("", "guess", False):
+            shown_default = f" ({default})"
+        brief = textwrap.shorten(first, _WIDTH - len(shown_default), placeholder=" ...")
+        yield f"  {field.name.rstrip('_'):<22} {brief}{shown_default}".rstrip()
+    hidden = len(ordered) - len(shown)
+    yield f"\n  {f'{hidden} further keys and ' if hidden else ''}all texts: --help_all"
+
+
 def describe(
     cls: Any, prefix: str = "", instance: Any = None, *, is_whole: bool = False
 ) -> Iterator[str]:
@@ -431,25 +495,14 @@ def describe(
 
     Keys of trl and transformers are only counted, unless `is_whole`.
     """
-    meanings: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
-        meanings |= re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
-
-    def rank(field: dataclasses.Field[Any]) -> tuple[bool, bool, bool]:
-        """Required keys first, then the class's own, inherited ones, trl's and transformers'."""
-        declaring = [base for base in cls.__mro__ if field.name in inspect.get_annotations(base)]
-        packages = {base.__module__.partition(".")[0] for base in declaring}
-        defaults = (field.default, field.default_factory)
-        is_optional = any(value is not dataclasses.MISSING for value in defaults)
-        return is_optional, packages <= {"trl", "transformers"}, cls not in declaring
-
-    fields = sorted(dataclasses.fields(cls), key=rank)
-    shown = [field for field in fields if is_whole or rank(field)[:2] != (True, True)]
+    meanings, fields = _meanings(cls), _help_order(cls)
+    shown = [
+        field
+        for field in fields
+        if is_whole or _default(field) is dataclasses.MISSING or not _is_foreign(cls, field)
+    ]
     for field in shown:
-        default = getattr(instance, field.name, field.default)
-        if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
+        default = getattr(instance, field.name, _default(field))
         hint = typing.get_type_hints(cls)[field.name]
         # Without module names: Path, not pathlib.Path.
         kind = re.sub(r"(?:[A-Za-z_]\w*\.)+(?=[A-Z])", "", inspect.formatannotation(hint))
@@ -457,8 +510,7 @@ def describe(
         if default is dataclasses.MISSING:
             value = " (required)"
         yield f"  {prefix}{field.name.rstrip('_')}: {kind}{value}"
-        # trl and transformers keep the meaning in the field's metadata.
-        if meaning := meanings.get(field.name) or field.metadata.get("help"):
+        if meaning := meanings[field.name]:
             yield re.sub(r"\n +", "\n      ", f"      {meaning}")
         for part in _parts(hint):
             if dataclasses.is_dataclass(part):

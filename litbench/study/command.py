@@ -59,6 +59,8 @@ class StudyServing(StudyOptions):
 class Status(StudyOptions):
     """Print the progress of readers and pairs.
 
+        litbench study status FOLDER
+
     Attributes:
         pairs: also print every pair.
     """
@@ -68,17 +70,29 @@ class Status(StudyOptions):
 
 @dataclass(kw_only=True)
 class Export(StudyOptions):
-    """Write the answers, also as ratings of stories with readers as annotators."""
+    """Export the answers.
+
+    They are also written as ratings of stories with readers as annotators:
+
+        litbench study export FOLDER
+    """
 
 
 @dataclass(kw_only=True)
 class Close(StudyOptions):
-    """Accept no more readers and answers."""
+    """Close a study.
+
+    It accepts no more readers and answers:
+
+        litbench study close FOLDER
+    """
 
 
 @dataclass(kw_only=True)
 class Remove(StudyOptions):
     """Remove a reader with all answers, from the export too.
+
+        litbench study remove FOLDER --reader ID
 
     Attributes:
         reader: the id with which the reader came.
@@ -90,6 +104,8 @@ class Remove(StudyOptions):
 @dataclass(kw_only=True, frozen=True)
 class Simulate(SimulatedReaders):
     """Answer the running server by simulated readers.
+
+        litbench study simulate FOLDER
 
     Attributes:
         folder: `out` of litbench study make.

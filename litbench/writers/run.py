@@ -624,7 +624,12 @@ def command(config: RunCommand) -> None:
 
 @dataclass
 class Tasks:
-    """List the writing benchmarks: what each measures, its items and calls, and what it needs."""
+    """List the writing benchmarks.
+
+    Shows what each measures, its items and calls, and what it needs:
+
+        litbench tasks
+    """
 
 
 def print_tasks(config: Tasks) -> None:

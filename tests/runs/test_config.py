@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -384,12 +385,14 @@ def test_unreadable_files(tmp_path):
 
 
 def test_help_lists_keys_defaults_and_descriptions(capsys):
-    def told(cls):
+    def told(cls, flag="--help_all"):
         with pytest.raises(SystemExit) as stopped:
-            load_config(cls, ["--seed", "1", "--help"], about="What the program does.")
+            load_config(cls, ["--seed", "1", flag], about="What the program does.")
         assert stopped.value.code == 0
         return capsys.readouterr().out
 
+    brief = told(Config, "--help")
+    assert re.search(r"^  out +folder to write \(required\)$", brief, re.M)
     shown = told(Config)
     assert shown.startswith("What the program does.")
     for name in Config.__dataclass_fields__:

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from litbench.data.chunks import ROW
 from litbench.data.columns import GUESS, find_columns, first_rows
@@ -32,6 +33,7 @@ from litbench.data.records import (
     LabelSource,
     Schema,
     check_prompt_ids,
+    connected_prompts,
     empty_columns,
     is_text,
     pair_id,
@@ -427,6 +429,9 @@ class PairImport:
         encoding: encoding of text files, such as cp1252; null: UTF-8, or told by the content.
         label_source: who preferred the chosen texts, where `pairs` does not say.
         split: split of the pairs for which the source has none.
+        test_share: instead, this share of the prompts is the split test, and the others are train.
+            Prompts that share a story are in the same split.
+        seed: seed of `test_share`.
         max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
             subsampled, and the other pairs are rejected.
         cleaning: cleaning steps; steps that are not given are off.
@@ -445,6 +450,8 @@ class PairImport:
     encoding: str | None = None
     label_source: LabelSource = NOT_STATED
     split: str = "all"
+    test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    seed: int = 0
     max_train_pairs_per_prompt: int | None = None
     cleaning: Cleaning = field(default_factory=Cleaning.none)
 
@@ -551,6 +558,8 @@ def complete(
         pairs, cut = clean_table(pairs, config.cleaning, named, examples)
     pairs = _with_two_texts(pairs, config.pairs, rejected_rows)
     pairs = drop_repeats(pairs, config.pairs, rejected_rows)
+    if config.test_share is not None:
+        pairs = hold_out(pairs, config.test_share, config.seed)
     if config.max_train_pairs_per_prompt is not None:
         # Pairs are sorted by pair_id, a digest, so the first ones are a random subsample.
         beyond, seen = [], Counter[str]()
@@ -565,6 +574,15 @@ def complete(
     names = [*declared, *config.keep, *(RATIONALE if config.rationale is not None else ())]
     present = [name for name in names if name in pairs.column_names]
     return _completed(pairs.select(present), config.label_source, config.split), cut
+
+
+def hold_out(pairs: pa.Table, share: float, seed: int) -> pa.Table:
+    """Set the split: a share of the prompts, at least one, is test, and the others are train."""
+    prompts = connected_prompts(pairs)
+    ordered = sorted(set(prompts), key=lambda prompt: digest("test", seed, prompt))
+    test = set(ordered[: max(round(share * len(ordered)), 1)])
+    splits = ["test" if prompt in test else "train" for prompt in prompts]
+    return _with_column(pairs, "split", pa.chunked_array([pa.array(splits, pa.large_string())]))
 
 
 def import_pairs(config: PairImport, program: str) -> None:

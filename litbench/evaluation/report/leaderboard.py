@@ -69,24 +69,30 @@ def agreement_columns(reference: str) -> dict[str, Column]:
 
 def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
     """The leaderboard for a terminal, with the tables of the judges."""
-    comparison = next((row.comparison for row in rows if row.comparison is not None), None)
-    first, judges = rows[0].agreement, [row for row in rows if row.is_judge]
-    columns = agreement_columns("reference" if comparison is None else comparison.reference)
-    about = (
-        f"{first.n:,} pairs, {first.clusters:,} prompts ({first.effective_clusters:.0f} effective)"
-    )
-    if any(row.stopped for row in rows):
-        about = "each rater on the pairs that it judged"
+    judges = [row for row in rows if row.is_judge]
     blocks = [
         *information_warnings({row.rater: row.no_information for row in rows}),
-        f"agreement with the labels: {about}, 95 % intervals by prompt",
-        rater_table(rows, columns).as_text(),
+        *headline(rows),
         coin_note(rows),
         strata_note(rows[0]),
         judges_section(judges).as_text() if judges else "",
         significance_note(rows),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def headline(rows: Sequence[LeaderboardRow]) -> tuple[str, str]:
+    """The first line of the leaderboard, and its table."""
+    comparison = next((row.comparison for row in rows if row.comparison is not None), None)
+    first = rows[0].agreement
+    columns = agreement_columns("reference" if comparison is None else comparison.reference)
+    about = (
+        f"{first.n:,} pairs, {first.clusters:,} prompts ({first.effective_clusters:.0f} effective)"
+    )
+    if any(row.stopped for row in rows):
+        about = "each rater on the pairs that it judged"
+    title = f"agreement with the labels: {about}, 95 % intervals by prompt"
+    return title, rater_table(rows, columns).as_text()
 
 
 def information_warnings(reasons: Mapping[str, str]) -> list[str]:
