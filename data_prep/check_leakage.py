@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from litbench.data.curation.leakage import Kind, LeakageReport, by_split, leakage_report
-from litbench.data.curation.near_duplicates import check_rensa
 from litbench.data.records import PAIRS
 from litbench.data.tables import read_table, write_table
 from litbench.runs.config import run_program
@@ -51,7 +50,6 @@ class Config:
 
 def check(config: Config) -> dict[str, Path]:
     """Return the input files by config key; raise ConfigError if the keys do not fit together."""
-    check_rensa()
     if config.pairs is not None and config.train is None and config.test is None:
         return {"pairs": config.pairs}
     if config.pairs is None and config.train is not None and config.test is not None:

@@ -442,7 +442,7 @@ def test_without_extras_fit_audit_and_score_work_and_the_others_name_theirs(post
     posts(tmp_path / "posts.jsonl")
     libraries = (
         "torch transformers trl peft accelerate datasets tokenizers huggingface_hub pandas rich "
-        "matplotlib jinja2 inspect_ai openai fastapi prometheus_client rensa praw"
+        "matplotlib jinja2 inspect_ai openai fastapi prometheus_client praw"
     )
     code = (
         "import sys\n"

@@ -7,24 +7,16 @@ hashing. The estimate is deterministic for given texts and seed, so a data set d
 seed also passes a leakage check with this seed. An index takes about 1.5 kB of memory per story.
 """
 
-import importlib.util
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.data.text import UNSPACED
-from litbench.runs.errors import MissingExtraError
 
 HASHES = 128
 SHINGLE_WORDS = 5
 _ROWS_PER_BATCH = 1_024
-
-
-def check_rensa() -> None:
-    """Raise MissingExtraError if rensa is not installed, before any long work starts."""
-    if importlib.util.find_spec("rensa") is None:
-        raise MissingExtraError("rensa", "data")
 
 
 def bands_for(threshold: float) -> int:
@@ -74,7 +66,6 @@ class NearDuplicateIndex:
     """
 
     def __init__(self, *, threshold: float = 0.8, seed: int = 0) -> None:
-        check_rensa()
         import rensa  # noqa: PLC0415
 
         self.story_ids: list[str] = []

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from litbench.data.curation.near_duplicates import check_rensa
 from litbench.data.curation.splits import day_start
 from litbench.data.records import NOT_STATED, LabelSource
 from litbench.runs.errors import ConfigError
@@ -70,8 +69,6 @@ class PairRules:
             day_start(self.test_from)
             if len(self.splits) > 1:
                 raise ConfigError("test_from and splits are both given: keep one of them")
-        if self.drop_near_duplicates is not None:
-            check_rensa()
 
     @property
     def least_score(self) -> float | None:
