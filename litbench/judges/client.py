@@ -444,7 +444,7 @@ class Client:
         max_written = self.sampling.max_tokens
         reserved = (max_read, _USUAL_MAX_TOKENS if max_written is None else max_written)
         answer: Answer | None = None
-        # An empty response or a malformed one may be an accident; two are not.
+        # A malformed response may be an accident, such as a proxy's page, above all among answers.
         replies = malformed = 0
         # Where a question has failed for good and none was answered, there is no use in waiting.
         is_down = self._consecutive_errors > 0 and not self._has_answered
@@ -469,7 +469,8 @@ class Client:
             self._check_connection(reply)
             # Empty answers are billed, so only one is retried.
             replies += reply.settlement is answer
-            malformed += reply.is_malformed
+            is_costly = reply.settlement is not None
+            malformed += reply.is_malformed and (is_costly or not self._has_answered)
             if answer.outcome != "error" or reply.lasting != "no" or max(replies, malformed) > 1:
                 if reply.lasting == "model" and not self._has_answered:
                     self._failure = answer

@@ -434,8 +434,10 @@ def test_a_response_that_is_no_chat_completion_names_its_form(name, tmp_path):
 def test_a_malformed_response_among_answers_may_be_an_accident(tmp_path):
     manners = dict.fromkeys(("page", "another"), (200, b"<p>Wait</p>"))
     manners |= {"broken": (200, b'{"choices": [{"mess'), "empty": (200, b"  ")}
+    # This one is billed.
+    manners["number"] = with_choice("stop", 7)
     answers, sent = answers_to(manners, tmp_path, replace(PATIENT, max_retries=3))
-    assert [sent[name] for name in manners] == [2, 2, 4, 4]
+    assert [sent[name] for name in manners] == [4, 4, 4, 4, 2]
     assert {answer.outcome for answer in answers.values()} == {"error"}
     assert not [answer for answer in answers.values() if REPEATING in str(answer.detail)]
 
