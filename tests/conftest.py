@@ -24,6 +24,8 @@ from hypothesis import HealthCheck, settings
 from litbench import cli
 from litbench.data.records import PAIRS, STORIES, VERDICTS, empty_columns, pair_id
 from litbench.data.text import count_words
+from litbench.raters.interface import Rater
+from litbench.raters.scope import Flags
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -390,6 +392,17 @@ def some_pairs(pair_table, invented):
 TEXT = "text: |-\n  {prompt}\n  A: {story_a}\n  B: {story_b}\n"
 LABEL = f"answer: label\n{TEXT}  Preferred:"
 EXPLANATION = f"answer: explanation\n{TEXT}  Say why, then Preferred: A or Preferred: B."
+
+
+@pytest.fixture
+def braces_are_code(monkeypatch):
+    """Every rater has a scope to which a text with a brace is no prose."""
+
+    def flags(stories):
+        prose = ["{" not in story for story in stories]
+        return Flags(prose, prose, [[] if good else ["code", "braces"] for good in prose])
+
+    monkeypatch.setattr(Rater, "scope", SimpleNamespace(flags=flags))
 
 
 @pytest.fixture

@@ -121,12 +121,19 @@ def test_raters_without_training_stories_have_no_percentile(tmp_path, run):
 
 def test_story_from_the_command_line(model_folder, run, monkeypatch):
     named = ("score", "--rater", "{kind: shorter}", "--prompt", "p", "--story")
-    shown = "reward -2.000000\nreward_percentile null\n"
+    shown = "reward -2.000000\nreward_percentile null\nis_prose null\nlike_training null\n"
     assert run(*named, "one two").out == shown
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf\xe4\xbd\xa0 b\n")))
     assert run(*named, "-").out == shown
     said = run("score", "--model", model_folder, "--prompt", "p", "--story", "Dull! " * 99).out
     assert said.splitlines()[1] == "reward_percentile 0.0"
+
+
+def test_a_story_that_is_no_prose_is_flagged_with_reasons(run, braces_are_code):
+    del braces_are_code
+    said = run("score", "--rater", "{kind: longer}", "--prompt", "p", "--story", "{x} y")
+    assert "is_prose false\nlike_training false\n" in said.out
+    assert "braces" in said.err
 
 
 @pytest.mark.parametrize(

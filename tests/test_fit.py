@@ -98,7 +98,8 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
     words = ["--model", "runs/mine/model", "--prompt", "p", "--story", "s"]
     monkeypatch.setattr(sys, "argv", ["litbench", "score", *words])
     main()
-    assert re.fullmatch(r"reward -?\d+\.\d+\nreward_percentile \d+\.\d\n", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.match(r"reward -?\d+\.\d+\nreward_percentile \d+\.\d\nis_prose (true|false)\n", said)
 
 
 def test_only_what_changed_is_done_again(fit, posts):

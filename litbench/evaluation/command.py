@@ -1,5 +1,6 @@
 """The commands `litbench judge` and `litbench score`, and the keys of a command with one rater."""
 
+import json
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from litbench.judges.client import JudgeKeys
 from litbench.models import model_entry, trained_columns
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import check_stories
+from litbench.raters.scope import NOT_LEARNT
 from litbench.runs.config import Positional, check_installed
 from litbench.runs.errors import ConfigError, MissingExtraError
 from litbench.runs.outputs import write_atomically
@@ -137,11 +139,11 @@ class Score(RaterKeys):
         litbench score --model runs/mine/model --input stories.jsonl --out scored.jsonl
         litbench score --model runs/mine/model --prompt "A PROMPT" --story "A STORY"
 
-    The rows of the output are those of the input with reward, reward_percentile and
-    rank_within_prompt; of pairs, with reward and reward_percentile of both sides, in the order of
-    their pair_id. Columns with common names, or with those that the model was trained on, are
-    found. Run a killed command again to resume it. Several processes: accelerate launch -m
-    litbench score ...
+    The rows of the output are those of the input with reward, reward_percentile,
+    rank_within_prompt, is_prose, like_training and the reasons of these flags; of pairs, with all
+    but the rank for both sides, in the order of their pair_id. Columns with common names, or with
+    those that the model was trained on, are found. Run a killed command again to resume it. Several
+    processes: accelerate launch -m litbench score ...
 
     Attributes:
         input: Parquet, JSONL, CSV or a datasets name.
@@ -194,7 +196,7 @@ def _columns(config: Score, source: str) -> dict[str, Any]:
 
 
 def score_story(spec: RaterSpec, prompt: str, story: str) -> None:
-    """Print the reward and the percentile of one story."""
+    """Print the reward, the percentile and the flags of one story."""
     if story == "-":
         story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
     if not prompt.strip():
@@ -205,7 +207,10 @@ def score_story(spec: RaterSpec, prompt: str, story: str) -> None:
     percentiles = rater.percentiles(rewards)
     print(f"reward {rewards[0]:.6f}")
     print(f"reward_percentile {'null' if percentiles is None else percentiles[0]}")
-    print_notes(has_percentiles=percentiles is not None)
+    flags = rater.flags([story])
+    for name in ("is_prose", "like_training"):
+        print(f"{name} {json.dumps(getattr(flags, name)[0])}")
+    print_notes(*flags.reasons[0], has_percentiles=percentiles is not None)
 
 
 def score_table(job: ScoringJob) -> None:
@@ -230,6 +235,11 @@ def score_table(job: ScoringJob) -> None:
         lines.append(f"replaced in the output: {', '.join(replaced)} of the input")
     if rows := sum(counts["rejected_rows"].values()):
         lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
+    if not manifest["has_flags"]:
+        lines.append(f"is_prose and like_training are {NOT_LEARNT}")
+    for name, count in counts["flagged"].items():
+        if count:
+            lines.append(f"{name} is false for {count:,} stories, see reasons in {job.out}")
     print_notes(*lines, has_percentiles=manifest["has_percentiles"])
 
 

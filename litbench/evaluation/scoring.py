@@ -28,6 +28,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.data.chunks import LINE
@@ -54,12 +55,13 @@ from litbench.runs.outputs import (
 )
 from litbench.runs.progress import ProgressBar
 
-# Raise it when code changes rewards: parts of another version are scored again.
-VERSION = 4
+# Raise it when code changes rewards or flags: parts of another version are scored again.
+VERSION = 5
 # Stories per stored part of `score_stories`.
 _STORIES_PER_PART = 1_024
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
-ADDED = ("reward", "reward_percentile", "rank_within_prompt")
+_FLAGS = ("is_prose", "like_training", "reasons")
+ADDED = ("reward", "reward_percentile", "rank_within_prompt", *_FLAGS)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class ScoringJob:
     def added(self) -> list[str]:
         if self.pairs is None:
             return list(ADDED)
-        return [f"{name}_{side}" for side in SIDES for name in ADDED[:2]]
+        return [f"{name}_{side}" for side in SIDES for name in (*ADDED[:2], *_FLAGS)]
 
     @property
     def parts(self) -> Path:
@@ -214,7 +216,7 @@ def _rewards(
 ) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
     """Yield prompts and stored rewards of each chunk; chunks without a part are scored.
 
-    A part has the `rewards` and the number of truncated stories, `stories_cut`.
+    A part has the `rewards`, the number of truncated stories, `stories_cut`, and the `flags`.
     """
     for number, prompts, stories in chunks:
 
@@ -223,16 +225,20 @@ def _rewards(
             # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
             rewards = finite_rewards(rater, prompts, stories) + 0.0
             cut += rater.notes().get("stories_cut", 0)
-            return {"rewards": rewards.tolist(), "stories_cut": cut}
+            flags = vars(rater.flags(stories))
+            return {"rewards": rewards.tolist(), "stories_cut": cut, "flags": flags}
 
         yield prompts, parts.get([key, number], score, label=f"{number:07d}")
 
 
-def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.ndarray, int]:
+def score_stories(
+    spec: RaterSpec, stories: pa.Table, parts: Cache
+) -> tuple[np.ndarray, int, np.ndarray]:
     """Score the stories of a table; each distinct text is scored once, and stored in parts.
 
     Returns:
-        The rewards, float64, shape (n,), and the number of prompts that the rater was trained on.
+        The rewards, float64, shape (n,); the number of prompts that the rater was trained on; and
+        whether each story is flagged as no prose, bool, shape (n,).
     """
     rater = load_scorer(spec)
     rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
@@ -244,17 +250,19 @@ def score_stories(spec: RaterSpec, stories: pa.Table, parts: Cache) -> tuple[np.
             yield start, prompts, texts
 
     key = fingerprint(rewards_depend_on(spec), distinct)
-    stored = (part["rewards"] for _, part in _rewards(rater, chunks(), parts, key))
-    reward_of = dict(zip(distinct, itertools.chain.from_iterable(stored), strict=True))
+    stored = [part for _, part in _rewards(rater, chunks(), parts, key)]
     rewards, _ = _with_exact(
         rater,
-        list(reward_of.values()),
+        list(itertools.chain.from_iterable(part["rewards"] for part in stored)),
         (prompt for prompt, _ in distinct),
         lambda indices: [distinct[index] for index in indices],
     )
-    reward_of = dict(zip(distinct, rewards, strict=True))
+    prose = itertools.chain.from_iterable(part["flags"]["is_prose"] for part in stored)
+    row_of = {row: index for index, row in enumerate(distinct)}
+    indices = [row_of[row] for row in rows]
     trained_on = check_training_prompts(rater, stories, "flag")
-    return np.array([reward_of[row] for row in rows]), trained_on
+    no_prose = np.array([flag is False for flag in prose], bool)
+    return np.array(rewards)[indices], trained_on, no_prose[indices]
 
 
 def _with_exact(
@@ -346,16 +354,23 @@ def _added_columns(
 ) -> tuple[pa.Table, int]:
     """Return the added columns for every row, and the number of truncated stories."""
     tables, cut = [], 0
+    sides: list[list[pa.Table]] = [[] for _ in job.columns[1:]]
     for prompts, stored in scored:
-        rewards = np.reshape(stored["rewards"], (len(job.columns) - 1, -1))
+        rewards = np.reshape(stored["rewards"], (len(sides), -1))
         keys = [prompt_key(prompt)[:16] for prompt in prompts[: rewards.shape[1]]]
         columns = {"reward": rewards[0], "rejected": rewards[-1]}
         tables.append(pa.table({"prompt": keys, **columns}))
+        for side, start in zip(sides, range(0, rewards.size, rewards.shape[1]), strict=True):
+            side.append(_flag_columns(stored["flags"], slice(start, start + rewards.shape[1])))
         cut += stored["stories_cut"]
-    table = pa.concat_tables(tables)
+    table, flags = pa.concat_tables(tables), [pa.concat_tables(side) for side in sides]
     if job.pairs is not None:
-        sides = [table[name] for name in ("reward", "rejected")]
-        both = [column for side in sides for column in (side, _percentiles(rater, side))]
+        rewards_of = [table[name] for name in ("reward", "rejected")]
+        both = [
+            column
+            for side, flagged in zip(rewards_of, flags, strict=True)
+            for column in (side, _percentiles(rater, side), *flagged.columns)
+        ]
         return pa.table(both, job.added), cut
     with duckdb.connect() as connection:
         connection.register("scored", table)
@@ -366,7 +381,22 @@ def _added_columns(
         )
         table = added.to_arrow_table()
     percentiles = _percentiles(rater, table["reward"])
-    return table.add_column(1, "reward_percentile", percentiles), cut
+    table = table.add_column(1, "reward_percentile", percentiles)
+    return pa.table([*table.columns, *flags[0].columns], job.added), cut
+
+
+def _flag_columns(flags: Mapping[str, Any], rows: slice) -> pa.Table:
+    """Return the flags of some rows of a part as columns; without flags, all are null."""
+    listed = zip(flags["is_prose"][rows], flags["reasons"][rows], strict=True)
+    reasons = [None if prose is None else "; ".join(texts) or None for prose, texts in listed]
+    columns = [pa.array(flags[name][rows], pa.bool_()) for name in _FLAGS[:2]]
+    return pa.table([*columns, pa.array(reasons, pa.large_string())], list(_FLAGS))
+
+
+def _flagged(added: pa.Table, flag: str) -> int:
+    """Return the number of stories for which a flag is false."""
+    columns = [name for name in added.column_names if name.startswith(flag)]
+    return sum(pc.sum(pc.equal(added[name], False)).as_py() or 0 for name in columns)
 
 
 def _percentiles(rater: ScoreRater, rewards: pa.ChunkedArray) -> pa.Array:
@@ -534,11 +564,13 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                 "stories": len(added) * len(job.columns[1:]),
                 "stories_cut": cut,
                 **({"stories_rescored": rescored} if rescored else {}),
+                "flagged": {name: _flagged(added, name) for name in _FLAGS[:2]},
                 "rejected_rows": rejected.counts(),
                 "left_out_by_where": rejected.not_selected,
             },
             "replaced_columns": _replaced(job, rows),
             "has_percentiles": rater.reward_quantiles is not None,
+            "has_flags": rater.scope is not None,
             "processes": count,
             "notes": {key: value for key, value in rater.notes().items() if key != "stories_cut"},
             "versions": versions(),

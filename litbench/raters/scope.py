@@ -41,7 +41,7 @@ from litbench.runs.outputs import read_sealed, write_sealed
 FILE = "scope.json"
 MIN_STORIES, MIN_PROMPTS = 40, 4
 NOT_LEARNT = (
-    "not known: the model does not store what its training stories look like: train it again, on "
+    "not known: the model does not store what its training stories look like; train it on "
     f"{MIN_STORIES} stories or more"
 )
 NO_WORDS = "no words"

@@ -220,16 +220,16 @@ def _best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
 
 def with_ranks(
     stories: pa.Table,
-    groups: Iterable[Sequence[int]],
+    groups: Iterable[np.ndarray],
     rewards: np.ndarray,
     second_rewards: np.ndarray | None,
 ) -> pa.Table:
-    """Add the rewards, shape (n,), and the rank within each group of rows."""
-    ranks = np.empty(stories.num_rows, dtype=np.int64)
+    """Add the rewards, shape (n,), and the rank within each group of rows; null in no group."""
+    ranks = np.zeros(stories.num_rows, dtype=np.int64)
     for rows in groups:
         # Equal rewards share the better rank.
         ranks[rows] = 1 + (rewards[rows][None, :] > rewards[rows][:, None]).sum(1)
-    columns = {"reward": rewards, "rank": ranks}
+    columns: dict[str, Any] = {"reward": rewards, "rank": pa.array(ranks, mask=ranks == 0)}
     columns |= {} if second_rewards is None else {"second_reward": second_rewards}
     stories = stories.drop_columns([name for name in columns if name in stories.column_names])
     for name, values in columns.items():
@@ -260,16 +260,20 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     stories, parts = _read_stories(paths, config.where), Cache(config.out / "parts")
     rewards: dict[str, np.ndarray] = {}
     trained_on: dict[str, int] = {}
+    no_prose = np.zeros(stories.num_rows, bool)
     for key, spec in specs.items():
-        rewards[key], trained_on[key] = score_stories(spec, stories, parts)
+        rewards[key], trained_on[key], is_flagged = score_stories(spec, stories, parts)
+        # Never chosen: a rater may prefer such a text to every story.
+        no_prose |= is_flagged
 
     # Grouped by the prompt's normalised text, not by prompt_id.
     indices: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompt_keys(stories)):
         indices.setdefault(prompt, []).append(index)
     first, second = rewards["rater"], rewards.get("second")
-    stories = with_ranks(stories, indices.values(), first, second)
-    groups = {key: np.array(at) for key, at in indices.items() if len(at) >= config.min_stories}
+    prose = {key: np.array(at)[~no_prose[at]] for key, at in indices.items()}
+    stories = with_ranks(stories, prose.values(), first, second)
+    groups = {key: at for key, at in prose.items() if len(at) >= config.min_stories}
     if not groups:
         raise DataError(
             f"stories: no prompt has {config.min_stories} stories: generate more with "
@@ -285,6 +289,7 @@ def run_best_of_n(config: BestOfN, program: str) -> None:
     pairs = _best_and_worst(stories, list(groups.values()))
     artifact.counts = {
         "stories": stories.num_rows,
+        "no_prose": int(no_prose.sum()),
         "prompts": len(groups),
         "prompts_with_too_few": len(indices) - len(groups),
         "fewest_of_a_prompt": min(counts),
@@ -403,6 +408,8 @@ def _page(
     fewest, most = counts["fewest_of_a_prompt"], counts["max_of_a_prompt"]
     facts = f"{counts['stories']:,} stories; {counts['prompts']:,} prompts with {fewest:,}"
     facts += f"{'' if fewest == most else f' to {most:,}'} stories each"
+    if counts["no_prose"]:
+        facts += f"; {counts['no_prose']:,} of them are no prose for a rater and are never chosen"
     if counts["prompts_with_too_few"]:
         facts += f"; {counts['prompts_with_too_few']:,} prompts with too few stories left out"
     facts = f"{facts}. {written_now()}"

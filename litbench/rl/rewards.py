@@ -15,8 +15,9 @@ this order, by a range [a, b] of words and a quantile Q of the rewards of human 
    length nor the rater dominates.
 
 By steps 1 and 3, a story that is too long gets less than its first b words alone. A completion
-without words gets the lowest reward: the minimum over the other completions of the prompt in the
-call, minus the penalty, or minus 1 if the penalty is 0.
+without words, or one that the rater flags as no prose (`is_prose`), gets the lowest reward: the
+minimum over the other completions of the prompt in the call, minus the penalty, or minus 1 if the
+penalty is 0.
 
 Rewards are comparable within a prompt only, and GRPO compares within a prompt.
 """
@@ -162,13 +163,13 @@ class PolicyReward:
             )
         keys = np.array([prompt_key(prompt) for prompt in prompt_texts])
         words = _count(texts)
-        is_empty = words == 0
+        is_empty, no_prose = words == 0, self._no_prose(texts)
         outside = np.maximum(words - self._longest, 0) / self._longest
         if self._shortest:
             outside += np.maximum(1 - words / self._shortest, 0)
         raw, capped = self._score(prompt_texts, texts, words)
         clipped, penalty = np.minimum(capped, self._clip), self._penalty * outside
-        value = clipped - penalty
+        value = np.where(no_prose, np.nan, clipped - penalty)
         usable = np.isfinite(value)
         spreads = [_spread(part[usable], keys[usable]) for part in (penalty, clipped)]
         for key in dict.fromkeys(keys.tolist()):
@@ -176,7 +177,7 @@ class PolicyReward:
             # The rest of a group may be in another process.
             others = value[group & usable] if usable[group].any() else value[usable]
             floor = others.min() if len(others) else 0.0
-            value[group & is_empty] = floor - (self._penalty or 1)
+            value[group & (is_empty | no_prose)] = floor - (self._penalty or 1)
         scored = np.isfinite(raw)
         metrics = {
             "raw": raw[scored].mean() if scored.any() else math.nan,
@@ -184,6 +185,7 @@ class PolicyReward:
             "penalty_share": spreads[0] / sum(spreads) if sum(spreads) > 0 else math.nan,
             "guarded_share": np.mean((outside > 0) & ~is_empty),
             "empty_share": np.mean(is_empty),
+            "no_prose_share": np.mean(no_prose & ~is_empty),
             "unscored_share": np.mean(~scored & ~is_empty),
             "words": np.mean(words),
             "distinct_trigrams": distinct_trigrams(texts),
@@ -192,6 +194,12 @@ class PolicyReward:
             if log_metric is not None and math.isfinite(number):
                 log_metric(f"{self.__name__}/{metric}", float(number))
         return [reward if math.isfinite(reward) else None for reward in value.tolist()]
+
+    def _no_prose(self, texts: list[str]) -> np.ndarray:
+        """Return whether the rater flags each text as no prose; all false if it has no scope."""
+        scope = getattr(self.rater, "scope", None)
+        flags = [True] * len(texts) if scope is None else scope.flags(texts).is_prose
+        return ~np.array(flags, bool)
 
     def _score(
         self, prompts: list[str], texts: list[str], words: np.ndarray

@@ -432,10 +432,13 @@ def make_app(
             )
         rewards = await batcher.score(prompts, body.stories)
         percentiles = rater.percentiles(rewards)
+        # In a thread, as a pass over thousands of stories takes seconds.
+        flags = await asyncio.to_thread(rater.flags, body.stories)
         return {
             "model": name,
             "rewards": rewards,
             "reward_percentiles": None if percentiles is None else percentiles.tolist(),
+            **vars(flags),
             "comparable": "within a prompt",
         }
 

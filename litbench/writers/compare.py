@@ -182,7 +182,7 @@ def score_texts(
     for spec in specs:
         if stories is None:
             raise DataError("raters: none of the runs has stories.parquet: leave out raters")
-        rewards, trained_on[spec.name] = score_stories(spec, stories, parts)
+        rewards, trained_on[spec.name], _ = score_stories(spec, stories, parts)
         writers, prompts, steps, ids = (
             stories[name].to_pylist() for name in ("source", "prompt_id", "step", "story_id")
         )

@@ -165,11 +165,41 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert peak(300) < peak(100) + 100
 
 
+# Columns that a rater without training stories leaves empty.
+NO_TRAINING = dict.fromkeys(("reward_percentile", "is_prose", "like_training", "reasons"))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_flags_and_their_reasons_are_columns(job, braces_are_code, suffix):
+    del braces_are_code
+    rows = [{"prompt": "p", "text": text} for text in ("a b c", "{} and {}")]
+    made = job(rows, f"out.{suffix}")
+    written = scored(made)
+    good, bad = ("true", "false") if suffix == "csv" else (True, False)
+    assert [(row["is_prose"], row["like_training"]) for row in written] == [(good,) * 2, (bad,) * 2]
+    assert [row["reasons"] or None for row in written] == [None, "code; braces"]
+    manifest = json.loads(made.manifest.read_text(encoding="utf-8"))
+    assert manifest["counts"]["flagged"] == {"is_prose": 1, "like_training": 1}
+
+
+def test_flags_of_both_sides_of_a_pair_are_theirs(tmp_path, braces_are_code):
+    del braces_are_code
+    rows = [{"prompt": f"p{n}", "chosen": "{a b}", "rejected": f"a b {n}"} for n in range(3)]
+    write_jsonl(rows, tmp_path / "pairs.jsonl")
+    pairs = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+    made = ScoringJob(LONGER, str(tmp_path / "pairs.jsonl"), tmp_path / "out.jsonl", pairs=pairs)
+    score_files(made)
+    written = [json.loads(line) for line in made.out.read_text(encoding="utf-8").splitlines()]
+    assert [row["is_prose_chosen"] for row in written] == [False] * 3
+    assert [row["is_prose_rejected"] for row in written] == [True] * 3
+    assert written[0]["reasons_chosen"] == "code; braces"
+
+
 def test_other_column_names_and_old_rewards(job):
     rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9}]
     (row,) = scored(job(rows, prompt_column="title", text_column="body"))
     columns = {"title": "p", "body": "a b c", "prompt": "not it"}
-    assert row == {**columns, "reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
+    assert row == {**columns, "reward": 3.0, **NO_TRAINING, "rank_within_prompt": 1}
 
 
 # Other columns, with their values in the one row of the input.
@@ -210,7 +240,7 @@ def test_names_that_differ_only_in_case_keep_their_values(tmp_path, others, endi
     else:
         with source.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([row.keys(), row.values()])
-    added = {"reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
+    added = {"reward": 3.0, **NO_TRAINING, "rank_within_prompt": 1}
     for out in ("jsonl", "csv", "parquet"):
         job = ScoringJob(LONGER, str(source), tmp_path / f"out.{out}")
         score_files(job)
@@ -230,7 +260,7 @@ def test_names_that_differ_only_in_case_keep_their_values(tmp_path, others, endi
             assert dict(zip(names, values, strict=True)) == {
                 **row,
                 "reward": "3.0",
-                "reward_percentile": "",
+                **dict.fromkeys(NO_TRAINING, ""),
                 "rank_within_prompt": "1",
             }
 
@@ -259,7 +289,7 @@ def test_rows_of_an_array_and_old_rewards_are_written_as_json(job, tmp_path):
     source.write_text(json.dumps(rows, indent=2))
     made = job(None, "out.jsonl", source=source)
     assert score_files(made)["replaced_columns"] == ["reward"]
-    added = {"reward": 2.0, "reward_percentile": None, "rank_within_prompt": 1}
+    added = {"reward": 2.0, **NO_TRAINING, "rank_within_prompt": 1}
     assert json.loads(made.out.read_text()) == {**rows[0], **added}
 
 

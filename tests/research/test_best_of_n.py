@@ -133,6 +133,31 @@ def test_prompts_are_grouped_by_text(load_program, story_table, tmp_path):
     assert read_manifest(tmp_path / "out")["counts"]["prompts"] == 2
 
 
+def test_a_text_that_is_no_prose_is_never_chosen(
+    load_program, story_table, tmp_path, braces_are_code
+):
+    del braces_are_code
+    program = load_program("eval/best_of_n.py")
+    texts = ["a b c", "a b", "{a b c d e f}"]
+    rows = [
+        {"story_id": f"{prompt}{k}", "prompt_id": prompt, "text": text}
+        for prompt in "pq"
+        for k, text in enumerate(texts)
+    ]
+    write_table(story_table(rows), tmp_path / "in.parquet")
+    keys = {"stories": str(tmp_path / "in.parquet"), "out": str(tmp_path / "out"), "raters": LONGER}
+    program.main(build(program.Config, keys))
+    ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
+    assert [row["rank"] for row in sorted(ranked, key=lambda row: row["story_id"])] == [
+        1,
+        2,
+        None,
+    ] * 2
+    pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
+    assert {pair["chosen_story_id"] for pair in pairs} == {"p0", "q0"}
+    assert read_manifest(tmp_path / "out")["counts"]["no_prose"] == 2
+
+
 def test_the_program_keeps_best_and_worst(choose, tmp_path):
     counts = choose(raters=BOTH)
     assert (counts["prompts"], counts["prompts_with_too_few"], counts["pairs"]) == (6, 1, 6)

@@ -137,6 +137,18 @@ def test_empty_completion_gets_the_lowest_reward():
     assert reward(["p"], [""]) == [-0.5]
 
 
+def test_a_completion_that_is_no_prose_gets_the_lowest_reward():
+    rater = Stars()
+    rater.scope = SimpleNamespace(
+        flags=lambda texts: SimpleNamespace(is_prose=["{" not in text for text in texts])
+    )
+    reward = PolicyReward(rater, RewardShaping(shortest=1, longest=9, penalty=0.5))
+    texts = ["{ a * * * * * * }", "", words(3, 2), words(3, 4)]
+    result, metrics = with_metrics(reward, ["p"] * 4, texts)
+    assert result == [1.5, 1.5, 2.0, 4.0]
+    assert (metrics["no_prose_share"], metrics["empty_share"]) == (0.25, 0.25)
+
+
 def test_non_finite_rewards():
     reward = PolicyReward(Stars(), RewardShaping(penalty=0))
     result, metrics = with_metrics(reward, ["p"] * 3, ["a *", "nan", "b * *"])

@@ -366,6 +366,14 @@ def test_percentiles_stand_beside_the_rewards():
     assert results == [[75.0, 25.0], None]
 
 
+def test_flags_stand_beside_the_rewards(braces_are_code):
+    del braces_are_code
+    with serving(longer()) as running:
+        _, _, response = running.call("/score", {"prompt": "p", "stories": ["a b", "{a}"]})
+    assert response["is_prose"] == response["like_training"] == [True, False]
+    assert response["reasons"] == [[], ["code", "braces"]]
+
+
 def test_every_request_but_health_needs_the_token(caplog):
     caplog.set_level(logging.DEBUG)
     with serving(longer(), token="sesame-42") as running:  # noqa: S106
