@@ -34,7 +34,7 @@ def test_a_config_says_what_it_costs_or_needs(path):
     [
         ("eval/best_of_n", "figure_7", "verifier"),
         ("paper/litbench_a8", None, "verifier"),
-        ("paper/litbench_table3", "figure_4", "bradley_terry"),
+        ("paper/litbench_table3", "figure_4", "bradley_terry_llama"),
     ],
 )
 def test_the_verifier_is_the_papers(name, preset, rater):
