@@ -103,6 +103,7 @@ def write_trained_model(
         "label_source": dict(Counter(pairs["label_source"].to_pylist())),
         "training": {**record, "options": without_folders(record["options"])},
         "evaluation": None if held_out is None else _judge_held_out(model, held_out),
+        "scope": None if model.scope is None else model.scope.held_out,
         "training_prompts": sorted(model.prompts),
     }
 

@@ -131,6 +131,16 @@ def test_card_contains_figures(run):
     assert "derived from owner/name" in card
 
 
+def test_rates_of_the_flags_are_shown_if_the_model_has_them(run):
+    run["scope"] = {"stories": 1_200, "is_prose": 0.0025, "like_training": 0.013}
+    card = " ".join(model_card(run).split())
+    assert "Of 1,200 held-out training stories, `is_prose` flags 0.2 %" in card
+    assert "`like_training` 1.3 %" in card
+    for scope in ({"scope": None}, {}):
+        without = {key: value for key, value in run.items() if key != "scope"} | scope
+        assert "is_prose" not in model_card(without)
+
+
 def test_a_passport_is_shown(run):
     assert "LitBench suite" not in model_card(run)
     rows = [["a|set", "0.750 [0.600, 0.850]", "0.750 [0.600, 0.850]", "–"]]
