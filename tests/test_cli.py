@@ -146,7 +146,7 @@ def test_a_story_that_is_no_prose_is_flagged_with_reasons(run, braces_are_code):
         (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is a feature model"),
         (
             ["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"],
-            "--batch_tokens only work with --model",
+            "--batch_tokens and --dtype only work with --model",
         ),
         (
             ["--rater", "{kind: longer", "--prompt", "p", "--story", "x"],

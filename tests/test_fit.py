@@ -99,7 +99,9 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
     monkeypatch.setattr(sys, "argv", ["litbench", "score", *words])
     main()
     said = capsys.readouterr().out
-    assert re.match(r"reward -?\d+\.\d+\nreward_percentile \d+\.\d\nis_prose (true|false)\n", said)
+    assert re.match(
+        r"reward -?\d+\.\d+\nreward_percentile \d+\.\d\nis_prose (true|false|null)\n", said
+    )
 
 
 def test_only_what_changed_is_done_again(fit, posts):

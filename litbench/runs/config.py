@@ -152,11 +152,15 @@ def _explain(error: ValidationError, hint: Any, where: str, overridden: Collecti
     """A line for each problem; one for all missing keys."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] not in _UNKNOWN)
     lines: dict[str, None] = {}
+    shown: set[tuple[Any, ...]] = set()
     for problem in problems:
         steps = [str(step) for step in problem["loc"][1:]]
         keys = len(_known_steps(hint, steps)[0]) + (problem["type"] in _UNKNOWN)
-        # Further steps name members of unions, each of which has its problems.
-        if not lines or keys == len(steps):
+        values = tuple(step for step in problem["loc"] if not isinstance(step, int))
+        # Further steps name members of unions, each of which has its problems; of the problems of
+        # a list's values, the first is shown.
+        if not lines or (keys == len(steps) and values not in shown):
+            shown.add(values)
             is_given = any(steps[: len(k)] == k for k in (key.split(".") for key in overridden))
             place = "command line" if is_given else where
             lines[_explain_problem(problem, problems, hint, place)] = None

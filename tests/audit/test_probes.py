@@ -301,7 +301,7 @@ class Knows(ScoreRater):
 
     def score(self, prompts, stories):
         shown = zip(prompts, stories, strict=True)
-        return self.sign * np.array([float(item in self.known) for item in shown])
+        return self.sign * np.array([float(item in self.answered) for item in shown])
 
 
 def known_in(pairs):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from fake_hub import FakeHub, parquet_bytes
 
-from litbench.data import ingest
+from litbench.data import chunks
 from litbench.data.ingest import RejectedRows, StreamingTable, read_foreign, stream_foreign
 from litbench.data.records import STORIES
 from litbench.data.text import count_words_of
@@ -30,7 +30,7 @@ MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "'test'
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Set chunks of three rows, so that few rows make many chunks."""
-    monkeypatch.setattr(ingest, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 3)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_broken_row_number_does_not_depend_on_chunks(tmp_path, name):
 
 
 def test_chunks_are_bounded_in_bytes_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 100_000)
     rows = [story(k, body=f"{k} " * 10_000) for k in range(40)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", compression="none")
     write_lines(tmp_path / "raw.jsonl", rows)
