@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,70 +24,37 @@ import pyarrow.parquet as pq
 import yaml
 
 from litbench.data.text import digest
+from litbench.raters.nonstories import (
+    NAMES,
+    capitals,
+    code_lines,
+    json_rows,
+    prose,
+    read_sentences,
+    repetition,
+    reversed_letters,
+    shuffled_words,
+    split_words,
+)
 from litbench.raters.scope import FILE, Scope
 
 TEXTS = 100
-_SENTENCES = yaml.safe_load(Path(__file__).with_name("nonstories_texts.yaml").read_text("utf-8"))
-_NAMES = ("index", "total", "item", "buffer", "node", "result", "cache", "user", "path", "offset")
 
 
-def _prose(kind: str) -> Callable[[random.Random, str, str], str]:
-    def make(draw: random.Random, story: str, language: str) -> str:
-        del story
-        pool = _SENTENCES[language]
-        fill = pool["fill"]
-
-        def sentence(template: str) -> str:
-            text = re.sub(r"\{(\w+)\}", lambda slot: draw.choice(fill[slot[1]]), template)
-            return text[0].upper() + text[1:]
-
-        fewest, most = (3, 7) if kind == "refusal" else (6, len(pool[kind]))
-        chosen = [sentence(text) for text in draw.sample(pool[kind], draw.randint(fewest, most))]
-        if kind == "plan":
-            return "\n".join(chosen)
-        parts, space = [], " " if language == "en" else ""
-        while chosen:
-            size = draw.randint(2, 5)
-            parts.append(space.join(chosen[:size]))
-            chosen = chosen[size:]
-        return "\n\n".join(parts)
-
-    return make
-
-
-def _code(draw: random.Random, story: str, language: str) -> str:
-    del story, language
-    lines = ["import os, sys", ""]
-    for _ in range(draw.randint(3, 8)):
-        a, b, c = draw.sample(_NAMES, 3)
-        lines += [
-            f"def {a}_{b}({b}, {c}=None):",
-            f"    for {a} in range(len({b})):",
-            f"        if {b}[{a}] {draw.choice(['>', '<', '==', '!='])} {draw.randint(0, 99)}:",
-            f"            {c}.append({b}[{a}] * {draw.randint(2, 9)})",
-            f"    return {draw.choice([f'{c} or []', f'sorted({c})', f'{{{a!r}: {c}}}'])}",
-            "",
-        ]
-    return "\n".join(lines)
-
-
-def _json(draw: random.Random, story: str, language: str) -> str:
-    del story, language
-    rows = [
-        {
-            name: draw.choice([draw.randint(0, 9_999), draw.choice(_NAMES), True, None])
-            for name in draw.sample(_NAMES, 5)
-        }
-        for _ in range(draw.randint(5, 25))
-    ]
-    return json.dumps({"rows": rows, "version": draw.randint(1, 9)}, indent=draw.choice([None, 2]))
+@cache
+def _sentences() -> dict[str, Any]:
+    further = yaml.safe_load(Path(__file__).with_name("nonstories_texts.yaml").read_text("utf-8"))
+    return {
+        language: pool | further[language] | {"fill": pool["fill"] | further[language]["fill"]}
+        for language, pool in read_sentences().items()
+    }
 
 
 def _html(draw: random.Random, story: str, language: str) -> str:
     del story, language
     rows = [
-        f'<li class="{draw.choice(_NAMES)}"><a href="/{draw.choice(_NAMES)}">'
-        f"{draw.choice(_NAMES).title()}</a> <span>{draw.randint(1, 99)}</span></li>"
+        f'<li class="{draw.choice(NAMES)}"><a href="/{draw.choice(NAMES)}">'
+        f"{draw.choice(NAMES).title()}</a> <span>{draw.randint(1, 99)}</span></li>"
         for _ in range(draw.randint(8, 40))
     ]
     return "<!DOCTYPE html>\n<html>\n<body>\n<ul>\n" + "\n".join(rows) + "\n</ul>\n</body>\n</html>"
@@ -97,8 +65,8 @@ def _log(draw: random.Random, story: str, language: str) -> str:
     return "\n".join(
         f"2026-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}T{draw.randint(0, 23):02}:"
         f"{draw.randint(0, 59):02}:{draw.randint(0, 59):02}Z {draw.choice(['INFO', 'WARN'])} "
-        f"worker-{draw.randint(1, 32)} {draw.choice(_NAMES)} {draw.choice(['done', 'failed'])} "
-        f"in {draw.randint(1, 9_000)} ms {draw.choice(_NAMES)}={draw.randint(1, 10**6)}"
+        f"worker-{draw.randint(1, 32)} {draw.choice(NAMES)} {draw.choice(['done', 'failed'])} "
+        f"in {draw.randint(1, 9_000)} ms {draw.choice(NAMES)}={draw.randint(1, 10**6)}"
         for _ in range(draw.randint(8, 40))
     )
 
@@ -152,31 +120,9 @@ def _rot13(draw: random.Random, story: str, language: str) -> str:
     )
 
 
-def _reversed(draw: random.Random, story: str, language: str) -> str:
-    del draw, language
-    return story[::-1]
-
-
 def _no_spaces(draw: random.Random, story: str, language: str) -> str:
     del draw
     return re.sub(r"[\W_]" if language == "zh" else r"\s", "", story)
-
-
-def _repetition(draw: random.Random, story: str, language: str) -> str:
-    size = draw.randint(1, 12)
-    words, space = (story, "") if language == "zh" else (story.split(), " ")
-    start = draw.randrange(max(len(words) - size, 1))
-    return space.join([space.join(words[start : start + size])] * draw.randint(30, 60))
-
-
-def _tokens(story: str, language: str) -> tuple[list[str], str]:
-    return (list(story), "") if language == "zh" else (story.split(), " ")
-
-
-def _shuffled_words(draw: random.Random, story: str, language: str) -> str:
-    tokens, space = _tokens(story, language)
-    draw.shuffle(tokens)
-    return space.join(tokens)
 
 
 def _repeated_paragraphs(draw: random.Random, story: str, language: str) -> str:
@@ -190,16 +136,9 @@ def _repeated_paragraphs(draw: random.Random, story: str, language: str) -> str:
 
 
 def _code_inside(draw: random.Random, story: str, language: str) -> str:
-    code = _code(draw, story, language)
+    code = code_lines(draw, story, language)
     cut = draw.randint(len(story) // 4, 3 * len(story) // 4)
     return f"{story[:cut]}\n{code}\n{story[cut:]}"
-
-
-def _capitals(draw: random.Random, story: str, language: str) -> str:
-    if language == "zh":  # Chinese has none: every character twice
-        return "".join(character * 2 for character in story)
-    del draw
-    return story.upper()
 
 
 def _garbled_words(draw: random.Random, story: str, language: str) -> str:
@@ -211,7 +150,7 @@ def _garbled_words(draw: random.Random, story: str, language: str) -> str:
 
 
 def _interleaved(draw: random.Random, story: str, language: str) -> str:
-    tokens, space = _tokens(story, language)
+    tokens, space = split_words(story, language)
     half = len(tokens) // 2
     del draw
     pairs = zip(tokens[:half], tokens[half:], strict=False)
@@ -227,7 +166,7 @@ def _shuffled_sentences(draw: random.Random, story: str, language: str) -> str:
 def _cut(words: int) -> Callable[[random.Random, str, str], str]:
     def make(draw: random.Random, story: str, language: str) -> str:
         del draw
-        tokens, space = _tokens(story, language)
+        tokens, space = split_words(story, language)
         return space.join(tokens[:words])
 
     return make
@@ -235,12 +174,12 @@ def _cut(words: int) -> Callable[[random.Random, str, str], str]:
 
 # Kinds by what they are; see the module for `ASIDE`.
 NO_PROSE = {
-    "code": _code,
-    "json": _json,
+    "code": code_lines,
+    "json": json_rows,
     "base64": _base64,
-    "reversed": _reversed,
+    "reversed": reversed_letters,
     "no_spaces": _no_spaces,
-    "repetition": _repetition,
+    "repetition": repetition,
     "html": _html,
     "shuffled_letters": _shuffled_letters,
     "rot13": _rot13,
@@ -249,13 +188,13 @@ NO_PROSE = {
     "other_script": _other_script,
 }
 NO_STORY = {
-    k: _prose(k)
+    k: prose(k, _sentences)
     for k in ("licence", "refusal", "plan", "manual", "review", "recipe", "letter", "essay")
 }
 DAMAGED = {
-    "shuffled_words": _shuffled_words,
+    "shuffled_words": shuffled_words,
     "code_inside": _code_inside,
-    "capitals": _capitals,
+    "capitals": capitals,
     "repeated_paragraphs": _repeated_paragraphs,
     "garbled_words": _garbled_words,
     "interleaved": _interleaved,

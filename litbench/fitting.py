@@ -40,6 +40,7 @@ from litbench.evaluation.results import Evaluation
 from litbench.judges.client import JudgeKeys
 from litbench.metrics.intervals import effective_clusters
 from litbench.raters.entries import RaterSpec, files_of
+from litbench.raters.nonstories import KINDS, compare_nonstories, nonstories_text
 from litbench.runs.config import Passed, Positional, check_installed
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.locations import resolve
@@ -278,16 +279,20 @@ class Fitted:
     evaluations: Sequence[Evaluation]
     method: str
     notes: Sequence[str]
+    nonstories: str
     pages: Mapping[str, Path]
 
     def lines(self, log: Path) -> list[str]:
         """The method, the leaderboard, as many notes as there is room for, and what is next."""
         model = shlex.quote(str(self.model))
-        ends = [f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"']
+        ends = [
+            self.nonstories,
+            f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"',
+        ]
         if self.pages:
             first, *others = self.pages.values()
             beside = f" (beside it: {', '.join(page.name for page in others)})" if others else ""
-            ends.insert(0, f"report: {first}{beside}")
+            ends.insert(1, f"report: {first}{beside}")
         title, table = headline(self.evaluations[-1].rows)
         rows = [self.method, title, *table.splitlines()]
         # The line of `find_source` has been printed.
@@ -379,15 +384,17 @@ def _fit(config: Fit, source: Source) -> Fitted:
             f"{_FEW_PROMPTS} effective prompts the ranking may not generalise"
         )
     best, of_models = _best(models, evaluations[-1])
+    nonstories = read_manifest(config.out)["counts"]["nonstories"][best]
     pages = {}
     try:
-        pages = _report(config, made.folder, evaluations, learning, models[best])
+        pages = _report(config, made.folder, evaluations, learning, models[best], nonstories)
     except MissingExtraError as error:
         notes.insert(0, f"no report: {error}")
     notes += [*of_models, *made.notes]
     for note in notes:
         print(f"note: {note}")
-    return Fitted(models[best], evaluations, method, notes, pages)
+    told = nonstories_text(best, nonstories)
+    return Fitted(models[best], evaluations, method, notes, told, pages)
 
 
 def _best(models: Mapping[str, Path], evaluation: Evaluation) -> tuple[str, list[str]]:
@@ -570,6 +577,7 @@ def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str,
         config={
             "seed": config.seed,
             "columns": made.columns,
+            "nonstories": list(KINDS),
             **{spec.name: spec.given for spec in specs},
         },
         inputs={"pairs": made.folder / PAIRS_FILE},
@@ -581,6 +589,7 @@ def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str,
     features = cast(Any, specs[0].train(pairs, config.out, config.seed))
     features.columns = made.columns
     features.learn_scope(pairs)
+    artifact.counts["nonstories"] = {"features": compare_nonstories(features, pairs)}
     artifact.write_folder(folders["features"].name, features.save)
     if len(specs) == 1:
         shutil.rmtree(config.out / "features", ignore_errors=True)
@@ -688,6 +697,7 @@ def _report(
     evaluations: Sequence[Evaluation],
     learning: Evaluation | None,
     model: Path,
+    nonstories: Sequence[Mapping[str, Any]],
 ) -> dict[str, Path]:
     """Write the pages; returns their paths by name."""
     out = config.out / "report"
@@ -699,7 +709,10 @@ def _report(
     for evaluation in [*evaluations, *filter(None, [learning])]:
         inputs |= evaluation.inputs(evaluation.folder.name)
     artifact = Artifact(
-        out, program=_PROGRAM, config={"name": name, "model": model.name}, inputs=inputs
+        out,
+        program=_PROGRAM,
+        config={"name": name, "model": model.name, "nonstories": nonstories},
+        inputs=inputs,
     )
     if not artifact.is_current():
         audit_files = find_audit()
@@ -718,6 +731,8 @@ def _report(
                 beside=beside,
                 next_command=command,
                 learning={"features": curve} if curve else {},
+                # The last evaluation has all models.
+                nonstories=nonstories if evaluation is evaluations[-1] else (),
             )
             artifact.write(file, partial(Path.write_text, data=page, encoding="utf-8"))
         if audit_files is not None:

@@ -330,6 +330,7 @@ def test_the_report_has_a_learning_curve_and_the_next_command(posts, fit):
     assert "learning curve:" in said
     page = Path("mine/report/report.html").read_text("utf-8")
     assert "training prompts used, %" in page
+    assert "Texts that are no stories" in page
     assert "litbench score --model mine/model --input stories.jsonl --out scored.jsonl" in page
     rows = json.loads(Path("mine/learning_curve/leaderboard.json").read_text())
     assert {row["rater"] for row in rows} >= {"features, 25 % of prompts", "features, 100 %"}
@@ -351,6 +352,7 @@ def test_the_terminal_shows_twelve_lines_and_the_log_the_rest(fit, posts):
     assert len(lines) <= 12
     assert lines[0].startswith("posts.jsonl: stories; ")
     assert lines[-1].startswith("next: litbench score ")
+    assert sum(line.startswith("not stories: features prefers ") for line in lines) == 1
     log = Path("mine/fit.log").read_text(encoding="utf-8")
     assert "scores differ by 25%" in log
     assert "scores differ by 25%" not in said

@@ -14,6 +14,7 @@ from litbench.data.columns import PairColumns
 from litbench.data.sources.evaluation_pairs import read_training_pairs
 from litbench.data.sources.pairs import find_pair_columns
 from litbench.models.features import FeatureOptions, fit_features
+from litbench.raters.nonstories import compare_nonstories, nonstories_text
 from litbench.runs.config import run_program
 from litbench.runs.outputs import Artifact, only_writer
 
@@ -51,13 +52,20 @@ def _fit_and_write(config: Config) -> None:
     model = fit_features(pairs, config)
     model.columns = find_pair_columns(config.pairs, columns)
     model.learn_scope(pairs)
+    nonstories = compare_nonstories(model, pairs)
     folder = artifact.write_folder("model", model.save)
-    artifact.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
+    artifact.counts = {
+        "pairs": pairs.num_rows,
+        "prompts": len(model.prompts),
+        "nonstories": {model.name: nonstories},
+        **model.notes(),
+    }
     artifact.finish()
     print(f"pairs: {pairs.num_rows:,} used, {len(model.prompts):,} prompts; no text is truncated")
     print(f"{folder}: C = {model.c}; coefficients of the standardised differences:")
     for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
         print(f"  {name:<22} {coefficient:+.3f}")
+    print(nonstories_text(model.name, nonstories))
     print("agreement: not measured here; litbench eval benchmark or crossvalidate measures it")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from litbench.data.records import LABEL_TEXTS
+from litbench.raters.nonstories import COLUMNS
 from litbench.runs.markdown import as_text, escape
 from litbench.runs.terminal import show
 
@@ -86,6 +87,7 @@ def model_card(
         suite_date=suite_date,
         program=escape(run["program"]),
         finished=escape(run["finished_utc"]),
+        nonstories=[[row[name] for name in COLUMNS] for row in run.get("nonstories", ())],
         table=_table,
     )
     return str(card)

@@ -22,6 +22,7 @@ from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
 from litbench.raters.interface import Rater, ScoreRater, judge_pairs
+from litbench.raters.nonstories import compare_nonstories, nonstories_text
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.hub import check_token, parse_name, replace_files
 from litbench.runs.locations import resolve
@@ -30,6 +31,9 @@ from litbench.runs.outputs import Artifact, only_writer, write_json
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
+
+# A small network on a CPU scores about 15 texts a second.
+_MAX_STORIES = 10
 
 
 def train_and_write(
@@ -79,6 +83,8 @@ def _train_and_write(
         agreement = {f"test_agreement_{name}": row.get(name) for name in ("mean", "low", "high")}
         model.report({name: value for name, value in agreement.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
+        if run["nonstories"]:
+            print(nonstories_text(model.name, run["nonstories"]))
     if is_main_process():
         push_model(out / "model", config)
 
@@ -90,6 +96,9 @@ def write_trained_model(
     if isinstance(model, ScoreRater):
         model.score_training_stories(pairs)
     model.learn_scope(pairs)
+    nonstories = (
+        compare_nonstories(model, pairs, _MAX_STORIES) if isinstance(model, ScoreRater) else []
+    )
     record = model.training_record
     manifest = artifact.as_manifest()
     run = {
@@ -104,6 +113,7 @@ def write_trained_model(
         "training": {**record, "options": without_folders(record["options"])},
         "evaluation": None if held_out is None else _judge_held_out(model, held_out),
         "scope": None if model.scope is None else model.scope.held_out,
+        "nonstories": nonstories,
         "training_prompts": sorted(model.prompts),
     }
 
@@ -114,10 +124,11 @@ def write_trained_model(
 
     artifact.write_folder("model", write)
     artifact.write(REJECTED, lambda path: shutil.copyfile(checkpoints / REJECTED, path))
-    artifact.counts = {
+    artifact.counts |= {
         "prompts": len(model.prompts),
         **record["counts"],
         "training": record,
+        "nonstories": {**artifact.counts.get("nonstories", {}), model.name: nonstories},
         **({} if held_out is None else {"evaluation": run["evaluation"]}),
     }
     artifact.finish()

@@ -141,6 +141,13 @@ def test_rates_of_the_flags_are_shown_if_the_model_has_them(run):
         assert "is_prose" not in model_card(without)
 
 
+def test_texts_that_are_no_stories_are_a_table(run):
+    assert "kind of text" not in model_card(run)
+    row = {"flagged": 1_000, "flagged_preferred": 9, "kind": "JSON", "unflagged": 3}
+    run["nonstories"] = [row | {"unflagged_preferred": 2}]
+    assert "| JSON | 1,000 | 9 | 3 | 2 |" in model_card(run)
+
+
 def test_a_passport_is_shown(run):
     assert "LitBench suite" not in model_card(run)
     rows = [["a|set", "0.750 [0.600, 0.850]", "0.750 [0.600, 0.850]", "–"]]

@@ -133,6 +133,11 @@ def test_written_files(kind, train, pairs_file, capsys):
         assert f"| this model | {row['agreement']['mean']:.3f} (" in card
     assert "simulated" in card
     assert "## Limits" in card
+    # A generative model would need minutes.
+    is_compared = kind == "reward"
+    assert bool(run["nonstories"]) == is_compared
+    assert ("kind of text" in card) == is_compared
+    assert ("not stories: " in said) == is_compared
 
 
 def test_unused_pairs_are_listed_with_reasons(train, pairs_file):
@@ -254,7 +259,9 @@ def test_command_shows_a_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     assert "{'" not in done.stdout
 
 
-def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, program_process, tmp_path):
+def test_three_lines_of_output_without_a_terminal(
+    tiny_model, pairs_file, program_process, tmp_path
+):
     options = {
         "pairs": pairs_file,
         "output_dir": tmp_path / "quiet",
@@ -268,7 +275,7 @@ def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, program_p
     assert done.returncode == 0, done.stderr
     # How many cores are free depends on what else runs.
     assert [line for line in done.stderr.splitlines() if "threads" not in line] == []
-    assert len(done.stdout.splitlines()) == 2, "the pairs, and the result"
+    assert len(done.stdout.splitlines()) == 3, "pairs, result, no stories"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

@@ -57,6 +57,7 @@ from litbench.metrics.power import detectable, measure
 from litbench.models.baselines import NotesRater
 from litbench.models.features import FEATURE_TEXTS
 from litbench.raters.interface import judge_pairs
+from litbench.raters.nonstories import COLUMNS, preferred_kinds
 from litbench.runs.terminal import clean_name
 
 # Stories on a page are cut to this many characters.
@@ -74,6 +75,7 @@ def render_report(
     changes: Sequence[Change] = (),
     beside: Sequence[str] = (),
     learning: Mapping[str, Mapping[float, Interval]] = MappingProxyType({}),
+    nonstories: Sequence[Mapping[str, Any]] = (),
     next_command: str = "",
 ) -> str:
     """Render report.html.
@@ -85,6 +87,7 @@ def render_report(
         changes: comparisons with other evaluations of these pairs.
         beside: pages that the same run writes into the page's folder.
         learning: agreement by rater and share of the training prompts.
+        nonstories: texts that are no stories, compared with stories by the model to use.
         next_command: what to run next.
     """
     rows, pairs = evaluation.rows, evaluation.pairs.headline
@@ -127,6 +130,8 @@ def render_report(
             pairs, [of_rater[row.rater] for row in raters], evaluation.verdicts, records
         ),
     ]
+    if nonstories:
+        sections.append(_nonstories_section(nonstories))
     if next_command:
         code = [Card([("command", next_command)])]
         sections.append(Section("Next", "Rewards for other stories:", cards=code))
@@ -362,6 +367,23 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
     remarks = [correction_note(family)]
     title = "Other evaluations of these pairs"
     return Section(title, note, table, remarks=remarks, name="comparison")
+
+
+def _nonstories_section(rows: Sequence[Mapping[str, Any]]) -> Section:
+    note = (
+        "Texts made by code, beside rejected stories of the training pairs: how many the model "
+        "prefers. Flagged: is_prose or like_training is false, so do not trust the reward."
+    )
+    preferred = "of these\npreferred"
+    heading = ["kind of text", "flagged", preferred, "not flagged", preferred]
+    table = Table(heading, [[row[name] for name in COLUMNS] for row in rows], is_narrow=True)
+    kinds = preferred_kinds(rows)
+    warning = (
+        "The model prefers more than 5 % of these texts to a story, and no flag warns: "
+        f"{', '.join(kinds)}."
+    )
+    title = "Texts that are no stories"
+    return Section(title, note, table, warnings=[warning] if kinds else [], name="nonstories")
 
 
 # Figures --------------------------------------------------------------------------------------
