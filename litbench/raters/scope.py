@@ -130,6 +130,7 @@ class Bounds:
         precision: inverse covariance of the distances; shape (sizes, quantities, quantities).
         joint: 99 % quantile of the Mahalanobis distance; shape (sizes,).
         prose: largest distance of prose; shape (sizes,).
+        prose_units: factor of the units of each reason of `prose_distances`; shape (reasons,).
         training: largest distance of a text like the training stories; shape (sizes,).
         words: shortest and longest training story.
         words_per_character: mean of the training stories.
@@ -143,6 +144,7 @@ class Bounds:
     precision: np.ndarray
     joint: np.ndarray
     prose: np.ndarray
+    prose_units: np.ndarray
     training: np.ndarray
     words: np.ndarray
     words_per_character: float
@@ -176,7 +178,11 @@ class Bounds:
         # Code has a little of each.
         code = (language + distances["symbols"] + distances["letters"]) / 3 * _CODE_WEIGHT
         by_reason = {_reason(name, _FLOORS[name][0]): value for name, value in distances.items()}
-        return by_reason | {_NO_LANGUAGE: language, _CODE: code}
+        by_reason |= {_NO_LANGUAGE: language, _CODE: code}
+        units = self.prose_units.tolist()
+        return {
+            key: value / unit for (key, value), unit in zip(by_reason.items(), units, strict=True)
+        }
 
     def training_distances(self, values: np.ndarray, row: int) -> dict[str, float]:
         """Distances of `like_training`, by reason."""
@@ -208,6 +214,7 @@ def _bounds(windows: dict[int, np.ndarray], words: np.ndarray, per_character: fl
         squares,
         ones.copy(),
         ones.copy(),
+        np.ones(len(_FLOORS) + 2),
         ones.copy(),
         words,
         per_character,
@@ -288,26 +295,40 @@ class Scope:
     def _calibrate(self, whole: Sequence[tuple[str, list[float]]]) -> None:
         """Widen the bounds until 1 % of whole held-out stories are flagged, and note the shares."""
         words = _count_words([story for story, _ in whole]).tolist()
-        bounds, shares = self.bounds, []
-        for name in ("prose", "training"):
-            limits = getattr(bounds, name)
-            farthest = np.array(
+        located = [
+            (np.array(values), self._row(story, n)[0])
+            for (story, values), n in zip(whole, words, strict=True)
+        ]
+        bounds = self.bounds
+        prose = np.array(
+            [
                 [
-                    max(getattr(bounds, f"{name}_distances")(np.array(values), row).values())
-                    / limits[row]
-                    for (story, values), n in zip(whole, words, strict=True)
-                    for row, _ in [self._row(story, n)]
+                    value / bounds.prose[row]
+                    for value in bounds.prose_distances(values, row).values()
                 ]
-            )
-            factor = max(float(np.quantile(farthest, 1 - _SHARE_FLAGGED)), 1.0)
-            setattr(bounds, name, limits * factor)
-            shares.append(farthest > factor)
+                for values, row in located
+            ]
+        )
+        # Each reason is widened alone: a few stories that repeat themselves must not hide code.
+        share, flagged = _SHARE_FLAGGED, 1.0
+        while flagged > _SHARE_FLAGGED:
+            bounds.prose_units = np.maximum(np.quantile(prose, 1 - share, axis=0), 1.0)
+            flagged = float((prose > bounds.prose_units).any(axis=1).mean())
+            share /= 2
+        training = np.array(
+            [
+                max(bounds.training_distances(values, row).values()) / bounds.training[row]
+                for values, row in located
+            ]
+        )
+        factor = max(float(np.quantile(training, 1 - _SHARE_FLAGGED)), 1.0)
+        bounds.training = bounds.training * factor
         shortest, longest = bounds.words.tolist()
         is_outside = [not shortest <= n <= longest for n in words]
         self.held_out = {
             "stories": len(whole),
-            "is_prose": float(np.mean(shares[0])),
-            "like_training": float(np.mean(shares[1] | is_outside)),
+            "is_prose": flagged,
+            "like_training": float(np.mean((training > factor) | is_outside)),
         }
 
     def _row(self, story: str, words: int) -> tuple[int, float]:

@@ -111,6 +111,16 @@ def test_texts_that_are_no_stories_are_flagged(scope, change, is_prose):
         assert flags.is_prose == [is_prose] * 5
 
 
+def test_training_stories_that_repeat_themselves_hide_no_other_text():
+    stories = [*_stories(1, 114), *["\n\n".join([story] * 12) for story in _stories(8, 6)]]
+    scope = Scope.learn([f"p{index % 12}" for index in range(120)], stories)
+    _, story = _stories(2, 2)
+    flags = scope.flags([_CODE * 12, story[::-1], story.upper(), story])
+
+    assert flags.is_prose == [False, False, False, True]
+    assert scope.held_out["is_prose"] <= 0.01
+
+
 def test_other_stories_of_the_same_kind_are_not_flagged(scope):
     flags = scope.flags(_stories(4, 100))
 
