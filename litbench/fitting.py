@@ -293,12 +293,10 @@ class Fitted:
             first, *others = self.pages.values()
             beside = f" (beside it: {', '.join(page.name for page in others)})" if others else ""
             ends.insert(1, f"report: {first}{beside}")
-        board = self.evaluations[-1].rows
-        title, table = headline(board)
+        title, table = headline(self.evaluations[-1].rows)
         rows = [self.method, title, *table.splitlines()]
-        # `find_source` and each judge, which tells how long its answers take, have printed a line.
-        printed = 1 + sum(row.kind == "judge" for row in board)
-        room = _MAX_LINES - printed - len(rows) - len(ends)
+        # The line of `find_source` has been printed.
+        room = _MAX_LINES - 1 - len(rows) - len(ends)
         if room < 1:
             rows = [*rows[: room - 1], f"all raters and notes: {log}"]
             room = 0
