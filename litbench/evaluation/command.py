@@ -74,14 +74,9 @@ def judge(config: Judge) -> None:
         out=config.out,
         raters=raters | {model: options | {"model": model} for model in config.model},
         split=config.split,
-        prompt=config.prompt,
-        chosen=config.chosen,
-        rejected=config.rejected,
-        encoding=config.encoding,
-        label_source=config.label_source,
         max_pairs=config.max_pairs,
         dry_run=config.dry_run,
-        **{key: getattr(config, key) for key in vars(UntilKeys())},
+        **{key: getattr(config, key) for key in vars(PairColumns()) | vars(UntilKeys())},
     )
     evaluations = run_benchmark(benchmark, "litbench judge").values()
     for evaluation in evaluations:

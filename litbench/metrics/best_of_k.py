@@ -21,7 +21,7 @@ RANDOM_CHOICE = "random choice"
 
 
 @dataclass(frozen=True)
-class Item:
+class AnswerSet:
     """The answers that people compared together.
 
     Attributes:
@@ -80,7 +80,7 @@ class BestOfKResults:
     rows: tuple[BestOfK, ...]
 
 
-def find_items(pairs: pa.Table) -> tuple[list[Item], int]:
+def find_items(pairs: pa.Table) -> tuple[list[AnswerSet], int]:
     """The items of pairs with `item_id`, and the number of those left out.
 
     The best answers are those that no pair of the item rejects. An item is left out if it has none,
@@ -100,11 +100,11 @@ def find_items(pairs: pa.Table) -> tuple[list[Item], int]:
             left_out += 1
             continue
         is_ranked = sum(map(len, of_best)) < len(rows)
-        items.append(Item(rows, of_best, len(best) + len(worse), is_ranked))
+        items.append(AnswerSet(rows, of_best, len(best) + len(worse), is_ranked))
     return items, left_out
 
 
-def item_credits(credit: np.ndarray, items: Sequence[Item]) -> np.ndarray:
+def item_credits(credit: np.ndarray, items: Sequence[AnswerSet]) -> np.ndarray:
     """Whether each item's best answer beats all worse ones; float64, shape (items,).
 
     A best answer that ties for the first place counts 1 over the number of answers that share it.
