@@ -23,6 +23,7 @@ from litbench.metrics.leaderboard import longer_is_coin
 from litbench.models.bag_of_words import word_vectors
 from litbench.models.features import FEATURES, shared_matrix
 from litbench.models.linear_preference import logistic
+from litbench.runs.errors import DataError
 
 # Minimum number of pairs with texts to learn from.
 _MIN_PAIRS = 10
@@ -351,8 +352,13 @@ def _learnt_from_texts(
     with threadpool_limits(1, "blas"):
         learnt = out_of_fold(scaled_features(texts), prompts, seed, pairs)
         features = np.where(have_texts, learnt, 0.0)
-        vectors = texts.difference(word_vectors(texts.stories)[1])[drawn]
-        words[drawn] = out_of_fold(vectors, prompts[drawn], seed, pairs.take(pa.array(drawn)))
+        try:
+            _, vectors = word_vectors(texts.stories)
+        except DataError:
+            # No word occurs in two stories: a bag of words prefers none.
+            vectors = np.zeros((len(texts.stories), 1))
+        rows = texts.difference(vectors)[drawn]
+        words[drawn] = out_of_fold(rows, prompts[drawn], seed, pairs.take(pa.array(drawn)))
     return [
         Cue.of(
             name,
