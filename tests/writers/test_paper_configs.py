@@ -1,5 +1,6 @@
 """Configs of published results: each says what it needs, and plans where stand-ins give that."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -12,7 +13,17 @@ from test_published_texts import write_tow, write_webnovel
 from litbench.runs.config import load_config
 from litbench.writers.run import RunCommand, command
 
-FOLDER = Path(__file__).resolve().parents[2] / "configs/paper"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "configs/paper"
+# All captions of the papers, and what the benchmark without a paper publishes.
+CAPTIONS = {
+    "LitBench": (3, 10, 0, 0),
+    "HoWToBench": (19, 6, 0, 0),
+    "WebNovelBench": (2, 10, 0, 0),
+    "NARRA-Gym": (1, 6, 4, 11),
+}
+OTHERS = ("Leaderboard", "Text statistics", "Chapter averages", "Similarity")
+KINDS = ("Table ", "Figure ", "Table A", "Figure A")
 # Presets that ask, without those that read published texts.
 PLANNED = {
     "longform_leaderboard": [None],
@@ -27,6 +38,33 @@ def test_a_config_says_what_it_costs_or_needs(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     header = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
     assert any(said in header for said in ("Dry run", "not run (needs ", "o cost"))
+
+
+def test_every_table_and_figure_of_the_papers_is_listed():
+    with (ROOT / "docs/results/papers.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [
+        (paper, f"{kind}{number}")
+        for paper, counts in CAPTIONS.items()
+        for kind, count in zip(KINDS, counts, strict=True)
+        for number in range(1, count + 1)
+    ]
+    expected += [("EQ-Bench Longform", name) for name in OTHERS]
+    assert sorted((row["paper"], row["item"]) for row in rows) == sorted(expected)
+    results = [row for row in rows if row["state"] != "no result"]
+    assert {row["state"] for row in results} <= {"whole", "in part", "not"}
+    for row in results:
+        assert row["why not exactly"], row
+        assert bool(row["source"]) == (row["state"] != "not"), row
+        path, _, preset = row["source"].partition(" --preset ")
+        if path.startswith("configs/"):
+            content = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+            assert not preset or preset in content["presets"], row
+    page = (ROOT / "docs/reproduce.md").read_text(encoding="utf-8")
+    counts = [
+        sum(row["state"] == state for row in results) for state in ("whole", "in part", "not")
+    ]
+    assert "Of {}, {} come out whole, {} in part, {} not".format(len(results), *counts) in page
 
 
 @pytest.mark.parametrize(
