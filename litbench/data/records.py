@@ -181,6 +181,12 @@ VERDICTS = Schema(
         Column("reward_rejected", "number", "reward of the rejected story"),
         Column("label_mass", "number", "probability that the answer was a label at all, 0 to 1"),
         Column("explanation", "text", "what the rater wrote"),
+        Column(
+            "samples",
+            "text",
+            "outcomes of repeated answers to the same question, separated by spaces, whose mean is "
+            "the outcome; null for a single answer",
+        ),
         Column("input_tokens", "integer", "tokens read"),
         Column("output_tokens", "integer", "tokens written"),
         Column("cost_usd", "number", "price paid"),

@@ -106,12 +106,14 @@ class JudgeKeys:
     Attributes:
         template: question to language models: a family such as writerly, or a file.
         max_tokens: maximum length of an answer, with hidden reasoning.
+        samples: answers of a language model to each question, whose mean is its verdict.
         prices: file of prices that override the packaged ones.
         max_cost_usd: maximum dollars for each model that is asked, over all runs.
         traffic: connections, time-outs, retries and further limits.
     """
 
     template: str = "alternative"
+    samples: PositiveInt = 1
     max_tokens: int | None = Sampling.max_tokens
     prices: Path | None = None
     max_cost_usd: float | None = None
@@ -128,6 +130,7 @@ class JudgeKeys:
             "prices": self.prices,
             "sampling": {"max_tokens": self.max_tokens},
             "traffic": changed,
+            **({"samples": self.samples} if self.samples > 1 else {}),
         }
 
 

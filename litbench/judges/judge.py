@@ -40,6 +40,7 @@ from litbench.judges.session import (
 from litbench.raters.interface import (
     CREDITS,
     PREFERENCES,
+    UNASKED,
     BlindPair,
     Estimate,
     Judgement,
@@ -97,11 +98,13 @@ class JudgeOptions(ModelOptions):
         template: a template family, a packaged template, or a file; see litbench.raters.templates.
         answer: answer form for a template family; explanation when null.
         batch: questions per batch of the provider's batch interface; null for no batches.
+        samples: answers to each question; the mean of their votes is the verdict of an order.
     """
 
     template: str = "alternative"
     answer: AnswerForm | None = None
     batch: PositiveInt | None = None
+    samples: PositiveInt = 1
 
     def files(self) -> dict[str, str]:
         """The template, and the files of other raters."""
@@ -225,29 +228,43 @@ class Judge(ModelRater):
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost without sending requests."""
-        return self.estimate_questions(self._questions(pairs))
+        return self.estimate_questions(self._questions(pairs), self.options.samples)
 
-    def estimate_questions(self, questions: Sequence[str | Readable]) -> list[Estimate]:
+    def estimate_questions(
+        self, questions: Sequence[str | Readable], samples: int = 1
+    ) -> list[Estimate]:
         mock = Mock(rubrics={"answer": self.template})
-        return self.estimate_sessions(question_sessions(questions), mock)
+        return self.estimate_sessions(question_sessions(questions, samples), mock)
 
-    def ask(self, questions: Sequence[str | Readable]) -> list[Asked]:
-        """Answer questions, from the store if they are known; raises errors of `ask_readable`."""
+    def ask(self, questions: Sequence[str | Readable], samples: int = 1) -> list[Asked]:
+        """Answer questions, from the store if they are known; see `ask_readable`."""
         with self.answer_store() as store:
-            about = f"rater {self.name}"
-            return ask_readable(self._models, questions, store, about, may_stop=self.may_stop)
+            return ask_readable(
+                self._models,
+                questions,
+                store,
+                f"rater {self.name}",
+                samples=samples,
+                may_stop=self.may_stop,
+            )
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair in both orders; raises the errors of `ask_readable`."""
-        asked = self.ask(self._questions(pairs))
+        samples = self.options.samples
+        asked = self.ask(self._questions(pairs), samples)
         answers = [turn.answer for turns, _ in asked for turn in turns]
         self._repaired += len(answers) - len(asked)
         self._answered_by |= {answer.model for answer in answers if answer.model is not None}
         self._failed += [answer.detail or "" for answer in answers if answer.outcome == "error"]
         judgements = [
-            self._judgement(*answer, swapped=index % 2 == 1) for index, answer in enumerate(asked)
+            self._judgement(*answer, swapped=index // samples % 2 == 1)
+            for index, answer in enumerate(asked)
         ]
-        return [judgements[start : start + 2] for start in range(0, len(judgements), 2)]
+        orders = [
+            averaged(judgements[start : start + samples])
+            for start in range(0, len(judgements), samples)
+        ]
+        return [orders[start : start + 2] for start in range(0, len(orders), 2)]
 
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
@@ -319,6 +336,38 @@ class Judge(ModelRater):
             for pair in pairs
             for stories in ((pair.first, pair.second), (pair.second, pair.first))
         ]
+
+
+def averaged(samples: Sequence[Judgement]) -> Judgement:
+    """The judgement of repeated answers to a question: the mean of their votes decides.
+
+    Answers without a vote are left out; if no answer has a vote, the first outcome stands. If a
+    request failed, the outcome is `error`, so that the question is repeated.
+    """
+    if len(samples) == 1:
+        return samples[0]
+    votes = [CREDITS[sample.prefers] for sample in samples if sample.prefers in CREDITS]
+    margin = round(fmean(votes) - 0.5, 9) if votes else 0.0
+    prefers: Preference = "first" if margin > 0 else "second" if margin < 0 else "tie"
+    if any(sample.prefers == "error" for sample in samples):
+        prefers = "error"
+    elif not votes:
+        prefers = samples[0].prefers
+    deciding = max(
+        (sample for sample in samples if sample.prefers == prefers),
+        key=lambda sample: (sample.explanation or "").startswith(UNASKED),
+        default=samples[0],
+    )
+    return replace(
+        deciding,
+        prefers=prefers,
+        input_tokens=_total(sample.input_tokens for sample in samples),
+        output_tokens=_total(sample.output_tokens for sample in samples),
+        cost_usd=_total(sample.cost_usd for sample in samples),
+        seconds=_total(sample.seconds for sample in samples),
+        messages=[message for sample in samples for message in sample.messages],
+        samples=[sample.prefers for sample in samples],
+    )
 
 
 def _total(values: Iterable[_Number | None]) -> _Number | None:

@@ -606,15 +606,19 @@ def finish_sessions(
 Asked = tuple[list[Turn], str | None]
 
 
-def question_sessions(questions: Iterable[Question | Readable]) -> list[Session]:
-    """A session for each question to the role `judge`, whose result is `Asked`."""
+def question_sessions(questions: Iterable[Question | Readable], samples: int = 1) -> list[Session]:
+    """Sessions for each question to the role `judge`, one a sample; their results are `Asked`."""
 
     async def script(question: Question | Readable, session: Session) -> Asked:
         if isinstance(question, str | Sequence):
             return [await session.ask(JUDGE, question, step="answer")], None
         return await session.ask_readable(JUDGE, question, step="answer")
 
-    return [Session("", "", 0, partial(script, question)) for question in questions]
+    return [
+        Session("", "", sample, partial(script, question))
+        for question in questions
+        for sample in range(samples)
+    ]
 
 
 def ask(
@@ -630,6 +634,7 @@ def ask_readable(
     store: AnswerStore,
     about: str,
     *,
+    samples: int = 1,
     may_stop: bool = False,
 ) -> list[Asked]:
     """Ask the model of the role `judge` independent questions.
@@ -642,11 +647,12 @@ def ask_readable(
         questions: texts, conversations, or questions whose answers are read; shape (n,).
         store: supplies known answers and stores new ones.
         about: label of the progress bar.
+        samples: answers to each question.
         may_stop: whether questions that a limit does not allow get an error that starts with
             `UNASKED`.
 
     Returns:
-        The turns and codes, shape (n,).
+        The turns and codes, shape (n * samples,); those of a question are adjacent.
 
     Raises:
         ConfigError: a limit is reached, unless `may_stop`.
@@ -657,15 +663,16 @@ def ask_readable(
         for asked in questions
     ]
     ordered = sorted(range(len(questions)), key=texts.__getitem__)
-    sessions = question_sessions(questions[index] for index in ordered)
+    sessions = question_sessions((questions[index] for index in ordered), samples)
+    numbers = [index * samples + sample for index in ordered for sample in range(samples)]
     done = "questions are answered"
     ended = finish_sessions(sessions, models, store, about, done, may_stop=may_stop)
     answers: dict[int, Asked] = {}
-    for index, session in zip(ordered, ended, strict=True):
+    for number, session in zip(numbers, ended, strict=True):
         unasked = Answer("error", detail=f"{UNASKED}{session.reason}")
-        turn = Turn(JUDGE, "answer", texts[index], unasked)
-        answers[index] = session.result or ([turn], None)
-    return [answers[index] for index in range(len(questions))]
+        turn = Turn(JUDGE, "answer", texts[number // samples], unasked)
+        answers[number] = session.result or ([turn], None)
+    return [answers[number] for number in range(len(numbers))]
 
 
 def estimate(

@@ -61,7 +61,8 @@ class Judgement:
 
     `first_shown` is the story that came first in the rater's input; None if the rater scores
     stories separately. If `seconds` is None, the wall time of the shard is divided equally.
-    `messages` are the (role, text) pairs of the conversation, for logs.
+    `messages` are the (role, text) pairs of the conversation, for logs. `samples` are the
+    preferences of repeated answers, whose mean is `prefers`; empty for a single answer.
     """
 
     prefers: Preference
@@ -76,6 +77,7 @@ class Judgement:
     label_mass: float | None = None
     seconds: float | None = None
     messages: Sequence[tuple[str, str]] = ()
+    samples: Sequence[Preference] = ()
 
 
 @dataclass(frozen=True)
@@ -415,6 +417,7 @@ def _named_by_side(judgement: Judgement, first: str, second: str) -> dict[str, A
     return vars(judgement) | {
         "outcome": side.get(judgement.prefers, judgement.prefers),
         "order": side.get(str(judgement.first_shown)),
+        "samples": " ".join(side.get(each, each) for each in judgement.samples) or None,
         "p_chosen": p_first if p_first is None or first == "chosen" else 1 - p_first,
         f"reward_{first}": judgement.reward_first,
         f"reward_{second}": judgement.reward_second,

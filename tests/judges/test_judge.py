@@ -16,13 +16,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import pair_table
-from fake_openai import KEY, LOGIN, FakeOpenAI, asked_text, coded, longer_story, shown_story
+from fake_openai import (
+    KEY,
+    LOGIN,
+    FakeOpenAI,
+    asked_text,
+    coded,
+    longer_story,
+    shown_story,
+    uncoded,
+)
 
 from litbench.data.records import VERDICTS
 from litbench.data.tables import read_table, write_table
 from litbench.judges.answers import Answer, AnswerStore, Attempt, Sampling, keys_of
+from litbench.judges.judge import averaged
 from litbench.judges.prices import Price
 from litbench.raters.entries import parse_raters
+from litbench.raters.interface import UNASKED, Judgement
 from litbench.raters.templates.parser import make_code
 from litbench.raters.templates.template import load_template
 from litbench.runs.errors import ConfigError
@@ -270,6 +281,68 @@ def test_one_log_per_shard_with_both_orders(whole):
         assert score.metrics["stderr"].value > 0
     assert len(read) == 2 * PAIRS
     assert set(read.values()) == {1}
+
+
+# Repeated answers -----------------------------------------------------------------------------
+
+
+def test_samples_keep_the_first_answer_and_decide_by_their_mean(bench, capsys):
+    """A judge that says A, then B and B, whatever the stories."""
+    pairs, told = table_of(6), Counter()
+
+    def answer(question):
+        told[uncoded(question)] += 1
+        return letter("A" if told[uncoded(question)] == 1 else "B")
+
+    prices = bench.folder / "prices.yaml"
+    prices.write_text(json.dumps({FakeOpenAI.model: PRICE}))
+    with FakeOpenAI(answer) as server:
+        bench.run(pairs, {"judge": entry(prices=str(prices))})
+        assert server.requests == 12
+        (first, *_) = bench.verdicts("judge")
+        assert (first["outcome"], first["samples"]) == (first["order"], None)
+        raters = {"judge": entry(prices=str(prices), samples=3)}
+        bench.run(pairs, raters, dry_run=True)
+        assert re.search(r"judge \(\S+\) +24 +12 ", capsys.readouterr().out)
+        board = bench.run(pairs, raters)
+        assert server.requests == 36
+        bench.run(pairs, raters, out="again")
+        assert max(told.values()) == 6, "another folder has no answers"
+    rows = bench.verdicts("judge")
+    assert len(rows) == 12
+    for row in rows:
+        other = "rejected" if row["order"] == "chosen" else "chosen"
+        assert row["samples"] == f"{row['order']} {other} {other}"
+        assert row["outcome"] == other
+        assert row["cost_usd"] > 2 * first["cost_usd"]
+    assert board["judge"]["position_bias"]["mean"] == 0
+    assert board["judge"]["flip_rate"]["mean"] == 1
+
+
+def votes(*prefers):
+    return [Judgement(each, explanation=each, cost_usd=1.0) for each in prefers]
+
+
+@pytest.mark.parametrize(
+    ("samples", "prefers", "explanation"),
+    [
+        (("first",), "first", "first"),
+        (("first", "second", "second"), "second", "second"),
+        (("first", "second"), "tie", "first"),
+        (("first", "tie", "unparsed"), "first", "first"),
+        (("refused", "unparsed"), "refused", "refused"),
+        (("first", "error", "first"), "error", "error"),
+    ],
+)
+def test_mean_of_repeated_answers(samples, prefers, explanation):
+    mean = averaged(votes(*samples))
+    assert (mean.prefers, mean.explanation) == (prefers, explanation)
+    assert mean.cost_usd == len(samples)
+
+
+def test_a_question_with_an_unasked_sample_is_unasked():
+    unasked = Judgement("error", explanation=f"{UNASKED}the limit")
+    assert averaged([*votes("error", "first"), unasked]).explanation == unasked.explanation
 
 
 # Outcomes of answers --------------------------------------------------------------------------
