@@ -6,8 +6,8 @@
 
 Sets have invented texts. In a set without a plant, labels are independent of everything. A cue of
 size s is planted by choosing, in every pair that differs in it, the story with more of it with
-probability s. Each set has up to two plants. With `confounds`, sets of so many prompts have one cue
-that decides every pair that differs in it, at even and uneven sizes of prompts, or none.
+probability s. Each set has up to two plants. With `confounds`, sets of that many prompts have one
+cue that decides every pair that differs in it, at even and uneven sizes of prompts, or none.
 
 Writes `sets.csv` (a row per set and plant), `audit_simulation.csv` (how often plants of
 a size that the power calculation calls detectable were found and named, and how often something
@@ -58,7 +58,7 @@ PLANTS: dict[str, tuple[str, ...]] = {
     "merged_ids": ("prompt_ids",),
     "label_noise": ("label_noise",),
 }
-# A set has none up to so many plants.
+# Maximum number of plants in a set.
 _MAX_PLANTS = 2
 # Plants that are counted, and so need no power.
 _COUNTED = ("duplicates", "merged_ids")

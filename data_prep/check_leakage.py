@@ -33,7 +33,7 @@ class Config:
         train: pairs table of the training split; its column `split` is ignored.
         test: pairs table of the test split; its column `split` is ignored.
         must_be_clean: kinds of leakage that are an error; [] only reports.
-        threshold: least similarity of near-duplicates, as `drop_near_duplicates` of make_pairs.py.
+        threshold: minimum similarity, as `drop_near_duplicates` of make_pairs.py.
         seed: seed of the MinHash signatures, as in make_pairs.py.
     """
 

@@ -67,8 +67,8 @@ class Config:
         posts: ids or URLs of posts.
         listings: listings such as top/year, controversial/all, new, hot, rising.
         skip_posts: ids or URLs of posts to leave out.
-        limit: most posts per search, those with the most votes first.
-        listing_limit: most posts per listing; Reddit returns at most about 1,000.
+        limit: maximum posts per search, those with the most votes first.
+        listing_limit: maximum posts per listing; Reddit returns at most about 1,000.
         prompt_tags: a post is a prompt if its title has one of these tags; null accepts every post.
         min_score_age_hours: scores read sooner after posting become null.
         read_again_after_days: searches and posts read longer ago are read again, which drops texts

@@ -29,7 +29,7 @@ class Config:
         from_: folder with the set's files, or a file with the rows of a set on the Hub; null
             fetches them.
         out: output folder; null for runs/NAME.
-        registry: YAML file with entries of your own.
+        registry: YAML file with further entries.
     """
 
     name: Annotated[str | None, Positional] = None

@@ -22,7 +22,7 @@ def main(config: PairMaking) -> None:
     """Make the pairs."""
     make_pairs(config, __file__)
     if config.label_source == NOT_STATED:
-        print("who gave the scores is not stated: give --label_source votes or people")
+        print("the stories do not state who scored them: give --label_source votes or people")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ Data API terms, and texts that their authors have deleted there must no longer b
 
 @dataclass
 class Config:
-    """What to publish, where, and the texts of the card.
+    """The data set to publish, its place, and the texts of the card.
 
     Attributes:
         artifact: folder with pairs.parquet and manifest.json.

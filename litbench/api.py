@@ -167,7 +167,7 @@ def benchmark(
     values = {**options, "pairs": _as_path(pairs, folder), "raters": entries, "out": folder}
     evaluations = run_benchmark(build(Benchmark, values, "benchmark"), "litbench.benchmark")
     if "" not in evaluations:
-        raise DataError("benchmark: nothing was judged: leave out dry_run")
+        raise DataError("benchmark: no pair was judged: leave out dry_run")
     return EvaluationResult(folder=folder, _temporary=temporary, **_tables(evaluations[""]))
 
 
@@ -207,7 +207,7 @@ def _as_path(source: Any, folder: Path) -> str:
         table = pa.table(source)
     else:
         raise DataError(
-            f"{type(source).__name__} is no table: give a path, a pyarrow Table, a pandas "
+            f"{type(source).__name__} is not a table: give a path, a pyarrow Table, a pandas "
             "DataFrame or a datasets Dataset"
         )
     table = hash_accounts(table)

@@ -67,7 +67,7 @@ _COMMANDS = {
     "tasks": ("litbench.writers.run:print_tasks", "List the writing benchmarks."),
 }
 _STUDY = {
-    "make": ("litbench.study.make:make_study", "Make a study, and say what it takes."),
+    "make": ("litbench.study.make:make_study", "Make a study, and estimate its cost."),
     "serve": ("litbench.study.command:serve", "Show the study to readers."),
     "status": ("litbench.study.command:status", "Print the progress of readers and pairs."),
     "export": (

@@ -85,16 +85,16 @@ class FitOptions:
         story_id: column with a unique name of each story; null makes one of prompt, text and row.
         prompt_id: column with the prompt's id; null makes one of the prompt's text.
         where: SQL condition on the columns; other rows are left out.
-        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or detected.
         test_share: share of the prompts that are held out: models are trained on the others and
             judged once on these. Null: cross-validation, and a last training on all pairs. Pairs
             that have the splits train and test keep them.
         judge: also ask this model, by inspect-ai's name such as openai/gpt-4.1-mini; repeatable.
         max_cost_usd: maximum dollars for each judge.
         verbose: print everything that the steps print, which is in fit.log otherwise.
-        cleaning: cleaning steps; those of pairs are off unless they are given.
+        cleaning: cleaning steps; for pairs, off unless given.
         tokenizer: counts tokens for the rule `max_tokens`: `package:NAME/folder`, a folder, or a
-            name on the Hub. By default that of the reward model; null skips the rule.
+            name on the Hub. Default: the reward model's; null skips the rule.
         folds: number of folds over prompts; by default 3 to 5, by the number of prompts.
         repeats: number of repeats; by default 10 or fewer, by the number of prompts.
         crossvalidate_model: cross-validate the reward model too, with one training per fold; by
@@ -153,9 +153,9 @@ class Fit(PairRules, FitOptions):
 
     Attributes:
         seed: seed of splits, caps, symmetry, folds and training.
-        max_tokens: most tokens of a story; without a tokenizer, the rule is skipped.
-        label_source: who gave the scores: votes, or people if they are ratings. By default it is
-            told by the column of the scores.
+        max_tokens: maximum tokens of a story; without a tokenizer, the rule is skipped.
+        label_source: who gave the scores: votes, or people if they are ratings. By default
+            the column of the scores decides.
     """
 
     given: ClassVar[Sequence[str]] = ()
@@ -220,7 +220,7 @@ def _logged(path: Path, *, is_shown: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Source:
-    """What an input has.
+    """The contents of an input.
 
     Attributes:
         is_pairs: whether its rows are pairs, not stories.
@@ -273,7 +273,7 @@ class OwnPairs:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a `Fit` leaves: the best model, and what the terminal shows of the rest."""
+    """The result of a `Fit`: the best model, and the lines for the terminal."""
 
     model: Path
     evaluations: Sequence[Evaluation]
@@ -347,7 +347,7 @@ def read_own_pairs(config: Fit, source: Source) -> OwnPairs:
     pairs = read_pairs(job.out / PAIRS_FILE, None, None)
     notes = []
     if NOT_STATED in pairs.headline["label_source"].to_pylist():
-        notes.append("who preferred the chosen stories is not stated: --label_source says it")
+        notes.append("the pairs do not state who chose: set --label_source")
     return OwnPairs(job.out, pairs, origins, notes)
 
 
@@ -531,7 +531,9 @@ def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> tuple[PairMaki
         elif _are_votes(stories.columns):
             rules["label_source"] = "votes"
         else:
-            notes.append("who gave the scores is not stated: give --label_source votes or people")
+            notes.append(
+                "the stories do not state who scored them: give --label_source votes or people"
+            )
     if stories.tokenizer is None:
         rules["max_tokens"] = None
     return PairMaking(**rules, stories=file, out=out), notes
@@ -684,7 +686,7 @@ def _learning_curve(config: Fit, made: OwnPairs) -> Evaluation:
 
 
 def find_audit() -> Callable[..., dict[str, Any]] | None:
-    """What writes the audit of pairs; None where that extension is not installed."""
+    """The function that audits pairs; None where that extension is not installed."""
     if importlib.util.find_spec("litbench.audit") is None:
         return None
     write: Callable[..., dict[str, Any]] = import_module("litbench.audit.command").audit_files

@@ -29,7 +29,7 @@ _Verdict = dict[str, Any]
 
 
 def rename_sides(pairs: pa.Table) -> pa.Table:
-    """The same pairs with chosen and rejected exchanged in every column that has a side."""
+    """Exchange chosen and rejected in every column that has a side."""
     columns = {}
     for name in pairs.column_names:
         side, _, rest = name.partition("_")
@@ -66,8 +66,8 @@ def check_rater(
     outcomes = {verdict["outcome"] for verdict in verdicts.values()}
     if not set(SIDES) <= outcomes:
         raise AssertionError(
-            f"{rater.name}: all outcomes are {', '.join(sorted(outcomes))}: give pairs of which it "
-            "prefers the chosen story of some, and the rejected of others"
+            f"{rater.name}: all outcomes are {', '.join(sorted(outcomes))}: give pairs in "
+            "which it prefers the chosen story of some, and the rejected story of others"
         )
     renamed = {
         (pair, _OTHER.get(order, order)): _opposite(verdict)

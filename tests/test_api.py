@@ -81,7 +81,7 @@ def test_every_kind_of_table_gives_the_same_pairs(stories, as_table):
 def test_wrong_calls_are_named(stories, tmp_path):
     with pytest.raises(ConfigError, match=r"unknown key 'repeat': .*'repeats'"):
         litbench.fit(pa.table(stories), tmp_path, repeat=1)
-    with pytest.raises(DataError, match="list is no table"):
+    with pytest.raises(DataError, match="list is not a table"):
         litbench.make_pairs([stories])
     splits = datasets.DatasetDict(train=datasets.Dataset.from_dict(stories))
     with pytest.raises(DataError, match=r"DatasetDict has the splits train: .*data\['train'\]"):

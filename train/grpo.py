@@ -117,8 +117,8 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     held = [key for key in order if key not in trained][: config.held_out]
     if len(held) < max(config.held_out, 2) or len(held) == len(order):
         raise DataError(
-            f"{config.stories}: {len(order)} prompts, {len(held)} of them unknown to every rater, "
-            f"but held_out is {config.held_out}: give more prompts, or hold out 2 or more, not all"
+            f"{config.stories}: {len(order)} prompts, {len(held)} of them in no rater's training "
+            f"data, but held_out is {config.held_out}: give more prompts, or hold out 2 or more"
         )
     parts: tuple[Stories, Stories] = ({}, {})
     for prompt, text in rows:

@@ -1,1 +1,1 @@
-"""What a set of preferences, or a rater on it, really measures."""
+"""The audit: what a set of preferences, or a rater on it, really measures."""

@@ -72,9 +72,9 @@ class Audit(PairColumns, JudgeKeys):
         litbench audit pairs.parquet --out runs/audit
         litbench audit OWNER/PREFERENCES --model openai/gpt-4.1-mini --dry_run
 
-    Says who wins without reading (the longer story, the later one, a writer's name, ...), what a
-    set of this size can show, whether splits leak, and with a rater whether it reads. Writes
-    audit.html and audit.json; see docs/audit.md.
+    Shows which cues decide pairs without reading (length, time, a writer's name, ...), the power
+    of a set of this size, leaks between splits, and with a rater whether it reads the stories.
+    Writes audit.html and audit.json; see docs/audit.md.
 
     Attributes:
         pairs: folder with pairs.parquet, or pairs as Parquet, JSONL, CSV or a name on the Hub. It
@@ -160,7 +160,7 @@ def audit(config: Audit) -> None:
 
 
 def _of_rater(config: Audit, spec: RaterSpec, pairs: Path) -> tuple[Benchmark, ProbesConfig | None]:
-    """What the rater judges: the pairs, and changed stories."""
+    """The rater's work: the pairs, and changed stories."""
     raters = {spec.name: spec.plain()}
     shared: dict[str, Any] = {
         "split": config.split,
@@ -282,7 +282,7 @@ def _people_per_story(ratings: Path) -> float:
 
 
 def nothing_found(audit: SetAudit) -> str:
-    """What could have been found, had it been there."""
+    """The smallest effects that the set can detect."""
     if audit.detectable is None:
         return "Nothing was found, and this set is too small to find anything but a leak."
     return (

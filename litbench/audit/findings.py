@@ -1,4 +1,4 @@
-"""What a set of pairs tells without reading its stories: cues, leakage, label noise, findings.
+"""Findings about a set of pairs without reading: cues, leakage, label noise.
 
 A cue is something of a pair that needs no reading, such as which story is longer. Its effect is the
 share of pairs that it decides for the chosen story, minus the share that it decides for the

@@ -1,4 +1,4 @@
-"""What was read from Reddit, stored until it is finished, too old, or made with another salt."""
+"""Parts read from Reddit, stored until finished, too old, or made with another salt."""
 
 import json
 import time

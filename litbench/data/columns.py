@@ -66,7 +66,7 @@ class PairColumns:
         prompt: column of the prompt.
         chosen: column of the preferred story.
         rejected: column of the other story.
-        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or detected.
         label_source: who preferred the chosen stories, where the file does not say.
     """
 

@@ -1,4 +1,4 @@
-"""What a foreign file is, by its content: compression, format, encoding, JSON shape, CSV dialect.
+"""Detects a file's form by its content: compression, format, encoding, JSON shape, CSV dialect.
 
     form = sniff(Path("pairs.csv.gz"))
     with open_text(Path("pairs.csv.gz"), form) as (file, _):
@@ -217,7 +217,7 @@ def _sniff(path: Path, encoding: str | None, *_: int) -> Form:
 
 
 def _unreadable(head: bytes, *, is_compressed: bool) -> str | None:
-    """What a file is that LitBench does not read; None if nothing shows it."""
+    """The name of a format that LitBench does not read; None if unknown."""
     if head[257:262] == b"ustar":
         return "a tar archive: unpack it"
     if is_compressed and head.startswith(tuple(_DECOMPRESSORS)):

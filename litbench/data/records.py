@@ -412,5 +412,5 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
 
 
 def label_text(sources: Sequence[str]) -> str:
-    """Who labelled the pairs."""
+    """The source of the labels."""
     return "; ".join(LABEL_TEXTS[source] for source in sources)

@@ -148,7 +148,7 @@ class Score(RaterKeys):
         chosen: column of the preferred story of a pair.
         rejected: column of the other story of a pair.
         where: SQL condition on the rows of --input; only matching rows are scored.
-        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or detected.
         story: print the reward of this text; - reads standard input.
     """
 

@@ -42,8 +42,8 @@ class CrossValidation(PairColumns):
         raters: named entries, see litbench.raters.entries; a trainable rater takes its training
             options here, and may override `repeats`; with `share`, it is trained on that share of
             the training prompts, drawn by a hash.
-        before_symmetry: pairs file before length symmetry; also judged and reported, and the pairs
-            of which those of each training are balanced.
+        before_symmetry: pairs file before length symmetry; also judged and reported; each
+            training balances its pairs from these.
         ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.
         folds: number of folds over prompts.
         judged_folds: number of folds that are judged; null for all. With 1, the others are the

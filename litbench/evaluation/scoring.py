@@ -66,7 +66,7 @@ ADDED = ("reward", "reward_percentile", "rank_within_prompt", *_FLAGS)
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What to score, with which rater, and where to write.
+    """A scoring job: the input, the rater and the output.
 
     Attributes:
         rater: a rater that gives rewards.

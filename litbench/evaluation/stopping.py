@@ -1,4 +1,4 @@
-"""What a run that judged until decided has found: its record, leaderboard rows and texts.
+"""Results of a run that judged until decided: its record, leaderboard rows and texts.
 
 The record is plain, and stored in the manifest as `counts.until_decided`:
 

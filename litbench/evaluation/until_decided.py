@@ -70,8 +70,8 @@ class UntilKeys:
         against: with `until`, the rater that all others are compared with, 1/2, or an agreement
             such as 0.7; null for the reference.
         looks: maximum number of looks, after blocks of equally many prompts.
-        futility: whether a comparison stops that has become improbable to be decided; with false,
-            the same command goes on, without more error.
+        futility: stop a comparison that can hardly be decided any more; with false, the same
+            command continues, and the error stays the same.
         order_seed: seed of the order of the prompts.
     """
 
@@ -177,7 +177,7 @@ def make_plan(
 
 
 def _against(name: str, specs: Sequence[RaterSpec], *, is_coin: bool) -> tuple[str, float | None]:
-    """What raters are compared with, and its number, see `Plan`."""
+    """The name and the number of the reference, see `Plan`."""
     if name == CHANCE:
         return CHANCE, 0.5
     kinds = {spec.name: spec.kind for spec in specs}
@@ -268,7 +268,7 @@ class UntilDecided:
         return results
 
     def record(self) -> dict[str, Any]:
-        """What was found, see `litbench.evaluation.stopping`."""
+        """The record, see `litbench.evaluation.stopping`."""
         compared = list(self._comparisons.values())
         adjusted = holm([comparison.p_value for comparison in compared])
         comparisons = {}

@@ -207,7 +207,7 @@ class AnswerStore:
             return _parse(file.readline())[1]
 
     def usages(self, model: str) -> list[tuple[Usage, bool]]:
-        """What a model has used in all runs that wrote to the folder, outside and in batches.
+        """A model's usage in all runs that wrote to the folder, outside and in batches.
 
         The sum of both is what counts towards a limit, in dollars `Price.of_usage`. They are
         updated in place by `reserve`, `put` and `refresh`.
@@ -380,5 +380,5 @@ def text_of(question: Question) -> str:
 
 
 def shown_text(answer: Answer) -> str:
-    """What a log shows of an answer: its text, or the provider's message."""
+    """The text of an answer in a log: the answer, or the provider's message."""
     return answer.text or answer.detail or ""

@@ -90,7 +90,7 @@ class _Choice(BaseModel):
 
 
 class _Completion(BaseModel):
-    """What a chat completion must have for inspect-ai to read it."""
+    """The fields that a chat completion needs for inspect-ai to read it."""
 
     choices: list[_Choice]
 
@@ -103,7 +103,7 @@ def is_block(status: int | None, message: str) -> bool:
 
 
 def lasting(status: int | None, message: str) -> Lasting:
-    """What would fail in the same way if it was sent again."""
+    """Classify an error that would recur if the request was sent again."""
     if status in (401, 402, 404, 405) or _NO_CREDIT.search(message):
         return "model"
     if status in (408, 409, 425, 429):
@@ -117,7 +117,7 @@ def lasting(status: int | None, message: str) -> Lasting:
 
 
 def advice(status: int | None, message: str) -> str:
-    """What to do about an error that would happen again."""
+    """The advice for an error that would recur."""
     if status is not None and 300 <= status < 400:
         return "redirects are not followed: correct the base URL"
     if _NO_CREDIT.search(message) or status == 402:

@@ -41,7 +41,7 @@ MAX_JUDGE_SAMPLES = 30
 
 @dataclass(frozen=True)
 class Rated:
-    """What a judge said about one text.
+    """A judge's ratings of one text.
 
     Attributes:
         ratings: the rating of every criterion.

@@ -158,7 +158,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What a session asks a model.
+    """A request of a session to a model.
 
     Attributes:
         number: distinguishes samples and attempts.
@@ -409,7 +409,7 @@ def recorded_names(model: str) -> tuple[list[str], list[str]]:
 
 
 class Example(Protocol):
-    """What has an answer of usual length: a rubric or a template."""
+    """A rubric or a template, with the usual length of its answers."""
 
     def example(self, code: str | None) -> str:
         """The answer to a question with this code."""

@@ -92,7 +92,7 @@ class ClusteredMean:
 
 @dataclass(frozen=True)
 class Training:
-    """What cross-validated models add to the variance of a mean over the pairs that they judge.
+    """The variance that cross-validated models add to a mean over the pairs that they judge.
 
     Two prompts of different folds train the models that judge each other, so their verdicts are
     correlated. Without signal, the sum of these correlations is a degenerate U-statistic of order

@@ -1,4 +1,4 @@
-"""What the training programs do: train, judge held-out pairs, write the model's folder, push it.
+"""The steps of a training program: train, judge held-out pairs, write the folder, push it.
 
 `model/run.json` holds the config and the results; the card is written from it. Neither contains
 texts of the pairs (only hashes of their prompts) or local paths. Only safetensors, JSON and text

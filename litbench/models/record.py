@@ -21,7 +21,7 @@ _PERCENTILES = 101
 
 @dataclass(kw_only=True)
 class ModelRecord:
-    """What every saved model has.
+    """The record of every saved model.
 
     Attributes:
         kind: kind of rater.
@@ -113,7 +113,7 @@ class FolderRecord(ModelRecord):
                     f"texts around {question.slots}"
                 )
         if (self.kind == "generative") != (self.question is not None):
-            raise ValueError("a generative rater, and no other, has a question")
+            raise ValueError("only a generative rater has a question")
 
 
 def read_record(path: Path, cls: type[R], advice: str) -> R:

@@ -131,13 +131,13 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     def __post_init__(self: Any) -> None:
         """Check that the keys are consistent and that a requested GPU exists."""
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
-            raise ConfigError("to train on quantised weights set load_in_4bit and use_peft: true")
+            raise ConfigError("training on quantised weights needs load_in_4bit and use_peft: true")
         has_gpu = torch.accelerator.is_available()
         is_for_gpus = os.environ.get("ACCELERATE_USE_CPU", "no").lower() in ("no", "false")
         if not has_gpu and not self.use_cpu and "RANK" in os.environ and is_for_gpus:
             raise ConfigError(
-                "this machine has no GPU, which the launch asks for: set use_cpu: true to train on "
-                "the CPU"
+                "the launch asks for a GPU, and this machine has none: set use_cpu: true to train "
+                "on the CPU"
             )
         self.use_cpu = self.use_cpu or not has_gpu
         if self.bf16 is None:

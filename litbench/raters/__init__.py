@@ -1,1 +1,1 @@
-"""What a rater is: its interface, its entry in a config, templates, how answers are read."""
+"""Raters: their interface, their entry in a config, templates, the reading of answers."""

@@ -263,7 +263,7 @@ def _symbol_table() -> np.ndarray:
 
 
 def _worst(values: np.ndarray, stretch: int) -> float:
-    """The largest mean of so many neighbouring values, or the mean of fewer."""
+    """The largest mean of `stretch` neighbouring values; of all if there are fewer."""
     if len(values) <= stretch:
         return float(values.mean()) if len(values) else 0.0
     sums = np.cumsum(values)

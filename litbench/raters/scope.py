@@ -100,7 +100,7 @@ _LANGUAGE = {"characters": (1, 1.0), "words": (1, 1.0), "order": (-1, 0.8)}
 
 @dataclass(frozen=True)
 class Flags:
-    """What a rater can say about the texts of a batch; shape (n,) each.
+    """A rater's flags for the texts of a batch; shape (n,) each.
 
     Attributes:
         is_prose: whether each text is prose at all; None if the rater has not learnt it.
@@ -254,7 +254,7 @@ def _held_out_quantities(
 
 @dataclass
 class Scope:
-    """What the training stories of a rater look like.
+    """A description of a rater's training stories.
 
     Attributes:
         counted: frequencies in all training stories.

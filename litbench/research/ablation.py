@@ -123,7 +123,7 @@ class TrainingRun(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """What the first tables show.
+    """The rows of the first tables.
 
     Attributes:
         rater: the rater that is trained on every variant.
@@ -747,7 +747,7 @@ def _effects_section(effects: Sequence[Effect], headline: Headline) -> Section:
 
 
 def _lead(effects: Sequence[Effect], headline: Headline) -> str:
-    """What each variant does, and what these prompts could find."""
+    """The effect of each variant, and the power of these prompts."""
     names = defaultdict(list)
     for effect in effects[1:]:
         names[effect.verdict].append(effect.name)

@@ -46,7 +46,7 @@ from litbench.runs.outputs import Artifact, Cache
 
 @dataclass
 class BestOfN:
-    """What to choose from, and by which rater.
+    """The stories to choose from, and the rater.
 
     Attributes:
         stories: one or several stories tables, which are pooled, such as one per generator.

@@ -80,7 +80,7 @@ class Service:
                 rows = sorted(response.data, key=lambda row: row.index)
                 embeddings = [row.embedding for row in rows]
                 if len(rows) != len(batch) or not np.isfinite(embeddings).all():
-                    raise ValueError(f"{len(batch)} texts were sent, {len(rows)} came back")
+                    raise ValueError(f"{len(batch)} texts gave {len(rows)} embeddings")
             except Exception as error:  # the client, its transport and JSON raise dozens of types
                 reason = without_secrets(f"{type(error).__name__}: {error}")
                 raise ModelError(

@@ -51,7 +51,7 @@ class PowerConfig:
         cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
         grades: name -> keys of `GradeCase`; a list of values is swept.
         people: ratings by people, a folder of data_prep/import_ratings.py (with `writer`) or of
-            `litbench study export`; `grades` without a deviation get those of each criterion there.
+            `litbench study export`; `grades` without a deviation use those of each criterion.
         evaluation: folder of an evaluation, or of an ablation, whose variants are compared as on
             its page.
         reference: the rater or variant that the others are compared with; null for the reference
@@ -162,7 +162,7 @@ def spread_of(grades: Sequence[Mapping[str, Any]]) -> Spread:
     rest = means - design @ np.linalg.lstsq(design, means, rcond=None)[0]
     text = float((rest**2).sum()) / left - noise * float(np.mean([1 / cell[3] for cell in cells]))
     if max(text, noise) <= 0:
-        raise DataError("people: they rate all texts of a prompt alike: give other ratings")
+        raise DataError("people: all texts of a prompt have equal ratings: give other ratings")
     return Spread(*(math.sqrt(max(variance, 0.0)) for variance in (text, rater, noise)))
 
 
@@ -251,7 +251,7 @@ def _ablation_rows(config: PowerConfig, folder: Path) -> list[dict[str, Any]]:
     reference = config.reference or reference
     if reference not in credits:
         raise ConfigError(
-            f"reference '{reference}' is not compared there: {nearest(reference, list(credits))}"
+            f"reference '{reference}' is not compared: {nearest(reference, list(credits))}"
         )
     alpha = config.alpha / (config.comparisons or max(len(credits) - 1, 1))
     rows = []
@@ -266,7 +266,7 @@ def _ablation_rows(config: PowerConfig, folder: Path) -> list[dict[str, Any]]:
             del row["raters"], row["sessions"]
             rows.append(row | grade_plan(case, config.power, alpha))
     if not rows:
-        raise DataError(f"{folder}: nothing differs from {reference} there, or all has one prompt")
+        raise DataError(f"{folder}: no rater differs from {reference}, or there is one prompt only")
     return rows
 
 

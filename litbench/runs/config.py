@@ -451,7 +451,7 @@ def _help_order(cls: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _meanings(cls: Any) -> dict[str, str]:
-    """What the docstrings say of each key."""
+    """The text of each key, from the docstrings."""
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]

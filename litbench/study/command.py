@@ -252,7 +252,7 @@ def remove(config: Remove) -> None:
                 shutil.rmtree(store.study.folder / "export", ignore_errors=True)
         finally:
             store.empty_log()
-    print("removed: analyse again what you computed from an earlier export")
+    print("removed: repeat the analyses of earlier exports")
 
 
 def simulate(config: Simulate) -> None:

@@ -27,15 +27,14 @@ from litbench.writers.protocol import load_protocol
 
 @dataclass(kw_only=True)
 class StudyMaking(PairColumns, PairPlan, RatingPlan, SessionPlan):
-    """Make a study with human readers, and say what it takes.
+    """Make a study with human readers, and estimate its cost.
 
         litbench study make --config configs/data/sample_study.yaml --preset pairs
 
     Reads pairs, such as the best and worst stories of eval/best_of_n.py, or, with `kind: ratings`,
     stories, such as those of a run, and a rubric; sessions (`kind: session`) need neither. Writes
     them, `plan.json`, `estimate.txt` and `manifest.json` into `out`, and prints the estimate:
-    readers, hours and, by the formulas of docs/power.md, the difference that the study can find. No
-    reader is needed for that.
+    readers, hours and, by the formulas of docs/power.md, the difference that the study can find.
 
     Then `litbench study simulate OUT` tries the study with simulated readers, `litbench study serve
     OUT` shows it to people, and `litbench study export OUT` writes their choices, which litbench
@@ -85,8 +84,8 @@ def write_pairs(config: StudyMaking, plan: PairPlan, artifact: Artifact) -> Stud
     copies = pc.sum(pc.equal(pairs["chosen"], pairs["rejected"])).as_py()
     if without or copies:
         raise DataError(
-            f"{config.pairs}: {without} pairs have no texts and {copies} twice the same: leave "
-            "them out"
+            f"{config.pairs}: {without} pairs have no texts and {copies} have the same text twice: "
+            "leave them out"
         )
     study = PairStudy(config.out, plan, pairs)
     artifact.write("pairs.parquet", partial(write_table, pairs))

@@ -47,7 +47,7 @@ Kind = Literal["pairs", "ratings", "session"]
 
 @dataclass(kw_only=True)
 class StudyPlan:
-    """What is fixed before the first reader, whatever readers do.
+    """The part of a plan that does not depend on the kind of study.
 
     Attributes:
         consent: text that readers agree to; paragraphs are separated by blank lines.
@@ -70,12 +70,11 @@ class StudyPlan:
         words_per_minute: typical reading speed, for the estimate of hours.
         fastest_words_per_minute: answers that would need faster reading are sent back; null
             accepts all.
-        release_minutes: a reader who sends nothing for so long loses the unanswered pairs.
+        release_minutes: minutes without activity after which unanswered pairs are reassigned.
         requires_id: refuse readers without an id in the address.
         reader_ids: ids to accept, which plan.json then holds; null for any.
-        max_starting: how many readers may have pairs without having answered one. When there are
-            as many, a further one waits until one of them answers, or has taken twice the usual
-            time, and a minute, and loses the pairs.
+        max_starting: maximum number of readers who have pairs but no answer yet. Others wait until
+            one of these answers, or loses the pairs after twice the usual time, at least 60 s.
         language: language tag of prompts and stories, such as `zh`.
         exclude: which readers the analysis leaves out.
         pay_per_hour: for the estimate of costs; null for none.
@@ -119,7 +118,7 @@ class PairPlan(StudyPlan):
     """The plan of a study of the kind `pairs`.
 
     Attributes:
-        question: asked below every one.
+        question: asked below every pair.
         readers_per_pair: readers of each pair.
         pairs_per_reader: pairs that each reader reads.
         repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
@@ -166,18 +165,18 @@ class SessionPlan(StudyPlan):
 
     Attributes:
         writers: in sessions, the writers by name, as in `litbench run`.
-        writers_per_reader: in sessions, with how many writers a reader plays the same card, in
+        writers_per_reader: in sessions, number of writers with whom a reader plays one card, in
             random order; their stories are rated and submitted as one group.
         options: in sessions, options of the protocol.
         cards: in sessions, only these cards; null for all.
         prices: in sessions, file of prices that override the packaged ones.
         readers_per_card: in sessions, readers of each card with each writer.
         sessions_at_once: in sessions, how many readers play at the same time; further readers wait.
-        dollars_per_reader: in sessions, most that a session may cost; null for no limit.
-        dollars: in sessions, most that all of them may cost; a session starts only if its
+        dollars_per_reader: in sessions, maximum cost of a session; null for no limit.
+        dollars: in sessions, maximum cost of all sessions; a session starts only if its
             `dollars_per_reader` is left.
         shows_card: in sessions, ask the reader to play the person of the card, as the simulated
-            reader does; otherwise readers come with something of their own.
+            reader does; otherwise readers bring a personal matter.
     """
 
     writers: dict[str, Any] = field(default_factory=dict)
@@ -201,7 +200,7 @@ class SessionPlan(StudyPlan):
                 f"{len(self.writers)}: name more writers or lower it"
             )
         if self.dollars is not None and self.dollars_per_reader is None:
-            raise ConfigError("dollars needs dollars_per_reader, the most that a session may cost")
+            raise ConfigError("dollars needs dollars_per_reader, the maximum cost of a session")
 
 
 AnyPlan = TypeVar("AnyPlan", bound=StudyPlan)
@@ -226,7 +225,7 @@ class Study:
 
     @cached_property
     def by_id(self) -> dict[str, dict[str, Any]]:
-        """What readers read: rows of a table by id."""
+        """The texts for readers: rows of a table by id."""
         raise NotImplementedError
 
     @cached_property
@@ -245,7 +244,7 @@ class Study:
         raise NotImplementedError
 
     def estimate_text(self, facts: Mapping[str, Any]) -> str:
-        """What `estimate` found, for a terminal."""
+        """The text of `estimate` for a terminal."""
         raise NotImplementedError
 
     def usual_seconds(self, name: str) -> float:

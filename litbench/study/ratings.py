@@ -91,7 +91,7 @@ class RubricStudy(Study):
         return dict(names)
 
     def lines(self, page: ReaderPage) -> list[RatingLine]:
-        """What a page asks; the line of the attention check is the same at every look."""
+        """The questions of a page; the line of the attention check is the same at every look."""
         lines = []
         for at, criterion in enumerate(self.rubric.criteria):
             about, anchors = criterion.parts

@@ -125,7 +125,7 @@ def number_in(form: Form, name: str) -> int:
 
 
 def form_key(store: Store, reader: str, page: str | int) -> str:
-    """What a form must bring back: it was made for this reader and this page."""
+    """The token of a form, made for this reader and this page."""
     return store.sign("form", f"{reader} {page}")
 
 
@@ -378,7 +378,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
             return go_on()
         text = action_of(step, form)
         if len(text or "") > _MAX_TURN:
-            raise HTTPException(413, f"You may write {_MAX_TURN:,} letters at a time.")
+            raise HTTPException(413, f"Please write at most {_MAX_TURN:,} characters at a time.")
         play = play_of(reader, shown)
         if text is None:
             return show_session(reader, shown, 422, missing=True)
@@ -424,7 +424,7 @@ def make_app(store: Store, allowed_hosts: Sequence[str]) -> FastAPI:
         # Forms send a line break as two characters.
         reason = form.get("reason", "").replace("\r\n", "\n").strip()
         if len(reason) > _MAX_REASON:
-            raise HTTPException(413, f"A reason may have {_MAX_REASON:,} letters.")
+            raise HTTPException(413, f"A reason may have at most {_MAX_REASON:,} characters.")
         try:
             answer, sent = store.read_form(form)
             wait = store.answer(reader, position, answer, reason or None)

@@ -175,7 +175,7 @@ each: {facts["sessions"]:,} sessions of {facts["readers"]:,} readers
         return Models(self.models.writers, {}, self.models.prices)
 
     def dollars(self, without: Collection[Path]) -> float:
-        """What the sessions in all other folders of answers have cost."""
+        """The cost of the sessions in all other folders of answers."""
         total = 0.0
         for folder in set(self.folder.glob("answers/*")) - set(without):
             with AnswerStore(folder, read_only=True) as answers:
@@ -244,7 +244,7 @@ class SessionStore(RatingStore):
         return self.study.dollars(assigned) + reserved <= self.study.plan.dollars
 
     def turns(self, page: ReaderPage) -> dict[str, str]:
-        """What the reader did in a session, by step; the need is said once for all of a group."""
+        """The reader's actions in a session, by step; a group states its need once."""
         turns = self._all(_TURNS, page.number, page.place, page.place)
         return {row["step"]: row["text"] for row in turns}
 

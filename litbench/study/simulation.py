@@ -45,7 +45,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True)
 class SimulatedReaders:
-    """What simulated readers are like.
+    """The behaviour of simulated readers.
 
     A careful reader chooses the chosen story of a pair with the probability `agreement`, plus an
     effect of the pair and one of the reader, and repeats the choice when the pair comes again. A
@@ -167,7 +167,7 @@ class Visitor:
                 time.sleep(0.2)
             except (OSError, http.client.HTTPException) as error:
                 if time.monotonic() > end:
-                    raise DataError(f"{self._url} does not answer ({error}): serve it") from error
+                    raise DataError(f"{self._url} does not answer ({error}): start it") from error
                 time.sleep(0.2)
 
     def visit(self) -> str:

@@ -216,7 +216,7 @@ class Store:
         with self._transaction():
             rows = self._all("select number from readers where reader = ?", reader)
             if not rows:
-                raise DataError(f"no reader '{reader}': give the id with which they came")
+                raise DataError(f"no reader '{reader}': give the id that the reader used")
             self._database.execute("delete from turns where number = ?", tuple(rows[0]))
             self._database.execute("delete from choices where number = ?", tuple(rows[0]))
             self._database.execute("delete from readers where number = ?", tuple(rows[0]))
@@ -232,7 +232,7 @@ class Store:
             raise DataError(
                 "the reader is removed, but another program reads the database, so its log "
                 "(study.sqlite-wal) still has the answers: end that program and run the same "
-                "command again, until it finds no such reader"
+                "command again, until it reports that there is no such reader"
             )
 
     def attempts(self, reader: str) -> int:
@@ -419,7 +419,7 @@ class Store:
         return None if shown <= self._restarted else max(0.0, now - shown)
 
     def view(self, reader: str, page: ReaderPage) -> Shown:
-        """What a page shows; values that `read_form` reads may be overridden."""
+        """The content of a page; values that `read_form` reads may be overridden."""
         raise NotImplementedError
 
     def group(self, reader: str, page: ReaderPage) -> list[tuple[ReaderPage, dict[str, Any]]]:

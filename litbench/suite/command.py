@@ -1,4 +1,4 @@
-"""The suite: any rater on every published set of human judgements that is there.
+"""The suite: any rater on every imported set of human judgements.
 
     litbench suite --model openai/gpt-4.1-mini --dry_run
     litbench suite --model runs/mine/model --out runs/suite
@@ -67,15 +67,15 @@ _Names = list[str]
 
 @dataclass(kw_only=True)
 class Suite(JudgeKeys):
-    """Measure raters on every published set of human judgements that is there.
+    """Measure raters on every imported set of human judgements.
 
         litbench suite --list
         litbench suite --model openai/gpt-4.1-mini --dry_run
         litbench suite --model OWNER/REWARD_MODEL --out runs/suite
 
-    `litbench data import NAME` makes the sets. Beside the raters stand the longer, the shorter and
-    the story with notes to readers, features and a bag of words trained on the other prompts of
-    each set, and, where there are several annotators, one of them against the others. Writes the
+    `litbench data import NAME` makes the sets. The baselines are the longer story, the shorter
+    story, the story with notes to readers, features and a bag of words trained on the other prompts
+    of each set, and, with several annotators, one of them against the others. Writes the
     folder of a benchmark of several sets (eval/benchmark.py), and the passport of each rater into
     `passports` (docs/suite.md), with what `litbench audit --out DATA/SET/audit` found, if it was
     run. Run a killed command again to resume it.
@@ -86,7 +86,7 @@ class Suite(JudgeKeys):
         raters: further raters, named entries as in litbench.raters.entries.
         sets: only these sets; repeatable.
         data: folder of the sets, one folder each.
-        registry: YAML file with entries of your own.
+        registry: YAML file with further entries.
         out: output folder.
         max_pairs: maximum number of pairs of each set, drawn over prompts by a hash.
         recorded: instead of raters, the published answers of judges that come with some sets.
@@ -390,9 +390,9 @@ class Site:
 
     Attributes:
         passports: files; they can be the arguments, without --passports.
-        runs: output folders of `litbench suite`, whose verdicts the figures are computed again
-            from; repeatable.
-        registry: YAML file with entries of your own, for `runs`.
+        runs: output folders of `litbench suite`, from whose verdicts the figures are recomputed;
+            repeatable.
+        registry: YAML file with further entries, for `runs`.
         benchmark: the data set on the Hub that registers the suite as a benchmark, OWNER/NAME.
         out: output folder.
     """
@@ -467,7 +467,7 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
             wrong[:0] = [f"sets.{name}" for name in sets]
             if wrong:
                 raise DataError(
-                    f"the passport of {passport.rater} does not follow from the verdicts in "
+                    f"the passport of {passport.rater} does not match the verdicts in "
                     f"{folder} ({', '.join(wrong)}): make it again, or leave it out"
                 )
             reproduced.add(passport.rater)

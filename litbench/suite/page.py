@@ -280,17 +280,19 @@ def _sets_section(entries: Sequence[SiteEntry]) -> Section:
 
 
 def _warnings(figures: SetFigures) -> list[str]:
-    """What to know before reading a set's figures."""
+    """Warnings about a set's figures."""
     warnings = []
     if figures.people is not None and figures.people.at_chance:
         warnings.append("annotators agree at chance: beating one means little")
     if figures.people is not None and figures.people.is_dependent:
         warnings.append(
-            "annotators' residuals correlate negatively: one of them is no measure of people"
+            "annotators' residuals correlate negatively: one annotator is not a valid reference"
         )
     if figures.people is not None and figures.people.blind_above:
         names = " and ".join(figures.people.blind_above)
-        warnings.append(f"content-blind: {names} agrees with annotators more than one of them does")
+        warnings.append(
+            f"content-blind: {names} agrees with annotators more than an annotator does"
+        )
     if figures.agreement.effective_clusters < 20:
         warnings.append(f"few prompts: {figures.agreement.effective_clusters:.0f} effective")
     warnings += [f"audit: {finding}" for finding in (figures.audit or [])[:1]]
@@ -327,7 +329,7 @@ def _not_comparable(entries: Sequence[SiteEntry]) -> list[str]:
 
 
 def weaknesses(passport: Passport) -> list[str]:
-    """What the figures of a rater warn of, in words; each with the sets where it is so.
+    """Warnings about a rater's figures, in words, each with its sets.
 
     The last sentence is the number of tests over which significance is corrected.
     """

@@ -81,7 +81,7 @@ class PassportInterval:
             )
 
     def interval(self) -> Interval:
-        """As an interval, with NaN for null."""
+        """Return the interval, with NaN for null."""
         return Interval.of({field.name: getattr(self, field.name) for field in fields(Interval)})
 
     def check(self, name: str, lowest: float) -> None:

@@ -87,7 +87,7 @@ def verdicts() -> Scorer:
 
 @register_scorer({name: [grouped(mean(), "set", all="groups")] for name in _QUANTITIES})
 def verdicts_by_set() -> Scorer:
-    """The same set by set, and as a mean in which each set counts once."""
+    """Verdicts set by set, and as a mean in which each set counts once."""
     return _verdicts()
 
 
@@ -152,7 +152,7 @@ def suite(
     Args:
         sets: only these sets; a list, or names with commas.
         data: folder of the sets.
-        registry: YAML file with entries of your own.
+        registry: YAML file with further entries.
         max_pairs: maximum number of pairs of each set.
         template: a template family or file.
         answer: answer form for a template family; explanation when null.

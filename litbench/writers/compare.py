@@ -268,7 +268,7 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
     }
     if not by_quantity:
         raise DataError(
-            f"none of {graded.missing:,} grades is known, since no rating could be read: see the "
+            f"all {graded.missing:,} grades are missing, since no rating could be read: see the "
             "outcomes in ratings.parquet and the replies in turns.parquet"
         )
     if quantity not in by_quantity:

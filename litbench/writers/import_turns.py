@@ -78,7 +78,7 @@ def import_turns(config: TurnImport) -> None:
     keys = Counter(zip(*(turns[name].to_pylist() for name in TURNS.key), strict=True))
     if len(keys) < turns.num_rows:
         raise DataError(
-            f"{config.table}: {turns.num_rows - len(keys)} turns have the writer, prompt, sample, "
+            f"{config.table}: {turns.num_rows - len(keys)} turns repeat writer, prompt, sample, "
             f"role and step of another, such as {keys.most_common(1)[0][0]}: correct columns or "
             "where in selects"
         )

@@ -223,7 +223,7 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
 
 
 def comparison_notes(comparison: WriterComparison) -> list[str]:
-    """What a reader must know about these results."""
+    """Remarks on these results."""
     notes = []
     if comparison.missing_grades:
         notes.append(f"{comparison.missing_grades:,} grades are missing: no rating could be read")

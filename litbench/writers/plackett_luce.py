@@ -331,7 +331,7 @@ class _Fit:
         return np.asarray(optimize.approx_fprime(u, slope))
 
     def _penalty(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """What is subtracted from the log-likelihood, and its gradient; shapes (), (items,)."""
+        """The penalty of the log-likelihood, and its gradient; shapes (), (items,)."""
         # Only differences matter: without a prior, the sum is held at zero.
         level = 0.0 if self.prior else 1.0
         value = self.prior / 2 * float(u @ u) + level / 2 * float(u.sum()) ** 2

@@ -1,4 +1,4 @@
-"""What a protocol is: its items, what is written about one, and how it is rated.
+"""A protocol: its items, the writing of texts about an item, and their rating.
 
 A protocol is a subclass of `Protocol` in `PROTOCOLS`. `litbench.writers.run` runs it and writes
 tables; `litbench.writers.tasks` makes it a task of inspect-ai.
@@ -52,7 +52,7 @@ Grade = tuple[str | None, str, float | None, list[str]]
 
 @dataclass
 class Written:
-    """What was written about an item: plain values, so that a log can hold them.
+    """The texts written about an item, as plain values that a log can store.
 
     Attributes:
         texts: the pieces of writing, by step.
@@ -71,7 +71,7 @@ class Written:
 
 @dataclass
 class ItemRatings:
-    """What one judge said about an item: ratings by step of the text, grades, and events.
+    """One judge's results for an item: ratings by step of the text, grades, and events.
 
     Attributes:
         repeats: the judge's grades of each of several judgements; empty for one.
@@ -85,7 +85,7 @@ class ItemRatings:
 
 @dataclass(frozen=True)
 class ItemResult:
-    """What a session returns: what was written, and what each judge said about it."""
+    """The result of a session: the texts, and each judge's results."""
 
     written: Written
     judged: Mapping[str, ItemRatings]

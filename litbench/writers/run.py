@@ -169,7 +169,7 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
 
 
 def _story_prefix(session: Session, item: Item) -> str:
-    """What the ids of a session's stories begin with; the step follows."""
+    """The prefix of the ids of a session's stories; the step follows."""
     return f"{session.writer}/{item.prompt_id}/{session.sample}/"
 
 
@@ -309,7 +309,7 @@ class _Tables:
         )
         print(self.rejected.summary(), end="")
         if may_go_on:
-            print("run the same command again to go on with the unfinished dialogues")
+            print("run the same command again to finish the other dialogues")
         if not dialogues["finished"]:
             print("no dialogue finished: see the reasons in rejected.jsonl", file=sys.stderr)
         elif ratings.total() and not ratings["rated"]:
@@ -317,9 +317,7 @@ class _Tables:
         if ratings["rated"]:
             print(_grades_text(self._folder / "grades.parquet", self._headline))
         if dialogues["finished"]:
-            print(
-                f"page of the writers: litbench writers compare --runs {self._folder} --out FOLDER"
-            )
+            print(f"next: litbench writers compare --runs {self._folder} --out FOLDER")
 
     def _flush(self) -> None:
         """Write the rows and the log of the sessions that were added since the last time."""
@@ -488,7 +486,7 @@ def _check_extends(folder: Path, now: Mapping[str, Any], protocol: Protocol) -> 
 
 
 def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
-    """What the results of a manifest depend on, by dotted key; files by their digests."""
+    """The inputs of a manifest's results, by dotted key; files by their digests."""
     config = manifest["config"]
     first_judge = next(iter(config["judges"].values()), None)
     defaults = {name for name, role in protocol.roles.items() if role.is_judge and first_judge}
@@ -642,7 +640,7 @@ def print_tasks(config: Tasks) -> None:
         items, calls, needs = _size(name)
         print(f"{name:<10}{items:>6}{calls:>16}  {about.partition(': ')[2]}")
         print(f"{'':<34}{cls.source}{needs}")
-    print("litbench run NAME --help lists the options of one; docs/writers.md describes them")
+    print("litbench run NAME --help lists a protocol's options; docs/writers.md describes them")
 
 
 def _size(name: str) -> tuple[str, str, str]:

@@ -55,7 +55,7 @@ def check_placeholders(
     names = set(PLACEHOLDER.findall(text))
     if extra := sorted(names - set(allowed)):
         raise ConfigError(
-            f"texts: {where} has the placeholder {{{extra[0]}}}, which nothing fills; known: "
+            f"texts: {where} has the placeholder {{{extra[0]}}}, which has no value; known: "
             f"{', '.join(sorted(allowed)) or 'none'}: take the file unchanged"
         )
     if missing := sorted(set(needed) - names):
@@ -79,7 +79,7 @@ def check_form(theirs: Any, expected: Any, where: str) -> None:
             check_form(texts[key], text, f"{where}: {key}")
     elif isinstance(expected, list):
         if not isinstance(theirs, list) or len(theirs) != len(expected):
-            raise ConfigError(f"texts: {where} is no list of {len(expected)} texts: write as many")
+            raise ConfigError(f"texts: {where} is not a list of {len(expected)} texts: write them")
         for text, ours in zip(theirs, expected, strict=True):
             check_form(text, ours, where)
     elif not isinstance(theirs, str):
@@ -91,7 +91,7 @@ def check_form(theirs: Any, expected: Any, where: str) -> None:
 def texts_record(
     folder: Path | None, files: Mapping[str, str | None], about: str
 ) -> tuple[list[str], dict[str, str]]:
-    """What a manifest says of the texts: why they are not the published ones, and digests.
+    """The manifest's entries about the texts: why they differ from the published ones; digests.
 
     Args:
         folder: the folder of published texts; None for our own.

@@ -142,10 +142,10 @@ def test_unknown_label_is_rejected(importing, tmp_path):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"label_first": ["A"]}, "belong together"),
+        ({"label_first": ["A"]}, "label_second together"),
         (
             {"label_first": ["A", 1], "label_second": ["1"]},
-            "share no value",
+            "with different values",
         ),
         ({"label_first": [1], "label_second": [0], "stories": "x.jsonl"}, "two forms of pairs"),
         ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),

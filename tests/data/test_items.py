@@ -91,7 +91,7 @@ def test_every_form_gives_the_pairs_of_its_items(tmp_path, columns, expected):
 
 
 BROKEN = {
-    "not one value for each": {"completions": ANSWERS, "ranks": [1, 2]},
+    "2 values for 3 answers": {"completions": ANSWERS, "ranks": [1, 2]},
     "no answer is better": {"completions": ANSWERS, "ranks": [1, 1, 1]},
     "not a number": {"completions": ANSWERS, "ranks": [1, None, 2]},
     "neither an answer nor its index": {"completions": ANSWERS, "best": 7},

@@ -151,7 +151,7 @@ def test_a_set_of_ones_own_is_an_entry(tmp_path, program):
         imported("mine", out, tmp_path, pinned)
     with pytest.raises(DataError, match=r"posts\.jsonl in this form"):
         import_dataset("mine", sets["mine"], out, "")
-    with pytest.raises(ConfigError, match="they are ready"):
+    with pytest.raises(ConfigError, match="use its pairs"):
         imported("mine", out, out / "pairs", sets["mine"])
 
 

@@ -106,8 +106,8 @@ def test_a_killed_run_pays_for_nothing_twice(serve, tmp_path, monkeypatch):
     [
         (400, r"slow down.*max_tokens.*are stored"),
         (401, r"withheld: the message contains an API key"),
-        ("fewer", "2 texts were sent"),
-        ("nan", "2 texts were sent"),
+        ("fewer", "2 texts gave"),
+        ("nan", "2 texts gave"),
         ("page", "fake-embedder/small"),
     ],
 )

@@ -207,7 +207,7 @@ def test_held_out_prompts_are_unknown_to_raters(tmp_path, load_program, story_ta
     assert set(held_out) == {f"Prompt {k}" for k in range(3, 6)}
     assert set(rest) == {f"Prompt {k}" for k in range(3)}
     config.held_out = 4
-    with pytest.raises(DataError, match="3 of them unknown"):
+    with pytest.raises(DataError, match="3 of them in no rater"):
         program.divide(config, {"reward": rater}, 0)
 
 

@@ -1124,7 +1124,7 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, mon
         (
             "litbench study make",
             ["--pairs", pairs, "--out", out, *OPTIONS],
-            "0 pairs have no texts and 1 twice the same",
+            "0 pairs have no texts and 1 have the same text twice",
         ),
         ("litbench study analyse", ["--out", out, "--study", study.folder], "choices.parquet"),
     ]

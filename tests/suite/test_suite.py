@@ -165,7 +165,7 @@ def test_figures_that_do_not_follow_from_the_verdicts_are_refused(judged, home, 
     keys = {"out": tmp_path / "site", "registry": home / "own.yaml"}
     leaderboard_site(Site(passports=[tmp_path / "forged.json"], **keys))
     with pytest.raises(
-        DataError, match=r"does not follow from the verdicts in .* \(sets.voted, sets, over_sets\)"
+        DataError, match=r"does not match the verdicts in .* \(sets.voted, sets, over_sets\)"
     ):
         leaderboard_site(Site(passports=[tmp_path / "forged.json"], runs=[judged], **keys))
     both = [tmp_path / "forged.json", judged / "passports/shorter.json"]
@@ -268,7 +268,7 @@ def test_facts_that_do_not_follow_from_the_run_are_refused(changes, judged, home
         registry=home / "own.yaml",
         out=tmp_path / "site",
     )
-    with pytest.raises(DataError, match=rf"does not follow .* \({next(iter(changes))}\)"):
+    with pytest.raises(DataError, match=rf"does not match .* \({next(iter(changes))}\)"):
         leaderboard_site(site)
 
 

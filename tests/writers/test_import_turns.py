@@ -78,7 +78,7 @@ def test_errors(turns):
         (ConfigError, "unknown key 'selects.0.were': did you mean", [WRITER | {"were": "1"}]),
         (
             DataError,
-            r"2 turns have the writer, prompt, sample, role and step of another, such as "
+            r"2 turns repeat writer, prompt, sample, role and step of another, such as "
             r"\('m', '3', 0, 'writer', 'chapter_1'\)",
             [WRITER, WRITER],
         ),

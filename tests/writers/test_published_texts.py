@@ -203,5 +203,5 @@ def test_published_prompts_of_tree_of_writing_are_known(tmp_path):
     folder = folder_of("HOWTOBENCH")
     published = load_protocol("tow", {**made, "texts": folder, "as_published": True}).record()
     assert published["not_comparable"] == [
-        "published grades are by GPT-4o; other judges rate otherwise"
+        "published grades are by GPT-4o; other judges rate differently"
     ]

@@ -471,7 +471,7 @@ def test_filtered_text_is_neither_history_nor_story(run, tmp_path):
         said = run(*SMALL[:2], "--items", "[choir]", code=1)
     assert "0 of 1 dialogues finished" in said
     assert "no dialogue finished" in said
-    assert "page of the writers" not in said
+    assert "writers compare" not in said
     assert "5 answers are shorter than 500 characters or refused" in said
     assert manifest(tmp_path / "out")["counts"]["turns"] == {"refused": 5}
     results = {

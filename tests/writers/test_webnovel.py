@@ -95,7 +95,7 @@ def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
         float(ReferenceDistribution.read(reference, TAGS).value(np.full(8, 3.0)))
     )
     assert "16 of 32 ratings missing" in result["percentile"][1]
-    assert "means of 2 chapters" in result["percentile"][1]
+    assert "means over 2 chapters" in result["percentile"][1]
 
 
 def test_fewer_chapters_than_in_the_reference_are_flagged(tmp_path, reference):
@@ -103,7 +103,7 @@ def test_fewer_chapters_than_in_the_reference_are_flagged(tmp_path, reference):
         (tmp_path / str(count)).mkdir()
         result = rated(tmp_path / str(count), [block(4)] * count, reference=reference)
         flags = result["percentile"][1] or ""
-        assert (f"means of {count} chapters" in flags) == (count < 10)
+        assert (f"means over {count} chapters" in flags) == (count < 10)
 
 
 def test_a_chapter_with_a_missing_rating_is_dropped_as_published(tmp_path, reference):

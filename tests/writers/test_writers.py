@@ -449,7 +449,7 @@ def test_invalid_input(compare, tmp_path):
         ({"runs": [first, first]}, DataError, "two of them have the grade"),
         ({"runs": [first, second]}, ConfigError, "several protocols"),
         ({"runs": broken}, DataError, "does not match manifest.json"),
-        ({"runs": empty}, DataError, "none of 3 grades is known"),
+        ({"runs": empty}, DataError, "all 3 grades are missing"),
         ({"runs": first, "quantity": "overal"}, ConfigError, "did you mean 'overall'"),
         ({"runs": first, "reference": "asch"}, ConfigError, "did you mean 'ash'"),
         ({"runs": first, "raters": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),

@@ -61,7 +61,7 @@ class NearDuplicateIndex:
         story_ids: ids of the stories that have words, in the order of addition.
 
     Args:
-        threshold: least similarity of near-duplicates, above 0 and up to 1.
+        threshold: minimum similarity of near-duplicates, above 0 and up to 1.
         seed: seed of the hashes; indexes with equal threshold and seed can be compared.
     """
 

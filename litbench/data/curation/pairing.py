@@ -45,7 +45,7 @@ def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list
 
     Args:
         pairs: Ibis table of `within_prompt`.
-        min_gap: least difference of scores as a share of the score further from zero, which is the
+        min_gap: minimum difference of scores as a share of the score further from zero, the
             chosen one unless scores are negative (paper: 0.25; with at least 10 votes on either
             side the smallest chosen score is then 14).
         chosen_later: the higher-scored story must also be the later one, so that longer exposure

@@ -23,20 +23,20 @@ class PairRules:
         drop_deleted: remove deleted and removed texts.
         drop_bots: remove texts by bots and moderator templates.
         drop_talk: remove short replies that comment on the prompt instead of telling a story.
-        min_score: least net upvotes of a story. `auto`: 10, or null if the scores are ratings.
-        max_tokens: most tokens of a story; needs the column n_tokens.
-        min_words: least words of a story.
+        min_score: minimum net upvotes of a story. `auto`: 10, or null if the scores are ratings.
+        max_tokens: maximum tokens of a story; needs the column n_tokens.
+        min_words: minimum words of a story.
         drop_duplicates: keep the earliest of several copies of a story.
         drop_near_duplicates: keep the earliest of several near-duplicates across all prompts. The
-            value is the least Jaccard similarity of their five-word shingles, such as 0.8.
+            value is the minimum Jaccard similarity of their five-word shingles, such as 0.8.
         splits: share of prompts per split, assigned by a hash of the prompt's text.
         test_from: split by date instead: stories posted on or after this day (UTC) are test, the
             others train; the paper uses "2023-01-01". Prompts answered before the day are train.
         max_candidate_pairs: fail if the stories form more pairs within prompts than this, counted
             before the rules for pairs.
-        min_gap: least score gap, as a share of the score further from zero, usually the chosen one.
+        min_gap: minimum score gap, as a share of the score further from zero, usually the chosen's.
         chosen_later: require that the chosen story was posted later.
-        max_pairs_per_prompt: most pairs of a prompt; larger prompts are subsampled.
+        max_pairs_per_prompt: maximum pairs of a prompt; larger prompts are subsampled.
         symmetry_buckets: number of buckets of the length-difference histogram; must be even. `auto`
             selects it by the number of pairs, see `buckets_for`.
         label_source: who gave the scores: votes; people if they are ratings; planted if they are

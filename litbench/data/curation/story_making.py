@@ -52,7 +52,7 @@ class StoryMaking:
             "strftime(to_timestamp(created_utc), '%Y-%m')", "md5(concat_ws('|', title, body))" for
             data without ids, or "'a constant'"; "unnest(comments)" makes one row per element.
         where: SQL condition on the input's columns; rows that fail it are counted and left out.
-        encoding: encoding of text files, such as cp1252; null: UTF-8, or told by the content.
+        encoding: encoding of text files, such as cp1252; null: UTF-8, or detected.
         source: value of the column `source`, unless `columns` maps it.
         cleaning: cleaning steps, applied before words and tokens are counted.
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips

@@ -146,7 +146,7 @@ def _sides(row: Mapping[str, Any], names: Sequence[str]) -> tuple[list[tuple[str
         texts = tuple(_texts(row["answers"]))
         grades = tuple(_grades(row[names[-1]], names[-1], texts))
     if len(texts) != len(grades):
-        raise ValueError(f"not one value for each of the answers ({len(grades)}, {len(texts)})")
+        raise ValueError(f"{len(grades)} values for {len(texts)} answers")
     pairs = list[tuple[str, str]]()
     equal = 0
     for (first, above), (second, below) in itertools.combinations(

@@ -426,13 +426,13 @@ class PairImport:
         stories: table of stories; null if `pairs` has the texts.
         story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
-        encoding: encoding of text files, such as cp1252; null: UTF-8, or told by the content.
+        encoding: encoding of text files, such as cp1252; null: UTF-8, or detected.
         label_source: who preferred the chosen texts, where `pairs` does not say.
         split: split of the pairs for which the source has none.
         test_share: instead, this share of the prompts is the split test, and the others are train.
             Prompts that share a story are in the same split.
         seed: seed of `test_share`.
-        max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
+        max_train_pairs_per_prompt: maximum pairs of a prompt in the split train; larger ones are
             subsampled, and the other pairs are rejected.
         cleaning: cleaning steps; steps that are not given are off.
     """
@@ -460,11 +460,11 @@ def check_keys(config: PairImport) -> None:
     """Raise ConfigError if the keys do not fit together."""
     first, second = ({str(value) for value in v} for v in (config.label_first, config.label_second))
     if bool(first) != bool(second) or first & second:
-        raise ConfigError("label_first and label_second belong together and share no value")
+        raise ConfigError("give label_first and label_second together, with different values")
     if first and config.stories is not None:
         raise ConfigError("stories and label_first are two forms of pairs: give one of them")
     if config.rationale is not None and not first:
-        raise ConfigError("rationale: give label_first and label_second, which tell who is A")
+        raise ConfigError("rationale: give label_first and label_second, which define story A")
     reserved = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
     if taken := [name for name in config.keep if name in reserved]:
         raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")

@@ -81,16 +81,16 @@ class RatingTable:
         rater: column of the rater's name, or an SQL expression over the columns such as
             "judge || ' prompt ' || eval_prompt".
         values: columns of numbers, or of yes and no (1 and 0); a row's value is their mean. With
-            several, each column is also a criterion of its own.
+            several, each column is also a separate criterion.
         item: column that distinguishes the rows of a rater and story, such as the test or the
             judge's prompt; the rating is the mean over these rows.
         story_id: column of the story's id.
         explanation: column of the rater's explanation.
         where: SQL condition on the file's rows.
-        encoding: encoding of a text file, such as cp1252; null: UTF-8, or told by the content.
+        encoding: encoding of a text file, such as cp1252; null: UTF-8, or detected.
         lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated,
             and the stories of a prompt an item.
-        min_share: least share of a rater's items that must have a value for a rating.
+        min_share: minimum share of a rater's items that must have a value for a rating.
         slots: whether the rater's name is a slot, filled by different annotators for each story.
     """
 
@@ -357,7 +357,7 @@ def pair_rated_stories(
     funnel.add("same_text", "texts differ", "pairs", len(pairs), copies)
     if not pairs:
         raise DataError(
-            f"no prompt has two stories that could be paired: {funnel.plain()}: check the ids of "
+            f"no prompt has two stories to pair: {funnel.plain()}: check the ids of "
             "stories and ratings"
         )
     pairs.sort(key=lambda pair: str(pair["pair_id"]))
@@ -401,8 +401,8 @@ class RatingImport:
         where: SQL condition on the stories' rows.
         encoding: encoding of the stories' file, if it is a text file.
         keep: further columns of the stories to copy into the pairs, once per side.
-        min_raters: least number of annotators who rated a story.
-        min_gap: least difference of two means, in units of a rating.
+        min_raters: minimum number of annotators who rated a story.
+        min_gap: minimum difference of two means, in units of a rating.
         split: name of the split.
         writer: column of the stories that says who wrote them, a system or a person.
     """

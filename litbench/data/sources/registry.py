@@ -237,7 +237,7 @@ def import_dataset(
         DataError: a file is missing, damaged or of another revision, or no pair could be made.
     """
     if copy is not None and copy.resolve() == (out / "pairs").resolve():
-        raise ConfigError(f"{name}: {copy} is where the pairs go: they are ready, or give --out")
+        raise ConfigError(f"{name}: {copy} is the output folder: use its pairs, or give --out")
     if dataset.files:
         if copy is None:
             sources = fetch(name, dataset, out / "files")

@@ -231,7 +231,7 @@ def _distributions(splits: Sequence[Split]) -> list[Figure]:
 
 
 def made_by(manifest: Mapping[str, Any] | None, sources: Sequence[str]) -> str:
-    """Who labelled the pairs, and which program made them when."""
+    """The source of the labels, and the program and time that made the pairs."""
     record = manifest or {}
     facts = f"{label_text(sources).capitalize()}."
     if made := record.get("program"):

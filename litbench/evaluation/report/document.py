@@ -321,7 +321,7 @@ def write_seconds(value: float | None) -> str:
 
 
 def written_now() -> str:
-    """When the page was written."""
+    """The time at which the page was written."""
     return f"Written {datetime.now(UTC):%d %B %Y, %H:%M} UTC."
 
 

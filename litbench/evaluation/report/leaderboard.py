@@ -137,7 +137,7 @@ def correction_note(comparisons: Sequence[tuple[str, Interval, float]]) -> str:
 
 
 def significance_note(rows: Sequence[LeaderboardRow]) -> str:
-    """What the comparisons with the reference show; empty without a comparison."""
+    """The result of the comparisons with the reference; empty without a comparison."""
     comparisons = [row.comparison for row in rows if row.comparison is not None]
     if not comparisons:
         return ""
@@ -289,13 +289,13 @@ def annotators_section(figures: Mapping[str, Any]) -> Section:
         )
         remarks.append(
             f"Annotators' residuals correlate negatively: two agree {agreed:+.3f} above chance (-1 "
-            f"to 1), where independent ones would by at least {excess['expected']:.3f}, by {by}. "
+            f"to 1). Independent ones would agree at least {excess['expected']:.3f}, by {by}. "
             f"“{ONE_ANNOTATOR}” then measures how the ratings were collected, not people."
         )
     if figures["at_chance"]:
         remarks.append(
-            "Two annotators do not agree significantly more often than by chance here: exceeding "
-            "one means little."
+            "Two annotators do not agree significantly more often than by chance here: beating "
+            "one of them means little."
         )
     heading = ["rater", ENDS, "agreement [95 %]", f"minus {ONE_ANNOTATOR}, p (Holm)"]
     title = "One annotator against the others"

@@ -390,7 +390,7 @@ def _nonstories_section(rows: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
-    """What each feature model has learnt, in words, and its largest coefficients."""
+    """The largest coefficients of each feature model, in words and numbers."""
     panels = []
     for rater, parts in records.items():
         models = [part for part in parts if "coefficients" in part["notes"]]
@@ -536,7 +536,7 @@ def _examples(
 
 
 def _reasons(verdicts: pa.Table, rater: str, pair_id: str) -> list[tuple[str, str]]:
-    """What a rater wrote about a pair, by which story it read first."""
+    """A rater's explanations of a pair, by the story that it read first."""
     mask = pc.and_(pc.equal(verdicts["rater"], rater), pc.equal(verdicts["pair_id"], pair_id))
     reasons = []
     for row in verdicts.filter(mask).to_pylist():

@@ -34,7 +34,7 @@ _SEPARATOR = re.compile(r"[:→]|\s[-–—=]+>?\s|=")
 _IN_BRACKETS = re.compile(r"\([^()]{0,80}\)")
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
 _TAG = re.compile(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>")
-# Headings of a table's column of ratings, and of columns that are none.
+# Headings of a table's column of ratings, and of its other columns.
 _SCORE_HEADING = re.compile("score|rating|grade|评分|得分|分数|打分", re.I)
 _OTHER_HEADING = re.compile("max|weight|out of|scale|range|满分|权重", re.I)
 # The value of a line that rates begins with a number.

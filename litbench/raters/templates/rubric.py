@@ -67,7 +67,7 @@ class Criterion:
 
     @cached_property
     def parts(self) -> tuple[str, dict[float, str]]:
-        """What `about` asks, and what it says of ratings, as in `... ; 1 = dull; 5 = fine`."""
+        """The question of `about`, and its text for ratings, as in `... ; 1 = dull; 5 = fine`."""
         question, *anchors = _ANCHORS.split(self.about)
         pieces = (anchor.partition(" = ") for anchor in anchors)
         return question, {float(number): text for number, _, text in pieces}

@@ -146,7 +146,7 @@ class Longform(Protocol):
             )
         if not self._options.as_published:
             reasons.append("judges' replies are read by LitBench's rules, not as published")
-        reasons.append("published grades are by Claude 3.7 Sonnet; other judges grade otherwise")
+        reasons.append("published grades are by Claude 3.7 Sonnet; other judges grade differently")
         return {"not_comparable": reasons, "texts": digests}
 
     def message(self, step: str, item: Item) -> str:

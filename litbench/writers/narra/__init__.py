@@ -113,7 +113,7 @@ class Narra(Protocol):
         if options.personas is None:
             reasons.append("personas are LitBench's own")
         if not options.as_published:
-            reasons.append("rules are the paper's: published grades are of the published code")
+            reasons.append("rules are the paper's; published grades come from the published code")
         if options.part != "benchmark":
             reasons.append("part is full: the published sweep ran without planner and artifacts")
         if not options.show_notes:
@@ -151,8 +151,8 @@ class Narra(Protocol):
             (writer, judge), flag = next(iter(self._families.items()))
             raise ConfigError(
                 f"judge {judge} and {READER if 'reader' in flag else f'writer {writer}'} are of "
-                "one family, so that a model would judge its like: name another judge, or set "
-                "options.force to flag the grades"
+                "one model family, so the judge may favour its relative: name another judge, or "
+                "set options.force to flag the grades"
             )
 
     async def write(self, session: Session, item: Item) -> Written:

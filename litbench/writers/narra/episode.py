@@ -90,7 +90,7 @@ class EpisodeOptions:
 
 @dataclass(frozen=True)
 class _Action:
-    """What the reader does; an action that cannot be read has no name."""
+    """The reader's action; an action that cannot be read has no name."""
 
     name: str
     text: str
@@ -381,7 +381,7 @@ class Episode:
                 return
 
     async def _reader_turn(self, turn: int) -> NarraMessage | None:
-        """What the reader does; None at the end of the story."""
+        """The reader's action; None at the end of the story."""
         offered = may_end(self._countdown, self.history)
         texts = {
             "turn": str(turn),
@@ -484,7 +484,7 @@ class Episode:
             self._signal(signal)
 
     def _directive(self, level: int) -> str:
-        """What the prompt of a turn asks of the story: its pace, and what must not be lost."""
+        """The demands of a turn's prompt: the pace, and the facts that the story must keep."""
         directive = [self.prompts["pacing"][level]]
         directive += [self.prompts["forced"]] * self._is_forced
         if self._countdown:
@@ -594,7 +594,7 @@ class Episode:
             self._note_event("countdown", turns=self._countdown)
 
     def _responder(self) -> str:
-        """Who answers: the last speaker beside the protagonist, or the first other character."""
+        """The answering character: the last speaker beside the protagonist, or the first other."""
         speakers = [m.speaker for m in self.history if m.kind == "text"]
         others = [name for name in [*reversed(speakers), *self._names] if name != self._protagonist]
         return others[0]
@@ -682,7 +682,7 @@ class Episode:
         return progress
 
     async def _plan(self, turn: int, action: str) -> str:
-        """What the planner suggests for the beat; makes the artifact that it recommends."""
+        """The planner's suggestion for the beat; makes the artifact that it recommends."""
         texts = {
             "title": text_of(self._story, "title"),
             "act": str(self._act + 1),

@@ -1,4 +1,4 @@
-"""What an episode remembers: the story's state after every message, summaries at their cadence.
+"""The memory of an episode: the story's state after every message, summaries at their cadence.
 
 Light fields follow from the last messages by fixed rules. The episode makes the calls that
 refine and summarise: `observe` returns those that are due, `answered` takes the answers.

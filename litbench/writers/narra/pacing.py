@@ -1,4 +1,4 @@
-"""When a scene has to move: levels, signs of stagnation, and the guard that patches a turn.
+"""Pacing of a scene: levels, signs of stagnation, and the guard that patches a turn.
 
 The paper and the published code differ in nearly every number; a result says which it was made
 with.
@@ -17,7 +17,7 @@ Part = Literal["benchmark", "full"]
 
 @dataclass(frozen=True)
 class Pace:
-    """When a scene has to move.
+    """The counts at which a scene has to move.
 
     Attributes:
         unit: what is counted: exchanges, or messages.
@@ -97,7 +97,7 @@ def stagnation_signals(history: Sequence[NarraMessage], protagonist: str | None)
 
 @dataclass(frozen=True)
 class SceneState:
-    """What the guard knows of the story before a turn.
+    """The guard's view of the story before a turn.
 
     Attributes:
         location: where the scene plays.

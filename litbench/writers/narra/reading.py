@@ -93,7 +93,7 @@ def _candidates(text: str, from_start: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Beat:
-    """What a writer's turn says and changes; an empty text means that it names no change.
+    """The text and the changes of a writer's turn; an empty text means no change.
 
     Attributes:
         speaker: character id.

@@ -147,7 +147,7 @@ class TowOptions:
 
 @dataclass(frozen=True)
 class Task:
-    """What is known about an instruction; `reference` is the text that the options ask for."""
+    """An instruction and its data; `reference` is the text that the options ask for."""
 
     task: str
     kind: str
@@ -217,7 +217,7 @@ class Tow(Protocol):
             "texts": digests,
             "not_comparable": [
                 *reasons,
-                "published grades are by GPT-4o; other judges rate otherwise",
+                "published grades are by GPT-4o; other judges rate differently",
             ],
         }
 

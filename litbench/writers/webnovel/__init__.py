@@ -92,7 +92,7 @@ class Webnovel(Protocol):
         options = self._options
         about = "prompts and rubric are LitBench's own"
         reasons, digests = texts_record(options.texts, PUBLISHED_FILES, about)
-        reasons.append("published percentiles are by DeepSeek-V3; other judges rate otherwise")
+        reasons.append("published percentiles are by DeepSeek-V3; other judges rate differently")
         if not options.criteria:
             reasons.append("writers are not told the criteria")
         if not options.as_published:
@@ -143,7 +143,7 @@ class Webnovel(Protocol):
             grades["percentile"] = self._reference.percentile(means, rank=rank)
         flags = []
         if (least := min(map(len, numbers))) < _CHAPTERS:
-            flags.append(f"means of {least} chapters; the reference's are of {_CHAPTERS}")
+            flags.append(f"means over {least} chapters; the reference has {_CHAPTERS}")
         return {
             name: None if np.isnan(grade) else float(grade) for name, grade in grades.items()
         }, flags

@@ -69,7 +69,7 @@ def read_books(path: Path) -> list[Book]:
     names = Counter(book.request_id for book in books)
     if repeated := [name for name, times in names.items() if times > 1]:
         raise DataError(
-            f"{path}: request_id '{repeated[0]}' is repeated: give every book an id of its own"
+            f"{path}: request_id '{repeated[0]}' is repeated: give every book a unique id"
         )
     if not books:
         raise DataError(f"{path}: it has no books: give at least one")
@@ -94,7 +94,7 @@ def book_texts(folder: Path | None) -> dict[str, str]:
     try:
         texts = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"texts: {path} is no JSON ({error}): give it {origin}") from error
+        raise ConfigError(f"texts: {path} is not JSON ({error}): give it {origin}") from error
     check_texts(texts if isinstance(texts, dict) else {}, _PUBLISHED, path)
     judge = texts["judge_user"].replace("{chapter}", "{text}")
     return {**{name: texts[name] for name in _PUBLISHED}, "judge_user": judge}

@@ -59,7 +59,7 @@ NOVELS = Schema(
 )
 SUFFIXES = (".txt", ".md")
 CHAPTERS = 10
-# Near-duplicates are found by the first characters of the chapters, and this least similarity.
+# Near-duplicates are found by the first characters of the chapters, and this minimum similarity.
 COMPARED, SIMILARITY = 20_000, 0.8
 EXAMPLE = (
     "<主要人物>甲、乙、丙</主要人物>\n<主要情节>"
@@ -95,7 +95,7 @@ class NovelImport:
         out: output folder.
         columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
         encoding: encoding of the text files or the table; null: UTF-8.
-        min_works: fewest works of an author; novels without author are kept.
+        min_works: minimum works of an author; novels without author are kept.
         first_chapters: take the first ten chapters of every novel, as the paper does of classics
             (5.2), instead of ten consecutive ones from a place drawn by the seed.
         seed: seed of the chapters' places and of the subset.
