@@ -8,11 +8,10 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, PositiveInt
 
 from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES
 from litbench.data.sources.ratings import grades_of, overall_ratings
@@ -22,7 +21,6 @@ from litbench.evaluation.scoring import score_stories
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.raters.entries import files_of, parse_raters
-from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.config import Runtime, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, Cache, read_manifest_of, write_json
@@ -38,6 +36,8 @@ from litbench.writers.grades import (
     repeats_of,
     without_people,
 )
+from litbench.writers.group_page import group_rows
+from litbench.writers.groups import group_matrices
 from litbench.writers.metrics import (
     PairCredits,
     TextAgreement,
@@ -50,10 +50,8 @@ from litbench.writers.metrics import (
     writer_rows,
 )
 from litbench.writers.page import WriterComparison, comparison_notes, writers_page
+from litbench.writers.pictures import pictures
 from litbench.writers.plackett_luce import Ranking, plackett_luce
-
-# So many books make a distribution.
-_FEWEST_BOOKS = 10
 
 
 @dataclass
@@ -86,6 +84,11 @@ class WritersConfig:
         utility_prior: strength of a Gaussian prior of the Plackett-Luce utilities, for writers that
             wins do not connect both ways; 0 for none.
         collapse: count a writer's prompts with a mean grade below this.
+        by: also compare by group: `criterion`, `judge`, `prompt`, `step` (chapter), or a column of
+            the stories, such as `genre`, `task` or `persona`; several are possible.
+        words: minimum and maximum length that writers were asked for, drawn beside their lengths.
+        novels: of runs of webnovel, the file of the distribution on which writers are drawn,
+            fixed_parameters.json or reference.json of import_novels.
     """
 
     # The manifests of the runs are inputs; their paths do not matter.
@@ -98,6 +101,9 @@ class WritersConfig:
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     utility_prior: NonNegativeFloat = 0.0
     collapse: float | None = None
+    by: list[str] = field(default_factory=list)
+    words: tuple[PositiveInt, PositiveInt] | None = None
+    novels: Path | None = None
 
 
 def read_runs(folders: Sequence[Path]) -> GradeTable:
@@ -106,6 +112,7 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
     stories: list[pa.Table] = []
     criteria: list[dict[str, Any]] = []
     repeats: list[dict[str, Any]] = []
+    rated_criteria: list[str] = []
     for folder in folders:
         counts = read_manifest_of(folder / "grades.parquet")["counts"]
         protocols.add((counts.get("protocol"), counts["headline"]))
@@ -127,6 +134,7 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
             # A run without judges.
             continue
         ratings = read_table(path, RATINGS)
+        rated_criteria += ratings["criterion"].drop_null().unique().to_pylist()
         for row in overall_ratings(ratings).to_pylist():
             if row["rater_kind"] == "person":
                 people.add(row["rater"])
@@ -150,16 +158,19 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
     twice, times = keys.most_common(1)[0] if keys else ((), 1)
     if times > 1:
         raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
-    graded = [row for row in rows if row["grade"] is not None]
+    graded = [row for row in rows if row["grade"] is not None] + criteria
+    missing = len(rows) + len(criteria) - len(graded)
+    quantities = {row["quantity"] for row in graded}
     return GradeTable(
-        graded + criteria,
-        len(rows) - len(graded),
+        graded,
+        missing,
         people,
         pa.concat_tables(stories, promote_options="default") if stories else None,
         texts,
         next(iter(protocols))[1],
         list(dict.fromkeys(notes)),
         repeats,
+        [name for name in dict.fromkeys(rated_criteria) if name in quantities],
     )
 
 
@@ -239,26 +250,6 @@ def read_excerpts(graded: GradeTable, writers: Sequence[str]) -> dict[str, tuple
     return {writer: texts[writer] for writer in writers if writer in texts}
 
 
-def criterion_grades(graded: GradeTable) -> dict[str, dict[str, np.ndarray]]:
-    """The grades of books by WebNovelBench's criteria and their mean, by writer (its Figure 4).
-
-    Writers with fewer than ten books, or without different grades, are left out.
-    """
-    columns: dict[str, dict[str, np.ndarray]] = {}
-    for name in (*(criterion.name for criterion in load_rubric("webnovel").criteria), "mean"):
-        by_writer = defaultdict(list)
-        for cell in without_people(cells_of(graded, name)):
-            by_writer[cell.writer].append(cell.grade)
-        means = {
-            writer: np.array(grades)
-            for writer, grades in by_writer.items()
-            if len(grades) >= _FEWEST_BOOKS and np.ptp(grades) > 0
-        }
-        columns |= {name: means} if means else {}
-    # Other protocols have means, too.
-    return columns if len(columns) > 1 else {}
-
-
 def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterComparison:
     """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
     quantity = config.quantity or graded.headline
@@ -323,6 +314,7 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         missing_grades=graded.missing,
         not_comparable=graded.notes,
         trained_on=trained_on,
+        groups={by: group_matrices(graded, by, quantity, config.utility_prior) for by in config.by},
     )
 
 
@@ -333,7 +325,7 @@ def compare_writers(config: WritersConfig) -> None:
         config.out,
         program=__file__,
         config=config,
-        inputs={"slop": config.slop}
+        inputs={"slop": config.slop, "novels": config.novels}
         | {f"run {number}": folder / "manifest.json" for number, folder in enumerate(folders, 1)},
         models=files_of(parse_raters(config.raters)) if config.raters else {},
     )
@@ -375,7 +367,17 @@ def compare_writers(config: WritersConfig) -> None:
         notes,
         config.published,
         read_excerpts(graded, [row.writer for row in comparison.rows]),
-        criterion_grades(graded),
+        pictures(
+            graded,
+            comparison.quantity,
+            comparison.repeats,
+            by=config.by,
+            words=config.words,
+            novels=config.novels,
+        ),
     )
-    publish(artifact, "writers", text, page, {"writers": rows})
+    csv_tables = {"writers": rows}
+    if comparison.groups:
+        csv_tables["groups"] = list(group_rows(comparison.groups))
+    publish(artifact, "writers", text, page, csv_tables)
     parts.discard_unused()

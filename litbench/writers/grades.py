@@ -5,7 +5,7 @@ Grades are rows of `litbench.data.records.GRADES`; those of people count as thos
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -45,6 +45,7 @@ class GradeTable:
         headline: the quantity that the protocol names first.
         notes: why results cannot be compared with published ones.
         repeats: the known grades of repeated judgements, rows of the table REPEATS.
+        criteria: the criteria of the ratings that are also quantities.
     """
 
     rows: list[dict[str, Any]]
@@ -55,6 +56,7 @@ class GradeTable:
     headline: str
     notes: list[str]
     repeats: list[dict[str, Any]] = field(default_factory=list)
+    criteria: list[str] = field(default_factory=list)
 
 
 def cells_of(graded: GradeTable, quantity: str) -> list[GradeCell]:
@@ -230,28 +232,39 @@ def _by_prompt_and_person(rows: Sequence[tuple[float, str, str]]) -> Interval:
     return two_way_mean_interval(np.array(values, dtype=float), prompts, names)
 
 
-def length_correlations(
-    graded: GradeTable, quantity: str
-) -> list[tuple[str, str, LengthCorrelation]]:
-    """Correlate lengths with each other, and the judges' grades with them, over texts."""
+def grades_by_text(graded: GradeTable, quantity: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """Lengths of inputs and texts, and the grades by each judge, by writer, prompt and sample."""
     rows = [
         row
         for row in graded.rows
         if row["quantity"] in LENGTHS or (row["quantity"] == quantity and row["rater"] is not None)
     ]
-    values = {
+    return {
         name if name in LENGTHS else f"{name} by {rater}": _means(
             rows, "writer", "prompt_id", "sample"
         )
         for (name, rater), rows in grouped(rows, itemgetter("quantity", "rater")).items()
     }
+
+
+def length_correlations(
+    graded: GradeTable, quantity: str
+) -> list[tuple[str, str, LengthCorrelation]]:
+    """Correlate lengths with each other, and the judges' grades with them, over texts."""
+    values = grades_by_text(graded, quantity)
     correlations = []
-    for x, y in itertools.combinations(values, 2) if values.keys() >= set(LENGTHS) else ():
+    for x, y in length_pairs(values):
         shared = [key for key in values[x] if key in values[y]]
-        if x in LENGTHS and shared:
+        if shared:
             of_both = ([values[name][key] for key in shared] for name in (x, y))
             correlations.append((x, y, length_correlation(*of_both)))
     return correlations
+
+
+def length_pairs(names: Collection[str]) -> list[tuple[str, str]]:
+    """Pairs of a length and another length or grade; none without both lengths."""
+    pairs = itertools.combinations(names, 2) if set(LENGTHS) <= set(names) else ()
+    return [(x, y) for x, y in pairs if x in LENGTHS]
 
 
 def plan_inconsistencies(graded: GradeTable) -> dict[str, list[Inconsistency]]:

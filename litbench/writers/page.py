@@ -24,6 +24,8 @@ from litbench.evaluation.report.document import (
     written_now,
 )
 from litbench.writers.grades import PeopleAgreement, Repeats
+from litbench.writers.group_page import group_sections
+from litbench.writers.groups import GroupMatrix
 from litbench.writers.metrics import (
     Correlation,
     PromptRange,
@@ -36,8 +38,6 @@ from litbench.writers.writing import Inconsistency, LengthCorrelation
 # Percentiles above it do not tell writers apart (protocol webnovel).
 CEILING = 99
 _EXCERPT = 600
-# Texts in the box plot of repeated judgements, and characters of the names of their prompts.
-_MAX_BOXES, _BOX_NAME = 40, 30
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class WriterComparison:
         length_correlation: (x, y, correlation) of lengths and grades.
         plan_inconsistency: by planner, one per prompt.
         trained_on: by rater, the number of prompts it was trained on.
+        groups: by grouping, its matrices.
     """
 
     quantity: str
@@ -75,6 +76,7 @@ class WriterComparison:
     missing_grades: int
     not_comparable: list[str]
     trained_on: dict[str, int]
+    groups: dict[str, list[GroupMatrix]]
 
 
 def _correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
@@ -202,6 +204,7 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "on": lambda row: row[0],
                 "texts": lambda row: row[2].n,
                 "Pearson (* p < 0.1, ** p < 0.05)": lambda row: starred(row[2]),
+                "p": lambda row: p_value(row[2].p),
                 "slope": lambda row: _number(row[2].slope, 3),
             },
         ),
@@ -308,7 +311,7 @@ def writers_page(
     notes: Sequence[str],
     published: Mapping[str, Mapping[str, float]],
     excerpts: Mapping[str, tuple[str, str]] = MappingProxyType({}),
-    distributions: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
+    pictures: Sequence[Section] = (),
 ) -> tuple[str, Page]:
     """All tables for a terminal, and the page: the leaderboard of writers, tables and excerpts.
 
@@ -317,7 +320,7 @@ def writers_page(
         notes: what a reader must know about these results, such as `comparison_notes`.
         published: published results by name and writer.
         excerpts: by writer, a prompt and a text.
-        distributions: by quantity and writer, the grades of its items.
+        pictures: further sections, see litbench.writers.pictures.
     """
     tables = comparison_tables(comparison)
     texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]
@@ -341,29 +344,20 @@ def writers_page(
         "of other writers' texts for the same prompt and step with a lower reward."
     )
     warnings = [*few_prompts(rows[0].grade), *(f"{note}." for note in notes)]
-    normal = "Kernel density over items; dashed: the normal curve of the same mean and deviation."
-    pictures = [
-        Figure(name, "", figures.densities(grades, name)) for name, grades in distributions.items()
-    ]
-    boxes = {
-        f"{shorten(row.prompt, _BOX_NAME)}, {row.writer}, {row.judge}": row.grades
-        for row in comparison.repeats[:_MAX_BOXES]
-    }
-    about_boxes = "Quartiles, median (solid) and mean (dashed) over the judgements of a text."
-    repeated = [Figure("", about_boxes, figures.boxes(boxes, comparison.quantity))] if boxes else []
     cards = [
         Card([(writer, shorten(text, _EXCERPT))], prompt=shorten(prompt, _EXCERPT))
         for writer, (prompt, text) in excerpts.items()
     ]
     note = "The beginning of one text of each writer, for the same prompt where there is one."
+    by_group, group_texts = group_sections(comparison.groups, [row.writer for row in rows])
     leaderboard, *others = (Section(title, table=table) for title, table in tables.items())
     sections = [
         Section("Overview", about, figures=[panel], name="overview"),
         leaderboard,
         *([Section("Limits", warnings=warnings)] if warnings else []),
+        *by_group,
         *others,
-        *([Section("Box plot of repeated judgements", figures=repeated)] if boxes else []),
-        *([Section("Distributions", normal, figures=pictures)] if pictures else []),
+        *pictures,
         *([Section("Excerpts", note, cards=cards)] if cards else []),
     ]
     best = rows[0].grade
@@ -376,4 +370,4 @@ def writers_page(
     )
     facts, files = f"{len(rows)} writers. {written_now()}", {"writers": panel}
     page = Page("LitBench: writers", lead, facts, sections, files=files)
-    return "\n\n".join([*texts, *notes]) + "\n", page
+    return "\n\n".join([*texts, *group_texts, *notes]) + "\n", page

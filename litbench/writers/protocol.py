@@ -39,11 +39,19 @@ PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Item:
-    """One item of a protocol: what a writer is asked for; `content` is the protocol's own."""
+    """One item of a protocol: what a writer is asked for.
+
+    Attributes:
+        prompt_id: its id.
+        prompt: its text.
+        content: the protocol's own.
+        groups: what it belongs to, such as its genre: columns of the run's stories.
+    """
 
     prompt_id: str
     prompt: str
     content: Any = None
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 # Rater (None: no judge), quantity, grade (None: missing) and flags.

@@ -135,6 +135,7 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
             "n_words": count_words_of(text),
             "sample": session.sample,
             "step": step,
+            **item.groups,
         }
         for step, text in result.written.texts.items()
     ]
@@ -232,6 +233,8 @@ class _Tables:
             shutil.rmtree(old, ignore_errors=True)
         self._scratch.mkdir()
         schemas = {**SCHEMAS}
+        for group in dict.fromkeys(name for item in self._items.values() for name in item.groups):
+            schemas["stories"] = schemas["stories"].append(pa.field(group, pa.large_string()))
         if samples > 1:
             schemas["repeats"] = pa.table(empty_columns(REPEATS, 0)).schema
         self._writers = {

@@ -39,6 +39,17 @@ DRAWN = {
     ),
     "distribution": lambda: figures.distribution(np.array([1, 9]), np.array([2**62]), "words"),
     "densities": lambda: figures.densities({"a": np.array([1.0, 2, 2, 4]), "b": DAYS}, "rating"),
+    "heat_map": lambda: figures.heat_map(
+        ["a", "b"],
+        ["c", "d", "e"],
+        np.array([[1.0, -2, np.nan], [0, 0.5, 3]]),
+        "gap",
+        center=0,
+        bold=np.eye(2, 3) > 0,
+    ),
+    "scatter": lambda: figures.scatter({"a": (DAYS, DAYS % 7), "b": (DAYS, DAYS % 5)}, "x", "y"),
+    "placements": lambda: figures.placements(DAYS / 1e4, [("a", around(1.8))], "score", "novels"),
+    "bars": lambda: figures.bars({"first": 0.7, "second": 0.3}, "share"),
     "timeline": lambda: figures.timeline(DAYS, DAYS + 30),
     "length_buckets": lambda: figures.length_buckets(np.arange(8), np.arange(8) // 2, 400),
 }
@@ -63,6 +74,16 @@ def test_colours_of_files_and_page(name, tmp_path):
     assert "var(" not in svg
     assert not any(color in drawn.svg for color in figures.COLORS.values())
     assert "var(--ink)" in drawn.svg
+
+
+def test_a_heat_map_has_its_numbers_and_widens():
+    drawn = figures.heat_map(["a"], ["b", "c"], np.array([[-0.001, np.nan]]), "gap", center=0)
+    assert "0.00" in texts_of(drawn)
+    assert "−0.00" not in texts_of(drawn)
+    assert drawn.figure.get_figwidth() == figures.WIDTH
+    columns = [f"genre {number}" for number in range(12)]
+    drawn = figures.heat_map(["a"], columns, np.arange(12.0)[None], "grade")
+    assert drawn.figure.get_figwidth() > figures.WIDTH
 
 
 def test_the_style_file_has_the_colours_of_the_page():

@@ -338,6 +338,7 @@ def story_ratings(_question):
     return "\n".join(["[Scores]", *(f"{item.name}: 7" for item in load_rubric("story").criteria)])
 
 
+BY = {"narra": "persona", "tow": "genre", "longform": "step"}
 ITEMS = {"longform": ["choir", "repair"], "narra": ["night_nurse"]}
 
 
@@ -360,7 +361,10 @@ def test_every_protocol_has_a_page_and_tables(protocol, compare, tmp_path):
             ITEMS.get(protocol),
         )
         assert run_protocol(config)
-    result, text = compare(tmp_path / "run", raters={"longer": {"kind": "longer"}}, reference="ash")
+    by = BY.get(protocol, "prompt")
+    options = {"raters": {"longer": {"kind": "longer"}}, "reference": "ash", "by": [by]}
+    result, text = compare(tmp_path / "run", **options)
+    assert set(result["groups"][by][0]["cells"]) == {"ash", "birch", "all writers"}
     assert {row["writer"] for row in result["rows"]} == {"ash", "birch"}
     assert "Mean grades" in text
     assert "Mean grades" in (tmp_path / "out/writers.html").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from litbench.evaluation.report.csv_table import write_csv
-from litbench.evaluation.report.figures import Drawing
+from litbench.evaluation.report.figures import WIDTH, Drawing
 from litbench.metrics.comparisons import Comparison
 from litbench.metrics.intervals import Interval
 from litbench.runs.errors import MissingExtraError
@@ -341,8 +341,14 @@ def render(page: Page, manifests: Mapping[str, str], links: Sequence[tuple[str, 
 
     def picture(figure: Figure) -> markupsafe.Markup:
         alt = markupsafe.escape(f"{figure.title}. {figure.caption}")
-        named = figure.drawing.svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
-        return markupsafe.Markup(named)  # noqa: S704
+        width, style = figure.drawing.figure.get_figwidth(), ""
+        if width > WIDTH:
+            # As large as other figures: on a phone it scrolls in its frame.
+            style = f' style="min-width:{6.4 * width:.0f}rem;max-width:{8.3 * width:.0f}rem"'
+        named = f'<svg role="img" aria-label="{alt}"{style} '
+        svg = figure.drawing.svg.replace("<svg ", named, 1)
+        framed = f'<div class="scroll" tabindex="0">{svg}</div>' if style else svg
+        return markupsafe.Markup(framed)  # noqa: S704
 
     def breakable(name: str) -> markupsafe.Markup:
         # Names may break after an underscore where a column is narrow.

@@ -93,7 +93,9 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *(name for name in _CJK_FONTS if name in installed)]
 
 
-def drawing(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> Drawing:
+def drawing(
+    name: str, draw: Callable[[Any], None], height: float = HEIGHT, width: float = WIDTH
+) -> Drawing:
     """Run `draw(axes)` on a new figure with a size in inches; names must be unique on a page."""
     try:
         import matplotlib as mpl  # noqa: PLC0415
@@ -104,7 +106,7 @@ def drawing(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> D
     with warnings.catch_warnings(), mpl.rc_context(settings, fname=STYLE):
         # A page's text is drawn by the browser, which has further fonts.
         warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -256,6 +258,154 @@ def boxes(groups: Mapping[str, Sequence[float]], label: str) -> Drawing:
         axes.set_xlabel(label)
 
     return drawing(f"boxes {label}", draw, HEIGHT * max(1, len(groups) / 12))
+
+
+def heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: np.ndarray,
+    label: str,
+    *,
+    center: float | None = None,
+    bold: np.ndarray | None = None,
+    digits: int = 2,
+) -> Drawing:
+    """A matrix of coloured cells with their numbers; wider than a page's column if need be.
+
+    Args:
+        rows: names from the top.
+        columns: names from the left.
+        values: shape (rows, columns); NaN is an empty cell.
+        label: what the values are.
+        center: value without colour, with one colour above and one below; None for one colour from
+            the lowest value to the highest.
+        bold: cells whose numbers are in bold print; shape (rows, columns).
+        digits: decimals of the numbers.
+    """
+    known = values[np.isfinite(values)]
+    base = center if center is not None else known.min()
+    reach = np.abs(known - base).max() or 1.0
+
+    def draw(axes: Any) -> None:
+        from matplotlib.patches import Rectangle  # noqa: PLC0415
+
+        for (row, column), value in np.ndenumerate(values):
+            if not np.isfinite(value):
+                continue
+            # Half transparent at most, so that the numbers stand out in both themes.
+            axes.add_patch(
+                Rectangle(
+                    (column - 0.5, row - 0.5),
+                    1,
+                    1,
+                    facecolor=SERIES[0 if value >= base else 1],
+                    alpha=0.5 * abs(value - base) / reach,
+                    linewidth=0,
+                )
+            )
+            weight = "bold" if bold is not None and bold[row, column] else "normal"
+            text = f"{round(value, digits) + 0.0:.{digits}f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, fontweight=weight)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xticks(range(len(columns)), columns, rotation=40, ha="left", fontsize=7.5)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+        axes.spines[:].set_visible(False)
+        axes.set_xlabel(label)
+
+    names = max(map(len, rows)), max(map(len, columns))
+    height = 0.6 + 0.24 * len(rows) + 0.05 * names[1]
+    width = max(WIDTH, 0.6 + 0.075 * names[0] + 0.46 * len(columns))
+    return drawing(f"heat map {label} {rows[0]} {columns[0]}", draw, height, width)
+
+
+def scatter(
+    groups: Mapping[str, tuple[np.ndarray, np.ndarray]], x_label: str, y_label: str, most: int = 600
+) -> Drawing:
+    """Points of each group, and the least-squares lines of each group and of all (bold).
+
+    Args:
+        groups: by name, x and y, shape (n,) each.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
+        most: number of points to draw; lines are of all points.
+    """
+
+    def draw(axes: Any) -> None:
+        step = -(-sum(len(x) for x, _ in groups.values()) // most)
+        handles = []
+        for index, (x, y) in enumerate(groups.values()):
+            style = {"color": SERIES[index % 6], "marker": MARKERS[index // 6 % 5]}
+            axes.scatter(x[::step], y[::step], s=7, alpha=0.4, linewidth=0, **style)
+            handles += axes.plot([], [], markersize=4, linewidth=1, **style)
+            _regression(axes, x, y, color=SERIES[index % 6], linewidth=0.8)
+        x, y = (np.concatenate([xy[at] for xy in groups.values()]) for at in (0, 1))
+        _regression(axes, x, y, color=INK, linewidth=2)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        if len(groups) > 1:
+            _legend(axes, handles, list(groups))
+
+    legend = _legend_height(list(groups)) if len(groups) > 1 else 0
+    return drawing(f"scatter {x_label} {y_label}", draw, HEIGHT + legend)
+
+
+def _regression(axes: Any, x: np.ndarray, y: np.ndarray, **style: Any) -> None:
+    if len(x) > 1 and np.ptp(x) > 0:
+        slope, start = np.polyfit(x, y, 1)
+        ends = np.array([x.min(), x.max()])
+        axes.plot(ends, start + slope * ends, **style)
+
+
+def placements(
+    reference: np.ndarray, rows: Sequence[tuple[str, Interval]], label: str, name: str
+) -> Drawing:
+    """Means of named rows over the density of a reference, with its thirds as dotted lines.
+
+    Args:
+        reference: values of the reference, shape (n,).
+        rows: names and means, from the top.
+        label: what the values are.
+        name: what the reference is.
+    """
+
+    def draw(axes: Any) -> None:
+        from scipy.stats import gaussian_kde  # noqa: PLC0415
+
+        mean, low, high = bounds([interval for _, interval in rows])
+        ends = min(reference.min(), low.min()), max(reference.max(), high.max())
+        at = np.linspace(*ends, 201)
+        density = gaussian_kde(reference)(at)
+        bottom = len(rows) - 0.4
+        top = bottom - (bottom + 0.6) * density / density.max()
+        axes.fill_between(at, top, bottom, color=SERIES[1], alpha=0.2, linewidth=0, label=name)
+        for edge in np.quantile(reference, (1 / 3, 2 / 3)):
+            axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
+        heights = np.arange(len(rows))
+        axes.hlines(heights, low, high, color=SERIES[0], alpha=0.4, linewidth=2.4)
+        axes.plot(mean, heights, "o", color=SERIES[0], markersize=4)
+        axes.set_yticks(heights, [row for row, _ in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(bottom, -0.6)
+        axes.set_xlabel(label)
+        axes.legend(loc="lower left")
+
+    return drawing(f"placements {label}", draw, max(HEIGHT, 0.7 + 0.2 * len(rows)))
+
+
+def bars(values: Mapping[str, float], label: str) -> Drawing:
+    """A horizontal bar for each named value, from the top."""
+
+    def draw(axes: Any) -> None:
+        axes.barh(range(len(values)), list(values.values()), color=SERIES[0], alpha=0.8)
+        axes.set_yticks(range(len(values)), list(values))
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x")
+        axes.set_xlabel(label)
+
+    return drawing(f"bars {label}", draw, max(HEIGHT / 2, 0.7 + 0.2 * len(values)))
 
 
 def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:

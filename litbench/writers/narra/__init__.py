@@ -100,7 +100,7 @@ class Narra(Protocol):
 
     def items(self) -> list[Item]:
         return [
-            Item(name, persona["emotional_need"].strip(), persona)
+            Item(name, persona["emotional_need"].strip(), persona, {"persona": name})
             for name, persona in self._personas.items()
         ]
 

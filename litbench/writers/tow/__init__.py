@@ -464,7 +464,8 @@ class Tow(Protocol):
                 row["information"] or "",
                 references.get(name),
             )
-            items.append(Item(name, task.question, task))
+            groups = {"genre": task.kind, "task": task.task}
+            items.append(Item(name, task.question, task, groups))
         if not items:
             raise ConfigError(
                 f"{options.instructions}: no instruction of tasks {', '.join(options.tasks)}"
