@@ -2,7 +2,7 @@
 
 The unit is a verdict: a judgement of a pair in one order, with an explanation. A correct verdict
 counts 1, a tie 1/2. For every rater and every feature of the text (see
-litbench.research.explanation_words), the study gives the rate of the feature, the agreement of
+litbench.research.explanation_words), the results give the rate of the feature, the agreement of
 verdicts with and without it, and the difference (paper, 5.2, A.6 and Figure 8).
 
 The differences are not causal effects: the features were not assigned, and a judge may talk about
@@ -174,7 +174,7 @@ class FeatureDifference:
 
 
 @dataclass(frozen=True)
-class ExplanationStudy:
+class ExplanationResults:
     """The differences of all features, over all raters and by rater."""
 
     overall: list[FeatureDifference]
@@ -208,7 +208,7 @@ def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifferen
     return [replace(row, p_holm=p) for row, p in zip(differences, adjusted, strict=True)]
 
 
-def explanation_study(data: Explanations) -> ExplanationStudy:
+def explanation_results(data: Explanations) -> ExplanationResults:
     """Compute the rate of every feature, and the difference in agreement with and without it."""
     # Sorting and comparing integer codes is much faster than names.
     columns = (np.array([row[key] for row in data.rows], object) for key in ("rater", "prompts"))
@@ -223,14 +223,14 @@ def explanation_study(data: Explanations) -> ExplanationStudy:
     by_rater: dict[str, list[FeatureDifference]] = {}
     for row in _corrected(separate):
         by_rater.setdefault(row.rater, []).append(row)
-    return ExplanationStudy(_corrected(_differences(_ALL, *arrays)), by_rater)
+    return ExplanationResults(_corrected(_differences(_ALL, *arrays)), by_rater)
 
 
 # The program ----------------------------------------------------------------------------------
 
 
 def run_explanations(config: ExplanationsConfig) -> None:
-    """Write the study of explanations."""
+    """Find the features, compare verdicts, and write the results."""
     if not config.evaluations:
         raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     sources = {name: Evaluation.find(folder) for name, folder in config.evaluations.items()}
@@ -244,10 +244,10 @@ def run_explanations(config: ExplanationsConfig) -> None:
     data = read_explanations(
         {name: (source.verdicts, source.pairs.headline) for name, source in sources.items()}
     )
-    study = explanation_study(data)
+    results = explanation_results(data)
     rows = [
         {**vars(row), "verdicts": row.rate.n, "prompts": row.rate.clusters}
-        for differences in (study.overall, *study.by_rater.values())
+        for differences in (results.overall, *results.by_rater.values())
         for row in differences
     ]
     artifact.counts = {
@@ -257,17 +257,19 @@ def run_explanations(config: ExplanationsConfig) -> None:
     }
     labels = [source.pairs.headline["label_source"].to_pylist() for source in sources.values()]
     labelled_by = sorted(set().union(*labels))
-    page = explanations_page(study, config.title, labelled_by)
-    publish(artifact, "explanations", _text(study), page, {"explanations": rows})
+    page = explanations_page(results, config.title, labelled_by)
+    publish(artifact, "explanations", _text(results), page, {"explanations": rows})
 
 
-def _text(study: ExplanationStudy) -> str:
+def _text(results: ExplanationResults) -> str:
     """The differences over all raters as text for a terminal, largest first."""
-    first = study.overall[0].rate
-    rows = sorted(study.overall, key=lambda row: -abs(row.difference.mean) if row.difference else 1)
+    first = results.overall[0].rate
+    rows = sorted(
+        results.overall, key=lambda row: -abs(row.difference.mean) if row.difference else 1
+    )
     return (
         f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
-        f"{len(study.by_rater)} raters; differences are within raters, 95 % intervals by prompt\n"
+        f"{len(results.by_rater)} raters; differences are within raters, 95 % intervals by prompt\n"
         f"{_features_table(rows).as_text()}\n"
     )
 
@@ -275,11 +277,11 @@ def _text(study: ExplanationStudy) -> str:
 # The page -------------------------------------------------------------------------------------
 
 
-def draw_effects(study: ExplanationStudy) -> Figure | None:
+def draw_effects(results: ExplanationResults) -> Figure | None:
     """Plot the differences over all raters, largest first (paper, Figure 8); None without any."""
-    by_name = study.by_rater if len(study.by_rater) > 1 else {}
+    by_name = results.by_rater if len(results.by_rater) > 1 else {}
     rows = []
-    for index, row in enumerate(study.overall):
+    for index, row in enumerate(results.overall):
         if row.difference is not None:
             each = [
                 row.difference,
@@ -311,9 +313,11 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     return Figure("Features of explanations and agreement", caption, drawn)
 
 
-def explanations_page(study: ExplanationStudy, title: str, label_sources: Sequence[str]) -> Page:
+def explanations_page(
+    results: ExplanationResults, title: str, label_sources: Sequence[str]
+) -> Page:
     """The page, with Figure 8; `label_sources` says who labelled the pairs."""
-    panel, overall = draw_effects(study), study.overall
+    panel, overall = draw_effects(results), results.overall
     rate = overall[0].rate
     warning = (
         "These are associations, not causal effects. The features were not assigned: a judge may "
@@ -346,7 +350,7 @@ def explanations_page(study: ExplanationStudy, title: str, label_sources: Sequen
             ],
             name="features",
         ),
-        *([_by_rater_section(study)] if len(study.by_rater) > 1 else []),
+        *([_by_rater_section(results)] if len(results.by_rater) > 1 else []),
     ]
     shown = [row for row in overall if row.difference is not None]
     clear = [(row.feature, row.difference.mean) for row in shown if row.is_clear and row.difference]
@@ -360,8 +364,8 @@ def explanations_page(study: ExplanationStudy, title: str, label_sources: Sequen
         )
     facts = (
         f"{rate.n:,} verdicts with an explanation on {rate.clusters:,} prompts, of "
-        f"{len(study.by_rater)} raters; {label_text(label_sources)}. Other verdicts are left out. "
-        f"{written_now()}"
+        f"{len(results.by_rater)} raters; {label_text(label_sources)}. Other verdicts are left "
+        f"out. {written_now()}"
     )
     return Page(title, lead, facts, sections, label_sources, files={"figure8": panel})
 
@@ -389,12 +393,12 @@ def _features_table(rows: Sequence[FeatureDifference]) -> Table:
     )
 
 
-def _by_rater_section(study: ExplanationStudy) -> Section:
+def _by_rater_section(results: ExplanationResults) -> Section:
     def cell(row: FeatureDifference) -> Cell:
         small = [f"in {percent(row.rate.mean)}"]
         return Cell(signed(row.difference), small, is_bold=row.is_clear)
 
-    of_feature = zip(FEATURES, *study.by_rater.values(), strict=True)
+    of_feature = zip(FEATURES, *results.by_rater.values(), strict=True)
     rows = [[_words(name), *map(cell, each)] for name, *each in of_feature]
     note = (
         "Rate of the feature, and the difference in agreement with and without it. Bold: "
@@ -402,4 +406,4 @@ def _by_rater_section(study: ExplanationStudy) -> Section:
         "shown if fewer than five verdicts of the rater have the feature, or fewer than five lack "
         "it."
     )
-    return Section("By rater", note, Table(["feature", *study.by_rater], rows))
+    return Section("By rater", note, Table(["feature", *results.by_rater], rows))

@@ -192,8 +192,8 @@ class UnitRow:
 
 
 @dataclass(frozen=True)
-class PreferenceStudy:
-    """The results of a study of preferences.
+class PreferenceResults:
+    """The units of the preferences and their figures.
 
     Attributes:
         leaderboard: the linear models on held-out pairs, and the longer story; each fold has its
@@ -252,19 +252,19 @@ def unit_rows(
     return sorted(rows, key=lambda row: -abs(row.coefficient.mean))
 
 
-def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
-    """The study as text for a terminal."""
+def preferences_text(results: PreferenceResults, shown: int = 12) -> str:
+    """The results as text for a terminal."""
     return (
-        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, "
-        f"{study.held_out}\n\n{leaderboard_text(study.leaderboard)}\n\n"
-        f"units of one autoencoder, fitted on all pairs: {len(study.units)} active, "
-        f"{study.silent_units} silent; {study.unexplained:.0%} of the held-out differences not "
-        f"explained\n{_units_table(study.units[:shown], study.described_by).as_text()}\n"
-        f"units.csv has all {len(study.units)} units\n"
+        f"held-out agreement: {results.pairs:,} pairs of {results.prompts:,} prompts, "
+        f"{results.held_out}\n\n{leaderboard_text(results.leaderboard)}\n\n"
+        f"units of one autoencoder, fitted on all pairs: {len(results.units)} active, "
+        f"{results.silent_units} silent; {results.unexplained:.0%} of the held-out differences not "
+        f"explained\n{_units_table(results.units[:shown], results.described_by).as_text()}\n"
+        f"units.csv has all {len(results.units)} units\n"
     )
 
 
-# The study ------------------------------------------------------------------------------------
+# The results ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -440,7 +440,7 @@ def measure(
 
 
 def run_preferences(config: PreferencesConfig) -> None:
-    """Write the study of preferences."""
+    """Find the units, and write the results."""
     check(config)
     models = {}
     if not config.embedding.is_service:
@@ -477,7 +477,7 @@ def run_preferences(config: PreferencesConfig) -> None:
             answers=config.out / "answers",
         )
     surfaces = {unit: surface_correlations(units[:, unit], pairs.surface) for unit in active}
-    study = PreferenceStudy(
+    results = PreferenceResults(
         pairs=len(keys),
         prompts=len(set(keys)),
         held_out=f"held out by prompt in {config.folds} folds"
@@ -498,15 +498,15 @@ def run_preferences(config: PreferencesConfig) -> None:
         "c": linear.c,
         "asked": asked,
     }
-    _write_study(artifact, study, pairs, units)
+    _write_results(artifact, results, pairs, units)
 
 
-def _write_study(
-    artifact: Artifact, study: PreferenceStudy, pairs: Pairs, units: np.ndarray
+def _write_results(
+    artifact: Artifact, results: PreferenceResults, pairs: Pairs, units: np.ndarray
 ) -> None:
     """Write the tables and the page; without a manifest if a model's answer is an error."""
     table, first = pairs.table, pairs.first_chosen
-    artifact.write("preferences.json", partial(write_json, plain(study)))
+    artifact.write("preferences.json", partial(write_json, plain(results)))
     # Positive means more of the unit on the chosen side.
     towards_chosen = np.where(first[:, None], units, -units).astype(np.float32)
     columns = {name: table[name] for name in ("pair_id", "prompt_id")}
@@ -514,18 +514,18 @@ def _write_study(
     artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
     prompts = table["prompt"].to_pylist()
     page = preferences_page(
-        study,
+        results,
         examples={
             row.unit: pairs_to_read(units[:, row.unit], prompts, pairs.sides, first, row.unit)
-            for row in study.units
+            for row in results.units
         },
         notes=artifact.counts["embeddings"],
         label_sources=sorted(set(table["label_source"].to_pylist())),
     )
-    tables = {"units": [row.as_row() for row in study.units]} if study.units else {}
+    tables = {"units": [row.as_row() for row in results.units]} if results.units else {}
     # Without a manifest, the next run requests the failed answers again.
     errors = artifact.counts["asked"].get("errors")
-    publish(artifact, "preferences", preferences_text(study), page, tables, is_final=not errors)
+    publish(artifact, "preferences", preferences_text(results), page, tables, is_final=not errors)
     if errors:
         print(f"{errors:,} answers are errors: run the same command again to retry them")
 
@@ -584,19 +584,19 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
 
 
 def preferences_page(
-    study: PreferenceStudy,
+    results: PreferenceResults,
     *,
     label_sources: Sequence[str],
     examples: Mapping[int, Sequence[Section]],
     notes: Mapping[str, Any],
 ) -> Page:
     """The page, with its plot; `examples` has the pairs to read by unit."""
-    panel, units, by = draw_units(study.units), study.units, study.described_by
+    panel, units, by = draw_units(results.units), results.units, results.described_by
     method = (
         "Both stories of a pair are embedded, and one embedding is subtracted from the other, in "
         "an order given by a hash. A sparse autoencoder represents every difference by a few "
         "signed units; a linear model without intercept predicts from the units which side was "
-        f"chosen. The units do not reconstruct {percent(study.unexplained, 0)} of the held-out "
+        f"chosen. The units do not reconstruct {percent(results.unexplained, 0)} of the held-out "
         "differences."
     )
     folds = (
@@ -604,7 +604,7 @@ def preferences_page(
         "judge, so the units differ between folds and from those below. A margin of zero counts ½. "
         "The paper reports 0.612 for such units on its own held-out pairs (3.4.1)."
     )
-    silent = study.silent_units
+    silent = results.silent_units
     to_read = [
         Section(
             f"Unit {row.unit} ({signed(row.coefficient.mean)}): {row.label}",
@@ -615,7 +615,7 @@ def preferences_page(
         )
         for row in units
     ]
-    raters = study.leaderboard
+    raters = results.leaderboard
     agreement = next(row.agreement for row in raters if row.rater == UNITS)
     reference = next(row.comparison.reference for row in raters if row.comparison is not None)
     sections = [
@@ -649,7 +649,7 @@ def preferences_page(
         f"{f', above all {clear[0].label}' if clear else ''}."
     )
     facts = (
-        f"{study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}; "
+        f"{results.pairs:,} pairs of {results.prompts:,} prompts, {results.held_out}; "
         f"{label_text(label_sources)}. {written_now()}"
     )
     title = "LitBench: what the preferences encode"

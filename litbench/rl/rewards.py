@@ -46,8 +46,8 @@ class RewardShaping:
     """How rewards are shaped; see the module for the formulas.
 
     Attributes:
-        shortest: minimum number of words; None for the references' 5 % quantile.
-        longest: maximum number of words; None for the references' 95 % quantile.
+        min_words: minimum number of words; None for the references' 5 % quantile.
+        max_words: maximum number of words; None for the references' 95 % quantile.
         penalty: subtracted at twice the maximum length and near zero words, in units of the reward;
             None for the standard deviation of the references' rewards within a prompt, 0 for
             stories of any length.
@@ -55,8 +55,8 @@ class RewardShaping:
             clipping.
     """
 
-    shortest: Annotated[int, Field(ge=1)] | None = None
-    longest: Annotated[int, Field(ge=1)] | None = None
+    min_words: Annotated[int, Field(ge=1)] | None = None
+    max_words: Annotated[int, Field(ge=1)] | None = None
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     clip: Annotated[float, Field(gt=0, le=1)] | None = None
 
@@ -92,12 +92,12 @@ class PolicyReward:
         self.__name__ = name
         prompts, stories = references
         shaping = self.shaping = shaping or RewardShaping()
-        scales = (shaping.penalty, shaping.shortest, shaping.longest)
+        scales = (shaping.penalty, shaping.min_words, shaping.max_words)
         needs_stories = shaping.clip is not None or (shaping.penalty != 0 and None in scales)
         if needs_stories and not len(stories):
             raise ConfigError(
-                "clip, penalty, shortest and longest are computed from reference stories, but none "
-                "were given: give human stories, or set clip to null and give the others, or "
+                "clip, penalty, min_words and max_words are computed from reference stories, and "
+                "there are none: give human stories, or set clip to null and give the others, or "
                 "penalty: 0 for any length"
             )
         words = _count(stories)
@@ -112,10 +112,11 @@ class PolicyReward:
                 f"the rewards of the {len(stories)} reference stories do not differ within a "
                 "prompt, so they give no penalty: give more stories, or set penalty"
             )
-        self._shortest, self._longest, self._clip = 0.0, math.inf, math.inf
+        self._min_words, self._max_words, self._clip = 0.0, math.inf, math.inf
         if self._penalty:
-            self._shortest = shaping.shortest or float(np.quantile(words, 0.05))
-            self._longest = max(shaping.longest or float(np.quantile(words, 0.95)), self._shortest)
+            self._min_words = shaping.min_words or float(np.quantile(words, 0.05))
+            max_words = shaping.max_words or float(np.quantile(words, 0.95))
+            self._max_words = max(max_words, self._min_words)
         if shaping.clip is not None:
             self._clip = float(np.quantile(rewards, shaping.clip))
 
@@ -164,9 +165,9 @@ class PolicyReward:
         keys = np.array([prompt_key(prompt) for prompt in prompt_texts])
         words = _count(texts)
         is_empty, no_prose = words == 0, self._no_prose(texts)
-        outside = np.maximum(words - self._longest, 0) / self._longest
-        if self._shortest:
-            outside += np.maximum(1 - words / self._shortest, 0)
+        outside = np.maximum(words - self._max_words, 0) / self._max_words
+        if self._min_words:
+            outside += np.maximum(1 - words / self._min_words, 0)
         raw, capped = self._score(prompt_texts, texts, words)
         clipped, penalty = np.minimum(capped, self._clip), self._penalty * outside
         value = np.where(no_prose, np.nan, clipped - penalty)
@@ -209,8 +210,8 @@ class PolicyReward:
         rows = np.flatnonzero(words)
         if not len(rows):
             return raw, raw
-        long_rows = np.flatnonzero(words > self._longest)
-        starts = _first_words([texts[row] for row in long_rows], self._longest)
+        long_rows = np.flatnonzero(words > self._max_words)
+        starts = _first_words([texts[row] for row in long_rows], self._max_words)
         both = [prompts[row] for row in (*rows, *long_rows)]
         rewards = np.array(self.rater.score(both, [texts[row] for row in rows] + starts), float)
         rewards[~np.isfinite(rewards)] = np.nan

@@ -30,16 +30,16 @@ class Serve(RaterKeys):
         port: port to listen on; 0: any free port.
         allowed_host: accept this Host header; repeatable; default: local names on 127.0.0.1,
             otherwise any name.
-        body_bytes: maximum size of a request body.
-        waiting_stories: maximum stories in a request and in the queue.
+        max_body_bytes: maximum size of a request body.
+        max_waiting_stories: maximum stories in a request and in the queue.
         timeout_s: maximum time to answer a request, in seconds.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     allowed_host: list[str] = field(default_factory=list)
-    body_bytes: PositiveInt = 4 * 2**20
-    waiting_stories: PositiveInt = 4_096
+    max_body_bytes: PositiveInt = 4 * 2**20
+    max_waiting_stories: PositiveInt = 4_096
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60
 
 
@@ -62,7 +62,8 @@ def serve(config: Serve) -> None:
         )
     server.check_address(config.host, config.port)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    limits = server.ServerLimits(config.body_bytes, config.waiting_stories, config.timeout_s)
+    sizes = (config.max_body_bytes, config.max_waiting_stories)
+    limits = server.ServerLimits(*sizes, config.timeout_s)
     spec = config.spec()
     name = spec.kind
     if config.model is not None:

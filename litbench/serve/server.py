@@ -81,13 +81,13 @@ class ServerLimits:
     """Limits on requests, on the queue and on time.
 
     Attributes:
-        body_bytes: maximum size of a request body, in bytes.
-        waiting_stories: maximum number of stories in a request, and in the queue.
+        max_body_bytes: maximum size of a request body, in bytes.
+        max_waiting_stories: maximum number of stories in a request, and in the queue.
         timeout_s: maximum time to answer a request once it is received, in seconds.
     """
 
-    body_bytes: int = 4 * 2**20
-    waiting_stories: int = 4_096
+    max_body_bytes: int = 4 * 2**20
+    max_waiting_stories: int = 4_096
     timeout_s: float = 60
 
 
@@ -122,7 +122,7 @@ class Batcher:
 
     def __init__(self, rater: ScoreRater, limits: ServerLimits, metrics: Metrics) -> None:
         self._rater = rater
-        self._max_stories = limits.waiting_stories
+        self._max_stories = limits.max_waiting_stories
         self._failures = metrics.failures
         self._batch_tokens = _PASSES_PER_BATCH * getattr(rater, "batch_tokens", _BATCH_TOKENS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
@@ -231,8 +231,8 @@ async def read_body(receive: Receive, limits: ServerLimits) -> bytes:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
-        if len(body) > limits.body_bytes:
-            limit = f"{limits.body_bytes:,} bytes"
+        if len(body) > limits.max_body_bytes:
+            limit = f"{limits.max_body_bytes:,} bytes"
             raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
         if not message.get("more_body", False):
             return bytes(body)
@@ -246,7 +246,7 @@ def check_json(scope: Scope, body: bytes, limits: ServerLimits) -> None:
     form = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     if form != "application/json":
         raise HTTPException(415, "send the header Content-Type: application/json")
-    most = limits.waiting_stories
+    most = limits.max_waiting_stories
     structure = len(_STRING_OR_SPACE.sub(b"", body))
     if structure > _STRUCTURE + _STRUCTURE_PER_STORY * most:
         raise HTTPException(422, f"the body has too many values: send 1 to {most:,} stories")

@@ -47,7 +47,7 @@ from litbench.study.sessions import Play, SessionStore, SessionStudy, action_of
 from litbench.study.store import ReaderPage, Store
 
 COOKIE = "reader"
-_LIMITS = ServerLimits(body_bytes=64 * 1024)
+_LIMITS = ServerLimits(max_body_bytes=64 * 1024)
 _MAX_FIELDS, _MAX_REASON, _MAX_TURN = 64, 2_000, 4_000
 # How long a request waits for its turn. The handlers take some milliseconds, so that hundreds of
 # readers who send at the same moment are all served.

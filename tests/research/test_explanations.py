@@ -18,7 +18,7 @@ from litbench.metrics.comparisons import difference_interval, stratified_differe
 from litbench.research.explanation_words import FEATURES, features_of
 from litbench.research.explanations import (
     draw_effects,
-    explanation_study,
+    explanation_results,
     explanations_page,
     read_explanations,
 )
@@ -121,7 +121,7 @@ def judged(pair_table, verdict_table):
 
 
 def plot_of(verdicts, pairs):
-    return explanation_study(read_explanations({"e": (verdicts, pairs)})).overall[PLOT]
+    return explanation_results(read_explanations({"e": (verdicts, pairs)})).overall[PLOT]
 
 
 def test_a_planted_difference_is_found_and_stands_alone(judged):
@@ -138,8 +138,8 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
         pairs=400,
         prompts=100,
     )
-    study = explanation_study(read_explanations({"e": (verdicts, pairs)}))
-    plot = study.overall[PLOT]
+    results = explanation_results(read_explanations({"e": (verdicts, pairs)}))
+    plot = results.overall[PLOT]
     assert plot.difference.low < 0.3 < plot.difference.high
     assert plot.is_clear
     assert plot.rate.mean == pytest.approx(sum(talk.values()) / 400)
@@ -147,8 +147,8 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
         plot.difference.mean
     )
     # One rater is all raters.
-    assert study.by_rater["one"][PLOT].difference == plot.difference
-    assert [item.feature for item in study.overall if item.is_clear] == ["plot"]
+    assert results.by_rater["one"][PLOT].difference == plot.difference
+    assert [item.feature for item in results.overall if item.is_clear] == ["plot"]
 
 
 def test_renaming_sides_inverts_agreement(judged):
@@ -168,7 +168,7 @@ def test_renaming_sides_inverts_agreement(judged):
     renamed = read_explanations({"e": (turned, rename_sides(pairs))})
     assert (result.present == renamed.present).all()
     assert np.allclose(result.credit, 1 - renamed.credit)
-    before, after = explanation_study(result), explanation_study(renamed)
+    before, after = explanation_results(result), explanation_results(renamed)
     for first, two in zip(before.overall, after.overall, strict=True):
         assert first.rate == two.rate
         if first.difference is not None:
@@ -284,7 +284,7 @@ def talkative(judged):
 def page_of(tmp_path):
     def write(result):
         artifact = Artifact(tmp_path / "page", program="explanations.py", config={}, inputs={})
-        page = explanations_page(explanation_study(result), "What <they> say", ["people"])
+        page = explanations_page(explanation_results(result), "What <they> say", ["people"])
         publish(artifact, "explanations", "", page)
         return (tmp_path / "page" / "explanations.html").read_text(encoding="utf-8")
 
@@ -308,7 +308,7 @@ def test_the_plot_shows_raters_by_any_name(judged, page_of):
         raters=names,
     )
     result = read_explanations({"e": (verdicts, pairs)})
-    panel = draw_effects(explanation_study(result))
+    panel = draw_effects(explanation_results(result))
     shown = [text.text for text in ElementTree.fromstring(panel.drawing.source).iter()]  # noqa: S314
     wanted = {"plot", "all raters", "published for other judges", *names[:3], "red[31m bidi"}
     assert wanted <= set(shown)

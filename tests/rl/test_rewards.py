@@ -96,7 +96,7 @@ def test_clipping_at_human_quantile():
 @pytest.mark.parametrize("per_word", [1.0, -1.0])
 def test_too_long_story_gets_less_than_its_prefix(per_word):
     # Even with a rater that strongly prefers length.
-    shaping = RewardShaping(shortest=5, longest=20, penalty=0.1)
+    shaping = RewardShaping(min_words=5, max_words=20, penalty=0.1)
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
     beginning, whole = words(20), words(21, 500)
     longer = words(200)
@@ -107,7 +107,7 @@ def test_too_long_story_gets_less_than_its_prefix(per_word):
 
 
 def test_penalty_formula():
-    shaping = RewardShaping(shortest=10, longest=20, penalty=2.0)
+    shaping = RewardShaping(min_words=10, max_words=20, penalty=2.0)
     reward = PolicyReward(Stars(), shaping)
     texts = [words(15, 1), words(30, 0), words(5, 3)]
     assert reward(["p"] * 3, texts) == [1.0, -2.0 * 10 / 20, 3 - 2.0 * 5 / 10]
@@ -116,7 +116,7 @@ def test_penalty_formula():
 def test_default_penalty_has_the_scale_of_the_references():
     # Within a prompt the rewards are 0 and 2, or 10 and 12: the standard deviation is sqrt(2).
     prompts, stories = ["p", "p", "q", "q"], [words(10, stars) for stars in (0, 2, 10, 12)]
-    shaping = RewardShaping(shortest=10, longest=20)
+    shaping = RewardShaping(min_words=10, max_words=20)
     reward = PolicyReward(Stars(), shaping, references=(prompts, stories))
     result, metrics = with_metrics(reward, ["p"] * 2, [words(15, 4), "* * * * " + words(40)])
     assert result == pytest.approx([4.0, 4.0 - math.sqrt(2)])
@@ -129,7 +129,7 @@ def test_default_penalty_has_the_scale_of_the_references():
 
 def test_empty_completion_gets_the_lowest_reward():
     texts = ["", " *** ", words(3, 2), words(3, 4)]
-    shaping = RewardShaping(shortest=1, longest=9, penalty=0.5)
+    shaping = RewardShaping(min_words=1, max_words=9, penalty=0.5)
     reward = PolicyReward(Stars(), shaping)
     result, metrics = with_metrics(reward, ["p"] * 4, texts)
     assert result[:2] == [2.0 - 0.5] * 2
@@ -142,7 +142,7 @@ def test_a_completion_that_is_no_prose_gets_the_lowest_reward():
     rater.scope = SimpleNamespace(
         flags=lambda texts: SimpleNamespace(is_prose=["{" not in text for text in texts])
     )
-    reward = PolicyReward(rater, RewardShaping(shortest=1, longest=9, penalty=0.5))
+    reward = PolicyReward(rater, RewardShaping(min_words=1, max_words=9, penalty=0.5))
     texts = ["{ a * * * * * * }", "", words(3, 2), words(3, 4)]
     result, metrics = with_metrics(reward, ["p"] * 4, texts)
     assert result == [1.5, 1.5, 2.0, 4.0]
@@ -159,7 +159,7 @@ def test_non_finite_rewards():
 
 
 def test_missing_references():
-    with pytest.raises(ConfigError, match="clip, penalty, shortest and longest"):
+    with pytest.raises(ConfigError, match="clip, penalty, min_words and max_words"):
         PolicyReward(Stars(), RewardShaping(clip=0.9))
     for text in ("!", "nan"):
         with pytest.raises(DataError, match="no finite reward"):

@@ -160,7 +160,7 @@ def served(model):
 
 @pytest.fixture(scope="module")
 def plain():
-    with serving(longer(), ServerLimits(body_bytes=20_000, waiting_stories=5)) as address:
+    with serving(longer(), ServerLimits(max_body_bytes=20_000, max_waiting_stories=5)) as address:
         yield address
 
 
@@ -333,7 +333,10 @@ def test_requests_take_turns():
 
 def test_full_queue_gives_retry_after():
     rater = Gated()
-    with serving(rater, ServerLimits(waiting_stories=4)) as running, ThreadPoolExecutor(1) as pool:
+    with (
+        serving(rater, ServerLimits(max_waiting_stories=4)) as running,
+        ThreadPoolExecutor(1) as pool,
+    ):
         first = pool.submit(running.rewards, ["p"] * 4, ["abc"] * 4)
         running.wait_until(lambda: rater.seen)
         status, headers, response = running.call("/score", {"prompt": "p", "stories": ["x"] * 4})
@@ -571,7 +574,7 @@ def test_hostile_clients_change_no_reward(good, hostile, seconds, model, texts, 
             if time.monotonic() > until:
                 return
 
-    limits = ServerLimits(body_bytes=20_000)
+    limits = ServerLimits(max_body_bytes=20_000)
     with serving(model, limits) as running, ThreadPoolExecutor(good + hostile) as pool:
         list(pool.map(client, range(good + hostile)))
         running.wait_until(lambda: running.metric("queue_stories") == 0)

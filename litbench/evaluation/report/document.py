@@ -36,7 +36,6 @@ PAGES = {
     "probes.html": "Probes",
     "ablation.html": "Ablation",
     "best_of_n.html": "Best of n",
-    "study.html": "Simulation study",
     "writers.html": "Writers",
     "human_study.html": "Human study",
 }
