@@ -286,7 +286,7 @@ def nothing_found(audit: SetAudit) -> str:
     if audit.detectable is None:
         return "Nothing was found, and this set is too small to find anything but a leak."
     return (
-        f"Nothing was found of the {audit.tests} cues looked for. At this size, one that decides "
+        f"None of the {audit.tests} cues tested was found. At this size, a cue that decides "
         f"{percent(audit.detectable)} of the pairs would be found with a power of 80 % (after "
         "Holm)."
     )
@@ -354,10 +354,10 @@ def _lines(audit: SetAudit, findings: Sequence[Finding]) -> list[str]:
 
 def _findings_section(audit: SetAudit, findings: Sequence[Finding]) -> Section:
     note = (
-        "Worst first. Intervals are 95 %, clustered by prompt. A cue is stated if it is "
+        "Worst first. Intervals are 95 %, clustered by prompt. A cue is reported if it is "
         f"significant at {percent(ALPHA)} after Holm's correction over the {audit.tests} tests of "
-        "this page, controlling for those already stated; a leak or a copy is counted. The stated "
-        f"ones are the clearest of {audit.tests}, so expect smaller shares on new prompts. That a "
+        "this page, controlling for those already reported; leaks and copies are counted. These "
+        f"are the clearest of {audit.tests} tests, so expect smaller shares on new prompts. That a "
         "cue wins does not show that readers vote for it: longer stories may be better."
     )
 
@@ -389,7 +389,7 @@ def _cues_section(audit: SetAudit) -> Section:
     note = (
         "How often each cue names the chosen story; a cue that does not differ counts one half. "
         "Others held fixed: the cue's coefficient in a linear model of all counted cues, in -1 to "
-        "1; models and names are learnt out of fold, on other prompts. None of these reads."
+        "1; models and names are learnt out of fold, on other prompts. None reads stories."
     )
     heading = [
         "the chosen story is",

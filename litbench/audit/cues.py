@@ -57,7 +57,7 @@ _TEXTS = {
     "later": (
         "the story posted later",
         "the story posted earlier",
-        "Keep times from raters. If no rule of the pairing demands it, votes follow the time.",
+        "Keep times from raters. Unless a pairing rule requires it, votes follow the time.",
     ),
     "notes": (
         "the story with notes to readers",
@@ -100,7 +100,7 @@ _TEXTS = {
     "id": (
         "the story whose id sorts last",
         "the story whose id sorts first",
-        "Shuffle: an id or a position that tells the label reaches raters through the order.",
+        "Shuffle: an id or a position that reveals the label reaches raters through the order.",
     ),
 }
 
@@ -366,7 +366,7 @@ def _learnt_from_texts(
             (
                 f"the story that {what} learnt on other prompts prefers",
                 "",
-                "Show this baseline beside every rater: what it reaches needs no reading.",
+                "Show this baseline beside every rater: it agrees this often without reading.",
             ),
             is_learnt=True,
             is_of_text=True,

@@ -67,10 +67,10 @@ def human_study_page(
         "prompt, checks by reader. Choices and majorities are different figures: a pair on which "
         "six of ten readers agree with the label counts 0.6 in the first and 1 in the second."
     )
-    rules = "The rules of the plan leave nobody out."
+    rules = "The plan's rules exclude no reader."
     if excluded:
         broken = "; ".join(f"{count} {rule}" for rule, count in excluded.items())
-        rules = f"Left out by the rules of the plan: {broken}."
+        rules = f"Excluded by the plan's rules: {broken}."
     columns: dict[str, Callable[[str], Any]] = {"share of": lambda name: SHARES[name][0]}
     if attentive is not None:
         columns["without readers\nleft out [95 %]"] = partial(_share, attentive)

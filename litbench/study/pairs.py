@@ -136,7 +136,7 @@ class PairStudy(Study):
                 "it\n"
             )
         if facts["power"] is None:
-            return text + "one prompt: no interval, and no statement beyond it\n"
+            return text + "one prompt: no interval, and no conclusion beyond it\n"
         reach = facts["detectable"]
         beyond = "no agreement" if reach is None else f"an agreement of {reach:.3f}"
         return (

@@ -54,10 +54,8 @@ _MAX_FIELDS, _MAX_REASON, _MAX_TURN = 64, 2_000, 4_000
 _TURN_S = 20.0
 # How long a page waits for the writer before it shows that the reader has to wait.
 _WRITER_S = 10.0
-_FAILED = (
-    "The story cannot go on at the moment. What you did is kept; please try again in a minute."
-)
-_NO_PAGE = "This answer belongs to no page of yours. Please go back to the study."
+_FAILED = "The story cannot continue now. Your answers are saved; please try again in a minute."
+_NO_PAGE = "This answer does not belong to your pages. Please go back to the study."
 _OTHER_READER = (
     "This page was opened for another reader, and the answer was not saved. Please open your own "
     "link again."

@@ -117,7 +117,7 @@ def _leaderboard_page(
     names = {name for entry in chosen for name in entry.passport.sets}
     page = Page(
         title=f"LitBench suite: {_title((language, kind))}",
-        lead=f"How far {len(chosen)} raters agree with people on {len(names)} sets of judgements "
+        lead=f"How often {len(chosen)} raters agree with people on {len(names)} sets of judgements "
         "of creative writing.",
         facts="Agreement: the share of pairs in which the rater prefers the story that people "
         "preferred; ties and pairs without a judgement count half. 95 % intervals.",
@@ -364,9 +364,9 @@ def weaknesses(passport: Passport) -> list[str]:
         "No better than a rater that does not read (longer, shorter or notes)": lambda figures: (
             _mean(figures.agreement, 1.0) <= blind(figures)
         ),
-        "Prefers the longer story beyond what people do": lambda figures: lean(figures) > _LEAN,
-        "Prefers the shorter story beyond what people do": lambda figures: lean(figures) < -_LEAN,
-        f"Changes its mind with the order of the stories in over {_FLIPS:.0%}": lambda figures: (
+        "Prefers the longer story more than people do": lambda figures: lean(figures) > _LEAN,
+        "Prefers the shorter story more than people do": lambda figures: lean(figures) < -_LEAN,
+        f"Changes its verdict with the order of the stories in over {_FLIPS:.0%}": lambda figures: (
             _mean(figures.flip_rate, 0.0) > _FLIPS
         ),
         f"Does not judge over {1 - _COVERAGE:.0%}": lambda figures: figures.coverage < _COVERAGE,
@@ -419,10 +419,10 @@ def _rater_page(entry: SiteEntry) -> str:
         },
     )
     status = (
-        "Figures, tokens and cost were computed again from the verdicts; options, files, versions "
-        "and date are as the run's manifest states them."
+        "Figures, tokens and cost were recomputed from the verdicts; options, files, versions and "
+        "date are from the run's manifest."
         if entry.is_recomputed
-        else "Everything is as submitted: no figure was computed again."
+        else "Everything is as submitted: no figure was recomputed."
     )
     what = {"kind": passport.kind, **passport.options, **passport.files}
     what |= {"cost in dollars": passport.cost_usd, "date": passport.date}

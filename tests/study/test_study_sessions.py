@@ -282,7 +282,7 @@ def test_a_failed_writer_is_asked_again(make, writer):
 
         visitor.send = noting
         assert visitor.visit() == "finished"
-        assert sum("cannot go on at the moment" in page for page in pages) >= 2
+        assert sum("cannot continue now" in page for page in pages) >= 2
         assert store.answers().num_rows == 1
 
 

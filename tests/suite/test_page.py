@@ -284,7 +284,7 @@ WEAK = {
     "blind": ({"beside": {"shorter": estimate(0.66)}}, "No better than a rater that does not read"),
     "longer": ({"chosen_longer": estimate(0.9)}, "Prefers the longer story beyond"),
     "shorter": ({"chosen_longer": estimate(0.3)}, "Prefers the shorter story beyond"),
-    "flips": ({"flip_rate": estimate(0.21)}, "Changes its mind with the order of the stories"),
+    "flips": ({"flip_rate": estimate(0.21)}, "Changes its verdict with the order of the stories"),
     "coverage": ({"coverage": 0.94}, "Does not judge over 5%"),
     "trained": ({"trained_on_prompts": 1}, "Trained on prompts of these sets"),
 }
@@ -344,7 +344,7 @@ def test_the_page_of_a_rater_has_its_figures(tmp_path):
     page = pages[name]
     assert ("href", name) in Page(pages["index.html"]).attributes
     assert "Mean agreement 0.610 [0.500, 0.700] over 2 sets." in text_of(page)
-    assert "computed again from the verdicts" in text_of(page)
+    assert "recomputed from the verdicts" in text_of(page)
     one, two = rows_with(page, "one ")[0], rows_with(page, "two ")[0]
     assert one[1:4] == ["400 / 100", "0.660 [0.610, 0.710]", "+0.120 [+0.070, +0.170]"]
     assert one[4:9] == ["0.700", "0.620", "0.110", "0.510", "100.0 %"]
