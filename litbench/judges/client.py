@@ -530,13 +530,24 @@ class Client:
             batched=self.batch is not None,
             connections=None if self.batch is not None else self._connections.limit,
         )
-        is_whole = (answer.output_tokens or 0) < (self.sampling.max_tokens or math.inf)
-        if self.name.startswith("hf/") and answer.outcome == "answered" and not is_whole:
-            # For `hf` models inspect-ai does not report that an answer was truncated.
+        may_be_cut = self.name.startswith("hf/") and answer.outcome == "answered"
+        limit = self.sampling.max_tokens or math.inf
+        if may_be_cut and is_truncated(answer, limit, self._model.api.tokenizer):
             answer = replace(answer, outcome="cut")
         if REPEATING in str(answer.detail):
             return _Reply(answer, replace(answer, input_tokens=0, output_tokens=0), "question")
         return _Reply(answer, answer)
+
+
+def is_truncated(answer: Answer, limit: float, tokenizer: Any) -> bool:
+    """Whether an answer of an `hf` model ends at the limit, which inspect-ai does not report.
+
+    inspect-ai's number of tokens is that of the longest answer of the batch, so the text is counted
+    again. That count may be slightly smaller, as the tokenizer can join what the model did not.
+    """
+    if (answer.output_tokens or 0) < limit:
+        return False
+    return len(tokenizer.encode(answer.text, add_special_tokens=False)) > 0.9 * limit
 
 
 def _failed_reply(error: BaseException, counts: Sequence[tuple[int, int, int]]) -> _Reply:

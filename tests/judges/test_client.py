@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_openai import FAULTS, KEY, FakeOpenAI
@@ -30,6 +31,7 @@ from litbench.judges.client import (
     estimate_tokens,
     first_connections,
     is_local,
+    is_truncated,
     without_secrets,
 )
 from litbench.judges.prices import Price
@@ -654,6 +656,17 @@ def test_local_model_answers(tiny_model, tmp_path, monkeypatch):
             results += ask(models, ["Which?"], store, "answers")
     assert [(item.outcome, item.output_tokens) for item in results] == [("cut", 5)] * 2
     assert results[0].text == results[1].text, "at temperature 0"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "counted", "truncated"),
+    [(3, 24, False), (24, 24, True), (22, 24, True), (3, 4, False)],
+)
+def test_a_short_answer_of_a_local_batch_is_not_truncated(tokens, counted, truncated):
+    """All answers of a batch have the number of tokens of its longest."""
+    answer = Answer("answered", "word " * tokens, output_tokens=counted)
+    tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
+    assert is_truncated(answer, 24, tokenizer) == truncated
 
 
 # The store ------------------------------------------------------------------------------------
