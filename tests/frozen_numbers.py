@@ -3,9 +3,9 @@
     python tests/frozen_numbers.py [--minilm] > numbers.json
 
 Runs the programs of this checkout in a temporary folder. `tests/frozen.json` holds what they gave
-at 82c26c3; `tests/test_frozen.py` compares. Published sets are included where STORYER and
-REDDIT_2013 name the folders that `litbench data import` reads. `--minilm` adds the slow
-rater of the quickstart (5 minutes on two cores).
+when they last changed on purpose; `tests/test_frozen.py` compares. Published sets are included
+where STORYER and REDDIT_2013 name the folders that `litbench data import` reads. `--minilm` adds
+the slow rater of the quickstart (5 minutes on two cores, 31 beside other work).
 """
 
 import argparse
