@@ -10,7 +10,9 @@ pair within a prompt. Half of four raters, or the only one, differ by the cell's
 naive stopping at p < 0.05 (Holm) at any look, group-sequential boundaries, and these with a stop
 for futility. A row has the share of evaluations with an error (a rater without a difference
 decided, or one with a difference in the wrong direction), the share of the differing raters decided
-in the right direction, the mean share of the calls, and the coverage of the interval at the end.
+in the right direction, the mean share of the calls, the coverage of the interval at the end (of
+boundaries, by stage-wise ordering), the share of their estimates above the truth, the coverage of
+the decided ones, and the bias of their plain mean.
 
 `--recorded` resamples the prompts of finished evaluations instead, each rater against the reference
 of the evaluation, with its differences shifted to the cell's difference. `--part 1/4` computes
@@ -38,6 +40,7 @@ from litbench.metrics.sequential import (
     MIN_POWER,
     boundaries,
     conditional_power,
+    more_extreme,
     prompts_at_looks,
 )
 
@@ -48,7 +51,7 @@ LOW, MOST = 0.55, 0.94
 TIMES = {"planned": 1.0, "twice": 2.0}
 DIFFERENCES = ("0", "0.02", "0.05", "0.1", "planned", "twice")
 PROMPTS, CORRELATIONS, RATERS = (20, 50, 110, 300, 1_000), (0.0, 0.1, 0.3), (1, 4)
-COLUMNS = "rule,error,decided,calls,coverage,coverage_if_decided,mean_minus_truth"
+COLUMNS = "rule,error,decided,calls,coverage,above,coverage_if_decided,mean_minus_truth"
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,15 @@ def statistics_of(sums: np.ndarray, sizes: np.ndarray) -> Statistics:
 
 @dataclass
 class Outcome:
-    """What a rule did, shape (evaluations, raters) each: the last look, and whether decided."""
+    """What a rule did, shape (evaluations, raters) each.
+
+    `chance` is that of a result above the one seen, at the true difference: the 95 % interval
+    covers if it is between 0.025 and 0.975, and the estimate is above the truth if it is below 0.5.
+    """
 
     look: np.ndarray
     is_decided: np.ndarray
-    half: np.ndarray
+    chance: np.ndarray
 
 
 def bounds_of(rule: str, shares: tuple[float, ...], raters: int) -> np.ndarray:
@@ -157,12 +164,13 @@ def bounds_of(rule: str, shares: tuple[float, ...], raters: int) -> np.ndarray:
     return np.array(rows)
 
 
-def follow(rule: str, table: Statistics) -> Outcome:
+def follow(rule: str, table: Statistics, truth: np.ndarray) -> Outcome:
     """Follow a rule over the looks; one rater's decision frees its share for the others."""
     count, raters, looks = table.z.shape
     bounds = bounds_of(rule, table.shares, raters)
     last = np.full((count, raters), looks - 1)
     is_decided, is_active = np.zeros((count, raters), bool), np.ones((count, raters), bool)
+    met = np.zeros((count, looks))
     for look in range(looks):
         for _ in range(raters):
             undecided = (~is_decided).sum(axis=1)
@@ -170,6 +178,7 @@ def follow(rule: str, table: Statistics) -> Outcome:
             is_decided |= reached
             is_active &= ~reached
             last[reached] = look
+        met[:, look] = bounds[(~is_decided).sum(axis=1), look]
         if rule == "futility" and look < looks - 1:
             share, z = table.shares[look], table.z[:, :, look]
             final = bounds[(~is_decided).sum(axis=1), -1][:, None]
@@ -177,9 +186,18 @@ def follow(rule: str, table: Statistics) -> Outcome:
             is_active &= ~futile
             last[futile] = look
     at = (*np.indices((count, raters)), last)
-    level = bounds_of(rule if rule != "fixed" else "naive", table.shares, 1)[1][last]
-    half = -special.stdtrit(table.freedom[at], special.ndtr(-level)) * table.error[at]
-    return Outcome(last, is_decided, half)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tail = special.stdtr(table.freedom[at], (table.mean[at] - truth) / table.error[at])
+    if rule in ("fixed", "naive"):
+        return Outcome(last, is_decided, 1 - tail)
+    z = np.copysign(table.z[at], table.mean[at])
+    drift = (z - special.ndtri(tail)) / np.sqrt(np.array(table.shares)[last])
+    chance = np.empty((count, raters))
+    for look in range(looks):
+        for bound in np.unique(met[:, :look], axis=0):
+            rows = (last == look) & (met[:, :look] == bound).all(axis=1)[:, None]
+            chance[rows] = more_extreme(table.shares[: look + 1], bound, z[rows], drift[rows])
+    return Outcome(last, is_decided, chance)
 
 
 RULES = ("fixed", "naive", "spending", "futility")
@@ -195,14 +213,14 @@ class Counts:
         """Follow all rules; `truth` has the true difference of each rater, shape (raters,)."""
         shares = np.array(table.shares)
         for rule in RULES:
-            outcome = follow(rule, table)
+            outcome = follow(rule, table, truth)
             at = (*np.indices(outcome.look.shape), outcome.look)
             mean = table.mean[at]
             # Rounding makes a mean of exactly 0.
             is_right = outcome.is_decided & (np.sign(mean) == np.sign(truth)) & (truth != 0)
             wrong = (outcome.is_decided & ~is_right).any(axis=1)
             differing = truth != 0 if truth.any() else np.ones(len(truth), bool)
-            covered = np.abs(mean - truth) <= outcome.half + 1e-12
+            covered = (outcome.chance >= ALPHA / 2) & (outcome.chance <= 1 - ALPHA / 2)
             decided = outcome.is_decided[:, differing]
             self.rows[rule].append(
                 np.array(
@@ -213,6 +231,7 @@ class Counts:
                         * len(wrong),
                         shares[outcome.look][:, differing].mean() * len(wrong),
                         covered.mean() * len(wrong),
+                        (outcome.chance < 1 / 2)[:, differing].mean() * len(wrong),
                         (covered[:, differing] & decided).sum(),
                         decided.sum(),
                         ((mean - truth)[:, differing] * decided).sum(),
@@ -223,12 +242,13 @@ class Counts:
     def lines(self) -> Iterator[str]:
         """The columns of each rule."""
         for rule, rows in self.rows.items():
-            n, wrong, right, calls, covered, both, decided, bias = np.sum(rows, axis=0)
+            n, wrong, right, calls, covered, above, both, decided, bias = np.sum(rows, axis=0)
             values = (
                 wrong / n,
                 right / n,
                 calls / n,
                 covered / n,
+                above / n,
                 both / max(decided, 1),
                 bias / max(decided, 1),
             )

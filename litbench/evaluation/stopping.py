@@ -2,7 +2,7 @@
 
 The record is plain, and stored in the manifest as `counts.until_decided`:
 
-    {"plan": {"against": "longer", "prompts": [11, 22, ...], "pairs": [120, 244, ...], ...},
+    {"plan": {"against": "longer", "level": null, "prompts": [11, ...], "pairs": [120, ...], ...},
      "note": "", "levels": {"gpt": 0.997},
      "comparisons": {"gpt": {"reason": "decided", "looks": [...], "interval": {...}, ...}}}
 """
@@ -56,8 +56,10 @@ def rows_of(
 ) -> list[LeaderboardRow]:
     """The leaderboard, where each rater has its own pairs.
 
-    The agreement of raters that asked until decided has the repeated interval of its last look, and
-    so has the difference from the reference; other figures are those of the judged pairs.
+    The difference of a rater that asked until decided is median-unbiased, with an interval that
+    allows for the looks. So is its agreement if the reference is a number; else it is the plain
+    mean with the repeated interval of its last look, as after a limit. Other figures are those of
+    the judged pairs.
 
     Args:
         verdicts: table with the schema VERDICTS; raters may lack pairs.
@@ -88,7 +90,7 @@ def rows_of(
 def _stopped(
     row: LeaderboardRow, record: Mapping[str, Any], verdicts: pa.Table, pairs: pa.Table
 ) -> LeaderboardRow:
-    """A row with its comparison, repeated interval and mark."""
+    """A row with its comparison, its mark, and an interval that allows for the looks."""
     plan, result = record["plan"], record["comparisons"].get(row.rater)
     comparison = None
     if result is not None:
@@ -100,13 +102,18 @@ def _stopped(
     row = replace(row, comparison=comparison)
     if row.rater not in record["levels"]:
         return row
-    n, all_pairs = row.agreement.n, plan["pairs"][-1]
-    if row.is_judged:
+    n, all_pairs, level = row.agreement.n, plan["pairs"][-1], plan["level"]
+    if row.is_judged and comparison and level is not None and result["reason"] != "limit":
+        difference = comparison.difference
+        ends = difference.mean, difference.low, difference.high
+        mean, low, high = (float(np.clip(level + end, 0, 1)) for end in ends)
+        row = replace(row, agreement=replace(row.agreement, mean=mean, low=low, high=high))
+    elif row.is_judged:
         table = verdicts.filter(pc.equal(verdicts["rater"], row.rater))
         (scores,) = pair_scores(table, pairs)
         clusters = np.array(connected_prompts(pairs))
-        level = record["levels"][row.rater]
-        agreement = jackknife_interval(scores.credit, clusters, scores.training, level)
+        confidence = record["levels"][row.rater]
+        agreement = jackknife_interval(scores.credit, clusters, scores.training, confidence)
         row = replace(row, agreement=agreement)
     return replace(row, stopped=f"{n:,} of {all_pairs:,} pairs" if n < all_pairs else "")
 
@@ -128,13 +135,25 @@ def outcome_text(rater: str, record: Mapping[str, Any]) -> str:
     return text + endings.get(result["reason"], "")
 
 
+def _estimates(record: Mapping[str, Any]) -> str:
+    """How differences and agreements of stopped raters are estimated."""
+    is_number = record["plan"]["level"] is not None
+    text = "Their differences " + ("and agreements " if is_number else "")
+    text += "are median-unbiased, with exact intervals by stage-wise ordering"
+    if not is_number:
+        text += "; their agreements are plain means with wider, repeated intervals"
+    if any(row["reason"] == "limit" for row in record["comparisons"].values()):
+        text += "; after a limit, both are plain means with repeated intervals"
+    return f"{text}."
+
+
 def common_note(record: Mapping[str, Any], pairs: int) -> str:
     """On which pairs the figures of a page are."""
     return (
         "Raters that ask a model judged until decided: their agreement and difference are of the "
-        "pairs they judged, with repeated intervals. Detectable differences, and what the page "
-        f"shows of single pairs, are of the {pairs:,} of {record['plan']['pairs'][-1]:,} pairs "
-        "that every rater judged."
+        f"pairs they judged. {_estimates(record)} Detectable differences, and what the page shows "
+        f"of single pairs, are of the {pairs:,} of {record['plan']['pairs'][-1]:,} pairs that "
+        "every rater judged."
     )
 
 
@@ -145,7 +164,8 @@ def until_section(record: Mapping[str, Any], *, with_figures: bool = True) -> Se
     columns = {
         "rater": lambda name: name,
         "looks": lambda name: len(results[name]["looks"]),
-        f"difference from {plan['against']}\n[repeated 95 %]": lambda name: signed(
+        "plain mean\n(biased)": lambda name: f"{results[name]['looks'][-1]['mean']:+.3f}",
+        f"difference from {plan['against']}\n[95 %]": lambda name: signed(
             Interval.of(results[name]["interval"])
         ),
         "p (Holm)": lambda name: p_value(results[name]["p_holm"]),
@@ -155,8 +175,8 @@ def until_section(record: Mapping[str, Any], *, with_figures: bool = True) -> Se
         "A look compares the clustered t statistic, as a normal quantile, with a boundary that "
         f"spends an error of {100 * plan['alpha']:g} % over all looks (Lan and DeMets, 1983; "
         "Hwang, Shih and DeCani, 1990, gamma -1); several raters share it by the group-sequential "
-        "Holm procedure. The repeated interval allows for the looks. The plain mean of a stopped "
-        "rater is biased away from 0, since lucky runs stop early."
+        f"Holm procedure. {_estimates(record)} The plain mean of a stopped rater is biased away "
+        "from 0, since lucky runs stop early."
     )
     ends = [f"{clean_name(name)}: {outcome_text(name, record)}." for name in sequential]
     plots = [_path(name, result, record) for name, result in sequential.items()]

@@ -26,7 +26,7 @@ from litbench.evaluation.loop import Job, Result
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.comparisons import difference_interval, holm
 from litbench.metrics.intervals import (
-    LEVEL,
+    Interval,
     clustered_mean,
     effective_clusters,
     training_of_difference,
@@ -45,6 +45,7 @@ from litbench.metrics.sequential import (
     level_at,
     prompts_at_looks,
     repeated_p,
+    stagewise_interval,
     z_of_p,
 )
 from litbench.raters.entries import RaterSpec
@@ -80,6 +81,11 @@ class UntilKeys:
     looks: Annotated[int, Field(ge=1)] = 10
     futility: bool = True
     order_seed: int = 0
+
+
+def until_keys(config: UntilKeys) -> UntilKeys:
+    """The keys of a config that has more keys."""
+    return UntilKeys(**{key: getattr(config, key) for key in vars(UntilKeys())})
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,7 @@ class Plan:
         """The plan as in the record of `litbench.evaluation.stopping`."""
         return {
             "against": self.against,
+            "level": self.level,
             "alpha": round(ALPHA, 6),
             "gamma": GAMMA,
             "min_power": MIN_POWER if self.keys.futility else None,
@@ -273,10 +280,9 @@ class UntilDecided:
         adjusted = holm([comparison.p_value for comparison in compared])
         comparisons = {}
         for comparison, p_holm in zip(compared, adjusted, strict=True):
-            level = LEVEL
+            interval, _ = difference_interval(comparison.estimate)
             if comparison.looks:
-                level = level_at(self.plan.shares[: len(comparison.looks)])
-            interval, _ = difference_interval(comparison.estimate, level=level)
+                interval = self._interval(comparison)
             comparisons[comparison.rater] = {
                 "reason": comparison.reason or "fixed",
                 "looks": comparison.looks,
@@ -296,6 +302,17 @@ class UntilDecided:
             }
         )
         return content
+
+    def _interval(self, comparison: _Comparison) -> Interval:
+        """The interval of a difference that allows for the looks.
+
+        A run that a limit ended may go on, so that only a repeated interval covers.
+        """
+        shares = self.plan.shares[: len(comparison.looks)]
+        if comparison.reason == "limit":
+            return difference_interval(comparison.estimate, level=level_at(shares))[0]
+        bounds = [look["bound"] for look in comparison.looks[:-1]]
+        return stagewise_interval(comparison.estimate, shares, bounds)
 
     def _job(self, spec: RaterSpec, look: int, label: str, data: Any) -> Job:
         block = self.plan.blocks[look]

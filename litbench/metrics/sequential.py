@@ -14,13 +14,14 @@ boundaries ignore it, so that judging on costs no error.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from litbench.metrics.comparisons import holm
-from litbench.metrics.intervals import LEVEL
+from litbench.metrics.comparisons import difference_interval, holm
+from litbench.metrics.intervals import LEVEL, ClusteredMean, Interval
 
 ALPHA = 1 - LEVEL
 GAMMA = -1.0
@@ -60,37 +61,41 @@ def spent(share: float, alpha: float = ALPHA) -> float:
 class _Path:
     """The distribution of the statistic among paths that have not left the boundaries so far.
 
-    Works on the scale of z sqrt(t), a Brownian motion with a drift per unit of t.
+    Works on the scale of z sqrt(t), a Brownian motion. A drift per unit of t changes the density of
+    a path at x by the likelihood ratio exp(drift x - drift^2 t / 2), so it is added at the end.
     """
 
-    def __init__(self, drift: float = 0.0) -> None:
-        self._drift, self._share = drift, 0.0
+    def __init__(self) -> None:
+        self._share = 0.0
         self._points, self._mass = np.zeros(1), np.ones(1)
 
-    def exits(self, share: float, bound: float) -> tuple[float, float]:
-        """The chances to be below -`bound` and above `bound` at the next look, for |z|."""
+    def exits(self, share: float, bound: Any, drift: Any = 0.0) -> tuple[Any, Any]:
+        """The chances to be below -`bound` and above `bound` at the next look, for |z|.
+
+        Args:
+            share: share of the pairs judged at the next look.
+            bound: of z; a number, or an array with the shape of `drift`.
+            drift: a number, or an array of any shape.
+        """
         from scipy import special  # noqa: PLC0415
 
-        step = share - self._share
-        start, limit = self._points + self._drift * step, bound * math.sqrt(share)
+        step, drift = share - self._share, np.asarray(drift)[..., None]
+        limit = np.asarray(bound)[..., None] * math.sqrt(share)
+        ratio = np.exp(drift * self._points - drift**2 * self._share / 2)
+        start = self._points + drift * step
         below, above = (
-            float(self._mass @ special.ndtr((-limit - sign * start) / math.sqrt(step)))
+            (ratio * self._mass * special.ndtr((-limit - sign * start) / math.sqrt(step))).sum(-1)
             for sign in (1, -1)
         )
         return below, above
 
     def advance(self, share: float, bound: float) -> None:
         """Keep the paths whose |z| is at most `bound` at this look."""
-        step = share - self._share
-        center, reach = self._drift * share, _MAX_Z * math.sqrt(share)
-        low, high = (
-            float(np.clip(limit, center - reach, center + reach))
-            for limit in (-bound * math.sqrt(share), bound * math.sqrt(share))
-        )
-        points = (high + low) / 2 + (high - low) / 2 * _NODES
-        steps = (points[:, None] - self._points - self._drift * step) / math.sqrt(step)
+        step, high = share - self._share, min(bound, _MAX_Z) * math.sqrt(share)
+        points = high * _NODES
+        steps = (points[:, None] - self._points) / math.sqrt(step)
         density = np.exp(-(steps**2) / 2) @ self._mass / math.sqrt(2 * math.pi * step)
-        self._points, self._mass = points, density * _WEIGHTS * (high - low) / 2
+        self._points, self._mass = points, density * _WEIGHTS * high
         self._share = share
 
 
@@ -107,9 +112,9 @@ def exit_probabilities(
     Returns:
         Shape (looks, 2): below and above.
     """
-    path, exits = _Path(drift), []
+    path, exits = _Path(), []
     for share, bound in zip(shares, bounds, strict=True):
-        exits.append(path.exits(share, bound))
+        exits.append(path.exits(share, bound, drift))
         path.advance(share, bound)
     return np.array(exits)
 
@@ -138,7 +143,7 @@ def _bound(path: _Path, share: float, error: float) -> float:
     from scipy import optimize  # noqa: PLC0415
 
     def excess(bound: float) -> float:
-        return sum(path.exits(share, bound)) - error
+        return float(sum(path.exits(share, bound)) - error)
 
     if excess(_MAX_Z) >= 0:
         return _MAX_Z
@@ -224,6 +229,60 @@ def level_at(shares: Sequence[float]) -> float:
     from scipy import special  # noqa: PLC0415
 
     return 1 - 2 * float(special.ndtr(-boundaries(tuple(shares))[-1]))
+
+
+def more_extreme(shares: Sequence[float], bounds: Sequence[float], z: Any, drift: Any) -> Any:
+    """The chance of a result above the one seen, by stage-wise ordering.
+
+    Above are the results that crossed the upper boundary at an earlier look, or that have a higher
+    z at this one (Tsiatis, Rosner and Mehta, 1984, Exact confidence intervals following a group
+    sequential test). A stop for futility is ignored, as if the look had been planned as the last.
+
+    Args:
+        shares: share of the pairs judged at the looks so far.
+        bounds: of |z| at the looks before the last.
+        z: the statistic at the last look; a number, or an array with the shape of `drift`.
+        drift: mean of z at share 1.
+    """
+    path, chance = _Path(), 0.0
+    for share, bound in zip(shares[:-1], bounds, strict=True):
+        chance += path.exits(share, bound, drift)[1]
+        path.advance(share, bound)
+    return chance + path.exits(shares[-1], z, drift)[1]
+
+
+def stagewise_interval(
+    estimate: ClusteredMean, shares: Sequence[float], bounds: Sequence[float]
+) -> Interval:
+    """The median-unbiased difference and its 95 % interval after a stop, by stage-wise ordering.
+
+    The distance of z from its mean is a t statistic as a normal quantile, so that a single look
+    gives the t interval of the report.
+
+    Args:
+        estimate: at the look of the stop.
+        shares: see `more_extreme`.
+        bounds: see `more_extreme`.
+    """
+    from scipy import optimize, special  # noqa: PLC0415
+
+    interval, p = difference_interval(estimate)
+    if math.isnan(p) or estimate.error == 0:
+        # The variance is unknown: its substitute has a level only.
+        return difference_interval(estimate, level=level_at(shares))[0]
+    z, share = z_of_p(p, estimate.mean), shares[-1]
+    reach = (abs(z) + _MAX_Z) / math.sqrt(shares[0])
+
+    def difference(chance: float) -> float:
+        drift = optimize.brentq(
+            lambda drift: more_extreme(shares, bounds, z, drift) - chance, -reach, reach
+        )
+        distance = float(special.ndtr(z - drift * math.sqrt(share)))
+        value = estimate.mean - estimate.error * special.stdtrit(estimate.freedom, distance)
+        return float(np.clip(value, -1, 1))
+
+    low, median, high = map(difference, (ALPHA / 2, 0.5, 1 - ALPHA / 2))
+    return replace(interval, mean=median, low=low, high=high)
 
 
 def expected_looks(

@@ -18,7 +18,7 @@ from litbench.evaluation.results import Evaluation
 from litbench.metrics.comparisons import difference_interval
 from litbench.metrics.intervals import clustered_mean
 from litbench.metrics.leaderboard import leaderboard_csv
-from litbench.metrics.sequential import boundaries, repeated_p
+from litbench.metrics.sequential import boundaries, repeated_p, stagewise_interval
 from litbench.raters.entries import KINDS, Kind
 from litbench.raters.interface import UNASKED, Judgement, Rater
 from litbench.runs.config import build
@@ -135,10 +135,10 @@ def test_a_clear_rater_stops_early(judge_until, tmp_path, capsys):
     assert row.stopped == f"{last['pairs']} of 159 pairs"
     assert (longer.stopped, longer.agreement.n) == ("", 159)
     assert row.comparison.is_clear
-    # Both orders always agree, so that this is the plain interval of the same pairs.
-    assert row.agreement.mean == row.consistent.mean
-    assert row.agreement.low < row.consistent.low, "the interval allows for the looks"
-    assert row.comparison.difference.low > 0
+    difference = row.comparison.difference
+    assert row.agreement.low == pytest.approx(0.5 + difference.low)
+    assert difference.low > 0
+    assert row.agreement.mean == pytest.approx(0.5 + difference.mean)
     assert f"(judge, stopped: {row.stopped})" in output
     exported = {line["rater"]: line["stopped"] for line in flat_rows(leaderboard_csv([row]))}
     assert exported == {"clear": row.stopped}
@@ -174,6 +174,10 @@ def test_looks_are_those_of_the_report(judge_until):
         assert look["bound"] == pytest.approx(boundaries((*shares,))[number], abs=1e-5)
         assert look["p"] == pytest.approx(repeated_p(shares[: number + 1], look["z"]), abs=1e-4)
         assert (abs(look["z"]) > 1.96) == (p < 0.05)
+    bounds = [look["bound"] for look in result["looks"][:-1]]
+    interval = stagewise_interval(estimate, shares, bounds)
+    for end in ("mean", "low", "high"):
+        assert result["interval"][end] == pytest.approx(getattr(interval, end), abs=2e-6)
 
 
 def test_a_killed_run_resumes_with_the_same_looks(judge_until):
@@ -232,6 +236,10 @@ def test_raters_stop_one_by_one_and_the_reference_last(judge_until):
     rows = {row.rater: row for row in evaluation.rows}
     assert rows["base"].comparison is None
     assert rows["clear"].comparison.reference == "base"
+    # Both orders always agree, so that this is the plain interval of the same pairs.
+    clear = rows["clear"]
+    assert clear.agreement.mean == clear.consistent.mean
+    assert clear.agreement.low < clear.consistent.low, "the interval allows for the looks"
     assert rows["longer"].stopped == ""
     # The pairs of the page are those that every rater judged.
     assert evaluation.pairs.headline.num_rows == min(asked_of(name) for name in raters) / 2
@@ -241,6 +249,8 @@ def test_a_limit_ends_the_run_at_a_look(judge_until, capsys):
     evaluation = judge_until({"weak": 0.6}, limits={"weak": 120})
     result = evaluation.until_decided["comparisons"]["weak"]
     assert result["reason"] == "limit"
+    # The run may go on, so that the interval is a repeated one, about the plain mean.
+    assert result["interval"]["mean"] == result["looks"][-1]["mean"]
     assert result["looks"][-1]["pairs"] <= 60
     with pytest.raises(ConfigError, match="Partial: weak: limit"):
         check_judged([evaluation])

@@ -1,6 +1,8 @@
 """Boundaries agree with published tables, and the decisions follow from them."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from litbench.metrics.sequential import (
     exit_probabilities,
     expected_looks,
     level_at,
+    more_extreme,
     prompts_at_looks,
     repeated_p,
     spent,
+    stagewise_interval,
     z_of_p,
 )
 
@@ -121,6 +125,61 @@ def test_repeated_interval_excludes_zero_where_the_boundary_is_reached():
     assert {*reached} == {True, False}
 
 
+def test_stagewise_chances_of_a_published_example():
+    # The example of rpact's getFinalConfidenceInterval: two looks, O'Brien and Fleming's boundary,
+    # 20 and 30 values whose z are added with equal weights. It prints, per sqrt(n), a median of
+    # 0.3546145 and the interval 0.06967801 to 0.63468553.
+    t = np.array([50 / 130 * math.sqrt(20), 51 / 140 * math.sqrt(30)])
+    z, bound = -special.ndtri(special.stdtr([19, 29], -t)).sum() / math.sqrt(2), 2.796511
+
+    def chance(first, last):
+        """By the means of z at both looks, as rpact's drift is not the same at both."""
+        points = np.linspace(first - 9, bound, 20_001)
+        ahead = special.ndtr((last - z + math.sqrt(0.5) * (points - first)) / math.sqrt(0.5))
+        density = np.exp(-((points - first) ** 2) / 2) / math.sqrt(2 * math.pi)
+        return special.ndtr(first - bound) + np.trapezoid(density * ahead, points)
+
+    for effect, expected in ((0.06967801, 0.025), (0.3546145, 0.5), (0.63468553, 0.975)):
+        first, second = effect * math.sqrt(20), effect * math.sqrt(30)
+        assert chance(first, (first + second) / math.sqrt(2)) == pytest.approx(expected, abs=1e-6)
+        drift = effect * math.sqrt(50)
+        assert more_extreme((0.5, 1.0), (bound,), z, drift) == pytest.approx(
+            chance(drift * math.sqrt(0.5), drift), abs=1e-5
+        )
+
+
+@pytest.mark.parametrize("drift", [0.0, 2.8, -5.6])
+def test_stagewise_intervals_cover(drift):
+    bounds, steps = np.array(boundaries(TENTHS)), np.full(10, 0.1)
+    paths = np.random.default_rng(3).normal(drift * steps, np.sqrt(steps), (20_000, 10))
+    z = paths.cumsum(axis=1) / np.sqrt(TENTHS)
+    is_out = (np.abs(z) > bounds) | (np.arange(10) == 9)
+    chances = np.concatenate(
+        [
+            more_extreme(TENTHS[: look + 1], bounds[:look], z[is_first, look], drift)
+            for look in range(10)
+            if (is_first := is_out.argmax(axis=1) == look).any()
+        ]
+    )
+    for quantile in (0.025, 0.5, 0.975):
+        error = math.sqrt(quantile * (1 - quantile) / len(chances))
+        assert (chances < quantile).mean() == pytest.approx(quantile, abs=3.5 * error)
+
+
+def test_stagewise_interval_is_the_test_and_the_t_interval_of_one_look():
+    estimate = clustered_mean(np.resize([1.0, 0.0, 1.0, -1.0, 1.0, 0.5], 60), np.arange(60) // 5)
+    interval, _ = difference_interval(estimate)
+    assert vars(stagewise_interval(estimate, (0.4,), ())) == pytest.approx(vars(interval))
+    *bounds, bound = boundaries(TENTHS)
+    for sign, factor in itertools.product((1, -1), (0.98, 1.02)):
+        t = -special.stdtrit(estimate.freedom, special.ndtr(-bound * factor))
+        scaled = replace(estimate, mean=sign * estimate.error * t)
+        result = stagewise_interval(scaled, TENTHS, bounds)
+        assert (result.low * result.high > 0) == (factor > 1), "it excludes 0 where it is decided"
+        assert result.low < result.mean < result.high
+        assert abs(result.mean) < abs(scaled.mean), "the plain mean is biased away from 0"
+
+
 def test_expected_looks_are_those_of_the_boundaries():
     bounds = boundaries(TENTHS, 0.025)
     exits = exit_probabilities(TENTHS, bounds, drift=3.0).sum(axis=1)
@@ -145,6 +204,6 @@ def test_z_of_p():
 
 
 def test_mass_is_conserved():
-    path = _Path(drift=1.5)
+    path = _Path()
     path.advance(0.3, 9.0)
-    assert sum(path.exits(0.6, 0.0)) == pytest.approx(1.0)
+    assert sum(path.exits(0.6, 0.0, drift=1.5)) == pytest.approx(1.0)
