@@ -41,11 +41,13 @@ from litbench.evaluation.selection import (
 )
 from litbench.evaluation.until_decided import (
     ASKING,
+    Plan,
     UntilDecided,
     UntilKeys,
     ended_notes,
     make_plan,
     print_plan,
+    until_keys,
 )
 from litbench.judges.client import providers
 from litbench.judges.recorded import recorded_specs
@@ -59,6 +61,8 @@ from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.markdown import without_folders
 from litbench.runs.outputs import Artifact, Cache, write_json
 
+# What the results of every set depend on.
+_RULES = ("on_training_prompts", "max_pairs", "folds")
 # With several sets, these keys are given per set.
 _OF_ONE_SET = ("split", "before_symmetry", "ratings", *vars(PairColumns()))
 
@@ -127,7 +131,10 @@ class Benchmark(PairColumns, UntilKeys):
 
 @dataclass
 class OpenedSet:
-    """A set, ready to judge; a single one is named "". `notes` say what was left out."""
+    """A set, ready to judge; a single one is named "".
+
+    `notes` say what was left out; `plan` is that of judging until decided.
+    """
 
     name: str
     source: Set
@@ -135,6 +142,7 @@ class OpenedSet:
     specs: list[RaterSpec]
     reference: str
     notes: list[str]
+    plan: Plan | None = None
 
 
 def rater_entry(model: str, judge: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,10 +278,8 @@ def judge_sets(
 ) -> dict[str, Evaluation]:
     """Judge every set and write the evaluations, unless all of them are up to date.
 
-    `rules` has `on_training_prompts`, `max_pairs` and `folds` of `Benchmark`, and with `until` the
-    keys of `UntilKeys`.
+    `rules` has `on_training_prompts`, `max_pairs` and `folds` of `Benchmark`, and a plan's keys.
     """
-    keys = UntilKeys(**{key: rules[key] for key in vars(UntilKeys()) if key in rules})
     artifacts, jobs, data_of = {}, {}, {}
     for judged in opened:
         source = judged.source
@@ -290,6 +296,9 @@ def judge_sets(
         data = [digests, source.split, source.columns(), rules["max_pairs"]]
         artifacts[judged.name], data_of[judged.name] = artifact, data
         jobs[judged.name] = list_jobs(judged, data, rules["folds"])
+        if judged.plan is not None:
+            # The raters that ask a model follow, block by block.
+            jobs[judged.name] = [job for job in jobs[judged.name] if job.spec.kind not in ASKING]
     if all(map(is_finished, artifacts.values())):
         if "" in artifacts:
             return {"": finished_evaluation(artifacts[""])}
@@ -298,12 +307,6 @@ def judge_sets(
         # Other raters cost nothing, and may be slow to load.
         judges = [spec for spec in judged.specs if spec.kind == "judge"]
         print_estimates(judges, judged.pairs.all, out, dry_run=False)
-    if keys.until is not None:
-        # The raters that ask a model follow, block by block.
-        jobs = {
-            name: [job for job in of_set if job.spec.kind not in ASKING]
-            for name, of_set in jobs.items()
-        }
     # Group jobs by rater, so that each rater is loaded once.
     every = [job for of_set in jobs.values() for job in of_set]
     order = list(dict.fromkeys(job.spec.name for job in every))
@@ -320,9 +323,8 @@ def judge_sets(
     evaluations = {}
     for judged in opened:
         of_set, until, limit = [results[job.label] for job in jobs[judged.name]], None, ""
-        if keys.until is not None:
-            plan = make_plan(keys, judged.reference, judged.specs, judged.pairs)
-            run = UntilDecided(plan, judged.specs, of_set)
+        if judged.plan is not None:
+            run = UntilDecided(judged.plan, judged.specs, of_set)
             label = f"@{judged.name}" if judged.name else ""
             of_set += run.run(label, data_of[judged.name], judge)
             until, limit = run.record(), run.limit
@@ -411,6 +413,7 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
     if config.max_pairs is not None and config.max_pairs < 2:
         raise ConfigError(f"max_pairs is {config.max_pairs}: give 2 or more, or null")
     specs, sets, out = list_raters(config), list_sets(config), config.out
+    keys, rules = until_keys(config), {key: getattr(config, key) for key in _RULES}
     opened, notes, broken = open_sets(sets, specs, config.reference, config.max_pairs)
     if config.select is not None:
         prompts = {key for judged in opened for key in prompt_keys(judged.pairs.all)}
@@ -422,21 +425,20 @@ def run_benchmark(config: Benchmark, program: str) -> dict[str, Evaluation]:
                 replace(selected[spec.name], name=spec.name) if spec.name in selected else spec
                 for spec in judged.specs
             ]
+    if keys.until is not None:
+        rules |= vars(keys)
+        for judged in opened:
+            judged.plan = make_plan(keys, judged.reference, judged.specs, judged.pairs)
     evaluations = {}
     if config.dry_run:
         for judged in opened:
             if judged.name:
                 print(f"\n{judged.name}:")
             print_estimates(judged.specs, judged.pairs.all, out)
-            if config.until is not None:
-                plan = make_plan(config, judged.reference, judged.specs, judged.pairs)
-                print_plan(plan, judged.specs, out, out / judged.name)
+            if judged.plan is not None:
+                print_plan(judged.plan, judged.specs, out, out / judged.name)
     else:
         is_single = "" in sets
-        keys = ["on_training_prompts", "max_pairs", "folds"]
-        if config.until is not None:
-            keys += vars(UntilKeys())
-        rules = {key: getattr(config, key) for key in keys}
         parts = Cache(out / "parts")
         evaluations = judge_sets(opened, out, rules, parts, program)
         if not is_single:

@@ -25,7 +25,7 @@ from litbench.evaluation.scoring import (
     score_files,
     scorer_spec,
 )
-from litbench.evaluation.until_decided import UntilKeys
+from litbench.evaluation.until_decided import UntilKeys, until_keys
 from litbench.judges.client import JudgeKeys
 from litbench.models import model_entry, trained_columns
 from litbench.raters.entries import RaterSpec
@@ -76,7 +76,8 @@ def judge(config: Judge) -> None:
         split=config.split,
         max_pairs=config.max_pairs,
         dry_run=config.dry_run,
-        **{key: getattr(config, key) for key in vars(PairColumns()) | vars(UntilKeys())},
+        **{key: getattr(config, key) for key in vars(PairColumns())},
+        **vars(until_keys(config)),
     )
     evaluations = run_benchmark(benchmark, "litbench judge").values()
     for evaluation in evaluations:
