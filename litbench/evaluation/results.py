@@ -150,16 +150,22 @@ class Evaluation:
         return read_table(self.folder / "verdicts.parquet", VERDICTS)
 
     @cached_property
-    def pairs(self) -> EvaluationPairs:
+    def all_pairs(self) -> EvaluationPairs:
+        """The pairs that any rater judged."""
         config = self.manifest["config"]
         columns = given_columns(config)
         pairs = read_pairs(
             self.pairs_path, self.path_before_symmetry, config.get("split"), columns=columns
         )
         # The benchmark leaves out pairs without texts, and those beyond `max_pairs`.
-        if self.until_decided is not None:
-            return pairs.select(common_pairs(self.verdicts))
         return pairs.select(self.verdicts["pair_id"].unique())
+
+    @cached_property
+    def pairs(self) -> EvaluationPairs:
+        """The pairs that every rater judged."""
+        if self.until_decided is None:
+            return self.all_pairs
+        return self.all_pairs.select(common_pairs(self.verdicts))
 
     @property
     def until_decided(self) -> dict[str, Any] | None:
@@ -171,12 +177,7 @@ class Evaluation:
     def rows(self) -> list[LeaderboardRow]:
         trained_on = self.manifest["counts"]["trained_on"]
         if self.until_decided is not None:
-            config = self.manifest["config"]
-            columns = given_columns(config)
-            pairs = read_pairs(
-                self.pairs_path, self.path_before_symmetry, config.get("split"), columns=columns
-            )
-            return rows_of(self.verdicts, pairs, self.until_decided, trained_on)
+            return rows_of(self.verdicts, self.all_pairs, self.until_decided, trained_on)
         return leaderboard(
             self.verdicts,
             self.pairs.headline,

@@ -25,6 +25,8 @@ from litbench.data.text import digest
 from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
 from litbench.evaluation.loop import check_judged, compare_annotators
 from litbench.evaluation.results import Evaluation, find_input
+from litbench.evaluation.stopping import common_pairs
+from litbench.evaluation.until_decided import UntilKeys, until_keys
 from litbench.judges.client import JudgeKeys
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.annotators import AnnotatorAgreement
@@ -47,6 +49,7 @@ from litbench.suite.passport import (
     PassportInterval,
     PeopleFigures,
     SetFigures,
+    Stop,
     appearance,
     eval_results,
     every_eval_ever,
@@ -66,7 +69,7 @@ _Names = list[str]
 
 
 @dataclass(kw_only=True)
-class Suite(JudgeKeys):
+class Suite(JudgeKeys, UntilKeys):
     """Measure raters on every imported set of human judgements.
 
         litbench suite --list
@@ -126,6 +129,8 @@ def sets_of(config: Suite) -> dict[str, Dataset]:
 
 def benchmark_of(config: Suite, raters: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark of raters, beside the baselines, on the sets."""
+    if config.against is not None:
+        raise ConfigError(f"against: the suite compares with `{REFERENCE}`: leave against out")
     return Benchmark(
         pairs={
             name: _set_entry(config, name, dataset) for name, dataset in sets_of(config).items()
@@ -136,6 +141,7 @@ def benchmark_of(config: Suite, raters: Mapping[str, Any]) -> Benchmark:
         max_pairs=config.max_pairs,
         folds=_FOLDS,
         dry_run=config.dry_run,
+        **vars(until_keys(config)),
     )
 
 
@@ -213,12 +219,13 @@ class JudgedSet:
 def _read_judged(folder: Path, dataset: Dataset) -> JudgedSet:
     evaluation = Evaluation.find(folder)
     if "ratings" not in evaluation.manifest["inputs"]:
-        return JudgedSet(dataset, evaluation, evaluation.pairs, None)
+        return JudgedSet(dataset, evaluation, evaluation.all_pairs, None)
     ratings = find_input(folder, evaluation.manifest, "ratings")
     split = evaluation.manifest["config"]["split"]
     pairs = read_pairs(evaluation.pairs_path, None, split, ratings)
     pairs = pairs.select(evaluation.verdicts["pair_id"].unique())
-    people = compare_annotators(evaluation.verdicts, ratings, pairs.all)
+    common = pairs.select(common_pairs(evaluation.verdicts))
+    people = compare_annotators(evaluation.verdicts, ratings, common.all)
     return JudgedSet(dataset, evaluation, pairs, people)
 
 
@@ -306,6 +313,12 @@ def _set_figures(result: JudgedSet, row: LeaderboardRow, group: str) -> SetFigur
     def estimate(value: Any) -> Any:
         return None if value is None else PassportInterval(**plain(value))
 
+    stop, record = None, result.evaluation.until_decided
+    if record is not None:
+        ended = record["comparisons"].get(row.rater, {"reason": None, "looks": []})
+        if ended["looks"] or row.rater in record["levels"]:
+            stop = Stop(row.stopped, ended["reason"], record["plan"], ended["looks"])
+
     dataset, comparison = result.dataset, row.comparison
     return SetFigures(
         title=dataset.title,
@@ -334,6 +347,7 @@ def _set_figures(result: JudgedSet, row: LeaderboardRow, group: str) -> SetFigur
         },
         people=_people_figures(result.annotators, row.rater, estimate),
         audit=_audit_findings(result.evaluation),
+        stop=stop,
     )
 
 

@@ -149,6 +149,7 @@ def _without_information(passport: Passport) -> list[str]:
 
 def _agreement(figures: SetFigures, *marks: str) -> Cell:
     """Agreement on a set; constant halves would have a narrow interval."""
+    marks += (figures.stopped,) if figures.stopped else ()
     if figures.no_information:
         return Cell(f"{figures.agreement.mean:.3f}", ("no information", *marks))
     return stacked(figures.agreement.interval(), *marks)
@@ -184,6 +185,7 @@ def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
         small = ("recomputed",) * entry.is_recomputed
         if any(figures.no_information for figures in sets_of(row)):
             small += ("no information",)
+        small += tuple(filter(None, (figures.stopped for figures in sets_of(row))))
         return Cell(row["rater"], small, address=entry.address)
 
     def agreement(row: Mapping[str, Any]) -> Interval:
@@ -227,7 +229,8 @@ def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
             ),
         },
     )
-    counts = [f"{name} ({first.sets[name].agreement.n:,} pairs)" for name in names]
+    size = {name: max(entry.passport.sets[name].agreement.n for entry in entries) for name in names}
+    counts = [f"{name} ({size[name]:,} pairs)" for name in names]
     title = f"{len(names)} sets" if len(names) > 1 else counts[0]
     note = ", ".join(counts) if len(names) > 1 else ""
     name = f"on-{fingerprint([first.sets[name].pairs_sha256 for name in names])[:8]}"

@@ -10,10 +10,10 @@ import json
 import math
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -130,6 +130,23 @@ class PeopleFigures:
 
 
 @dataclass
+class Stop:
+    """How judging a set until decided ended, see `litbench.evaluation.stopping`.
+
+    Attributes:
+        judged: such as "312 of 1,200 pairs"; empty if all were judged.
+        reason: null for the rater that others were compared with.
+        plan: boundaries, order and looks.
+        looks: the looks that were made.
+    """
+
+    judged: Annotated[str, Field(pattern=r"^([\d,]+ of [\d,]+ pairs)?$")]
+    reason: Literal["decided", "futile", "undecided"] | None
+    plan: dict[str, Any]
+    looks: list[dict[str, Any]]
+
+
+@dataclass
 class SetFigures:
     """A rater on one set.
 
@@ -152,6 +169,7 @@ class SetFigures:
         beside: agreement of the baselines that ran beside it.
         people: null without several annotators.
         audit: findings of `litbench audit` on the set, worst first; null if it was not audited.
+        stop: null unless its comparison was looked at until it was decided.
     """
 
     title: str
@@ -176,6 +194,7 @@ class SetFigures:
     beside: dict[Name, PassportInterval]
     people: PeopleFigures | None
     audit: list[str] | None = None
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges; ValueError otherwise."""
@@ -188,6 +207,11 @@ class SetFigures:
             share.check(f"beside.{name}", 0)
         if self.minus_reference is not None:
             self.minus_reference.check("minus_reference", -1)
+
+    @property
+    def stopped(self) -> str:
+        """Its mark where figures of several raters are shown; empty if it judged all pairs."""
+        return f"stopped: {self.stop.judged}" if self.stop and self.stop.judged else ""
 
     @property
     def no_information(self) -> str:
@@ -351,12 +375,15 @@ def _eval_result(
 ) -> dict[str, Any]:
     """A quantity on a set in the form of Every Eval Ever."""
     uncertainty: dict[str, Any] = {"num_samples": value.n}
+    details = {"pairs_sha256": figures.pairs_sha256}
+    if sequential := quantity == "agreement" and figures.stop is not None:
+        details["until_decided"] = json.dumps(asdict(figures.stop), sort_keys=True)
     if value.low is not None and value.high is not None:
         uncertainty["confidence_interval"] = {
             "lower": value.low,
             "upper": value.high,
             "confidence_level": LEVEL,
-            "method": "cluster jackknife by prompt",
+            "method": ("group-sequential, " if sequential else "") + "cluster jackknife by prompt",
         }
     is_share = quantity != "agreement_relative_to_people"
     return {
@@ -375,7 +402,7 @@ def _eval_result(
         "score_details": {
             "score": value.mean,
             "uncertainty": uncertainty,
-            "details": {"pairs_sha256": figures.pairs_sha256},
+            "details": details,
         },
     }
 
@@ -400,7 +427,8 @@ def eval_results(passport: Passport, benchmark: str | None = None) -> list[dict[
             "dataset": {"id": benchmark or figures.origin.partition(":")[0], "task_id": name},
             "value": figures.agreement.mean,
             "date": passport.date[:10],
-            "notes": f"LitBench suite: agreement with people, {figures.agreement.n:,} pairs",
+            "notes": f"LitBench suite: agreement with people, {figures.agreement.n:,} pairs"
+            + (figures.stopped and f" ({figures.stopped})"),
         }
         for name, figures in passport.sets.items()
         if figures.agreement.mean is not None and (benchmark or "://" not in figures.origin)
@@ -416,6 +444,8 @@ def figures_text(figures: Mapping[str, SetFigures]) -> list[list[str]]:
         agreement = str(row.agreement.interval())
         if row.no_information:
             agreement = f"{row.agreement.mean:.3f} (no information: {row.no_information})"
+        if row.stopped:
+            agreement += f" ({row.stopped})"
         longer = row.beside.get("longer")
         baseline = "–" if longer is None else str(longer.interval())
         rows.append([name, agreement, baseline, str(relative) if is_known else "–"])

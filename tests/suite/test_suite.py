@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ from litbench.data.sources.registry import import_dataset, read_registry
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.intervals import ratio_interval
 from litbench.metrics.sets import linked_sets, over_sets
+from litbench.raters.entries import KINDS, Kind
+from litbench.raters.interface import Judgement, Rater
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import write_json
 from litbench.suite.command import (
@@ -386,6 +388,77 @@ def test_exports_give_the_same_figures(site, judged):
         del rater
     (file,) = site.glob("exports/longer/.eval_results/*.yaml")
     assert yaml.safe_load(file.read_text()) == eval_results(passports_of(judged)["longer"])
+
+
+class Clear(Rater):
+    """A judge that sees which story is good."""
+
+    kind, name = "judge", "clear"
+
+    def judge(self, pairs):
+        return [[Judgement("first" if "good" in pair.first else "second")] for pair in pairs]
+
+
+@dataclass
+class ClearOptions:
+    def load(self, name):
+        del name
+        return Clear()
+
+
+def test_a_judge_stops_early_and_its_passport_says_so(home, tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "judge", Kind(ClearOptions))
+    rows = [
+        {
+            "prompt": f"Ask {prompt}",
+            "chosen": f"good {prompt} {number} " + "and long " * (number + prompt % 2),
+            "rejected": f"poor {prompt} {number} and",
+        }
+        for prompt in range(40)
+        for number in range(3)
+    ]
+    write_rows(tmp_path / "wide.jsonl", rows)
+    shutil.copytree(home / "runs/rated", tmp_path / "runs/rated")
+    wide = VOTED | {"files": {"wide.jsonl": {}}, "pairs": VOTED["pairs"] | {"pairs": "wide.jsonl"}}
+    sets = {"rated": RATED | {"title": "Rated"}, "wide": wide | {"title": "Wide"}}
+    registry = tmp_path / "own.yaml"
+    registry.write_text(yaml.safe_dump(sets))
+    datasets = read_registry(registry)
+    import_dataset("wide", datasets["wide"], tmp_path / "runs/wide", "", copy=tmp_path)
+    keys = {"data": tmp_path / "runs", "registry": registry, "out": tmp_path / "out"}
+    keys |= {"sets": ["rated", "wide"], "raters": {"clear": {"kind": "judge"}}}
+    with pytest.raises(ConfigError, match="against"):
+        suite(Suite(**keys, until="decided", against="1/2"))
+    suite(Suite(**keys, until="decided"))
+    passports = passports_of(tmp_path / "out")
+    clear, longer = passports["clear"].sets, passports["longer"].sets
+    stop = clear["wide"].stop
+    assert (stop.reason, stop.plan["against"]) == ("decided", "longer")
+    assert stop.looks[-1]["pairs"] < 120
+    assert stop.judged == f"{stop.looks[-1]['pairs']} of 120 pairs"
+    assert clear["wide"].minus_reference.low > 0
+    assert (clear["rated"].stop.judged, longer["wide"].stop) == ("", None)
+    assert longer["wide"].agreement.n == 120
+    assert longer["wide"].pairs_sha256 == clear["wide"].pairs_sha256
+    mark = f"stopped: {stop.judged}"
+    assert mark in {row[0]: row[1] for row in figures_text(clear)}["wide"]
+    assert [mark in entry["notes"] for entry in eval_results(passports["clear"], "me/suite")] == [
+        False,
+        True,
+    ]
+    details = [
+        result["score_details"]["details"]
+        for result in every_eval_ever(passports["clear"])["evaluation_results"]
+        if result["evaluation_result_id"] == "wide/agreement"
+    ]
+    assert json.loads(details[0]["until_decided"])["looks"] == stop.looks
+    summary = (tmp_path / "out/sets.md").read_text()
+    assert mark in summary
+    assert "clear (stopped early)" in summary
+    files = list((tmp_path / "out/passports").glob("*.json"))
+    site = {"runs": [tmp_path / "out"], "registry": registry, "out": tmp_path / "site"}
+    leaderboard_site(Site(passports=files, **site))
+    assert mark in html.unescape((tmp_path / "site/index.html").read_text())
 
 
 def test_recorded_judges_have_passports(home, tmp_path):

@@ -37,8 +37,9 @@ def sets_page(
         seen = 0 if row is None else row["trained_on"]
         if row is not None and row["no_information"]:
             return f"{row['agreement']:.3f} (no information: {row['no_information']})"
+        stopped = f" (stopped: {row['stopped']})" if row and row["stopped"] else ""
         return (_interval(row, "agreement") or "–") + (
-            f" TRAINED ON {seen} OF ITS PROMPTS" if seen else ""
+            f" TRAINED ON {seen} OF ITS PROMPTS" if seen else stopped
         )
 
     by_set: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -46,7 +47,9 @@ def sets_page(
         by_set.setdefault(row["set"], {})[row["rater"]] = row
     raters = list(dict.fromkeys(row["rater"] for row in [*means["raters"], *rows]))
     names = list(by_set)
-    firsts = [next(iter(of_set.values())) for of_set in by_set.values()]
+    # A stopped rater has fewer pairs.
+    firsts = [max(of_set.values(), key=lambda row: row["pairs"]) for of_set in by_set.values()]
+    stopped = {row["rater"] for row in rows if row["stopped"]}
     facts = [
         ["set", *names],
         ["labels", *(row["labels"] for row in firsts)],
@@ -71,7 +74,8 @@ def sets_page(
         for row in means["raters"]:
             ends = (f"{row[key]:.3f}" for key in ("lowest", "highest"))
             difference = _interval(row["minus_reference"], form="+.3f")
-            over.append([row["rater"], _interval(row), difference, *ends])
+            mark = " (stopped early)" if row["rater"] in stopped else ""
+            over.append([row["rater"] + mark, _interval(row), difference, *ends])
         blocks += [
             f"{heading * 2} Over sets".strip(),
             f"Unweighted means over the same {len(means['sets'])} sets for every rater. Sets on "
