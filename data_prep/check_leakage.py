@@ -1,6 +1,6 @@
 """Check whether training and test pairs share prompts, authors, stories or near-duplicates.
 
-    python data_prep/check_leakage.py --config configs/data/check_leakage.yaml
+    litbench data check_leakage --config configs/data/check_leakage.yaml
 
 Reads two pairs tables, `train` and `test`, or one table, `pairs`, and compares every two of its
 splits. Writes `leakage.parquet` (one row per shared item, with an id in each split) and

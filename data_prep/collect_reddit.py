@@ -1,6 +1,6 @@
 """Collect stories from Reddit: all top-level comments on prompts.
 
-    python data_prep/collect_reddit.py --config configs/data/collect_reddit.yaml
+    litbench data collect_reddit --config configs/data/collect_reddit.yaml
 
 Needs `praw_client_id` and `praw_client_secret` in the environment or in praw.ini. Reads the posts
 that Reddit's search finds for each prompt, listings of a subreddit, and posts by id. Every search

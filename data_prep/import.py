@@ -1,7 +1,7 @@
 """Make the pairs of a published set of human judgements, by its entry in the registry.
 
     litbench data import hanna --from FOLDER
-    python data_prep/import.py --config mine.yaml
+    litbench data import --config mine.yaml
 
 Without `from`, the set's files are fetched from their origin into `out/files`; an interrupted
 download resumes, and files whose SHA-256 the entry has are checked. With it, a local copy is read.

@@ -1,6 +1,6 @@
 """Turn dumps of Reddit (Pushshift, Arctic Shift) into a stories table.
 
-    python data_prep/import_archive.py --config configs/data/archive_stories.yaml
+    litbench data import_archive --config configs/data/archive_stories.yaml
 
 Reads submissions and comments of a month or of a subreddit as JSON lines or arrays, plain or
 compressed (.zst, .gz, .bz2, .xz): first the prompts from the submissions, then the top-level

@@ -1,6 +1,6 @@
 """Turn published preference pairs into a pairs table.
 
-    python data_prep/import_pairs.py --config mine.yaml
+    litbench data import_pairs --config mine.yaml
 
 Reads pairs in one of three forms, from a file or from the Hub:
 

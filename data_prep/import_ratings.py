@@ -1,6 +1,6 @@
 """Turn published ratings of stories into pairs and a table of ratings.
 
-    python data_prep/import_ratings.py --config mine.yaml
+    litbench data import_ratings --config mine.yaml
 
 Reads a table of stories, a table of ratings by annotators and, optionally, a table of ratings by
 recorded judges (models). Two stories of a prompt become a pair, whose chosen story has the higher

@@ -1,6 +1,6 @@
 """Turn stories into preference pairs: filters, splits, pairing, caps, length symmetry.
 
-    python data_prep/make_pairs.py --config configs/data/sample_pairs.yaml
+    litbench data make_pairs --config configs/data/sample_pairs.yaml
 
 Reads `stories`, a table written by make_stories.py, with story_id, prompt_id, prompt, text,
 n_words, source, score, score_utc, created_utc, author, flair and n_tokens. The steps follow section

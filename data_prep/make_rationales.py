@@ -1,6 +1,6 @@
 """Distil rationales from a judge: explanations to train a generative verifier on.
 
-    python data_prep/make_rationales.py --config configs/data/make_rationales.yaml
+    litbench data make_rationales --config configs/data/make_rationales.yaml
 
 Reads pairs. For each pair a judge (any model that inspect-ai supports) reads the prompt and both
 stories, explains which is better and gives a verdict; the label is hidden from it. The explanation

@@ -1,6 +1,6 @@
 """Turn raw rows (posts, comments, a data set) into a stories table.
 
-    python data_prep/make_stories.py --config configs/data/sample_stories.yaml
+    litbench data make_stories --config configs/data/sample_stories.yaml
 
 Reads the embedded sample (`input: sample`), or Parquet, JSONL, CSV, a folder saved by datasets
 or a data set on the Hub, of any size, and maps its columns. Cleans the texts, then counts words,

@@ -1,6 +1,6 @@
 """Write a pairs table as a data set with a card, and push it to the Hub if asked to.
 
-    python data_prep/push_to_hub.py --config configs/data/push_to_hub.yaml
+    litbench data push_to_hub --config configs/data/push_to_hub.yaml
 
 Reads the folder of make_pairs.py, import_pairs.py or rehydrate.py (`pairs.parquet` and
 `manifest.json`). Writes into `out` the folder `data` with a Parquet file for each split, a card
@@ -47,7 +47,7 @@ STATISTICS = """
 """
 RIGHTS_OF_IDS = """\
 This data set contains no stories and no prompts, only comment ids and labels derived from votes.
-`python data_prep/rehydrate.py` of LitBench fetches the comments that still exist and makes full
+`litbench data rehydrate` of LitBench fetches the comments that still exist and makes full
 pairs. Fetching them is subject to Reddit's User Agreement and its Data API terms. A comment that
 its author has deleted cannot be fetched."""
 RIGHTS_OF_TEXTS = """\

@@ -1,6 +1,6 @@
 """Fetch the texts of published pairs of comment ids from Reddit.
 
-    python data_prep/rehydrate.py --config configs/data/litbench_test.yaml
+    litbench data rehydrate --config configs/data/litbench_test.yaml
 
 Needs `praw_client_id` and `praw_client_secret` in the environment or in praw.ini. Reads a table
 with `chosen_comment_id` and `rejected_comment_id`, such as push_to_hub.py writes with `ids_only`.

@@ -1,6 +1,6 @@
 """Train raters on several data variants and numbers of pairs, and judge all test sets.
 
-    python eval/ablation.py --config configs/eval/sample_ablation.yaml
+    litbench eval ablation --config configs/eval/sample_ablation.yaml
 
 A variant is either a set of pairing rules applied to `stories`, or a pairs file (`{pairs: FILE}`).
 Top-level rules of the config apply to all variants. Each rater is trained with each seed

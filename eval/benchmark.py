@@ -1,6 +1,6 @@
 """Benchmark raters on one or several sets of pairs: verdicts and a leaderboard.
 
-    python eval/benchmark.py --config configs/eval/sample_benchmark.yaml
+    litbench eval benchmark --config configs/eval/sample_benchmark.yaml
 
 Reads `pairs` and the raters of the config; with `ratings`, also the recorded judges and annotators
 of data_prep/import_ratings.py. Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and

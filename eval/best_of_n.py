@@ -1,6 +1,6 @@
 """Rank the stories of each prompt by reward, pair the best with the worst, plot best-of-n curves.
 
-    python eval/best_of_n.py --config configs/eval/best_of_n.yaml
+    litbench eval best_of_n --config configs/eval/best_of_n.yaml
 
 Reads stories tables with several stories per prompt, such as those of `litbench run stories`, and
 scores the stories with a rater. Writes into `out`:

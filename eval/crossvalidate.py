@@ -1,6 +1,6 @@
 """Evaluate trained raters by repeated cross-validation over prompts.
 
-    python eval/crossvalidate.py --config configs/eval/sample_crossvalidate.yaml
+    litbench eval crossvalidate --config configs/eval/sample_crossvalidate.yaml
 
 For small sets, where a single test split would have too few prompts. Each repeat assigns prompts to
 folds with another seed. A trainable rater judges each fold after training on the other folds; its

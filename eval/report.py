@@ -1,6 +1,6 @@
 """Write report.html: how well each rater agrees with the labels, on one self-contained page.
 
-    python eval/report.py --config configs/eval/report.yaml
+    litbench eval report --config configs/eval/report.yaml
 
 Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py). Writes `report.html` and
 `manifest.json` into `out`. The page links to pages of other programs in sibling folders of `out`,

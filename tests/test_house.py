@@ -96,9 +96,8 @@ def test_module_names():
 def test_program_reads_from_top_to_bottom(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstring = ast.get_docstring(tree) or ""
-    assert f"{path.parent.name}/{path.name} --config" in docstring, (
-        "the docstring names the command"
-    )
+    group = path.parent.name.removesuffix("_prep")
+    assert f"litbench {group} {path.stem} --config" in docstring, "the docstring names the command"
     names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     assigned = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign)]
     names |= {target.id for target in assigned if isinstance(target, ast.Name)}

@@ -1,8 +1,8 @@
 r"""Train a Bradley-Terry reward model (paper 4.1, A.9).
 
-    python train/bradley_terry.py --config configs/train/sample_minilm.yaml
+    litbench train bradley_terry --config configs/train/sample_minilm.yaml
     accelerate launch --config_file configs/accelerate/fsdp2.yaml \
-        train/bradley_terry.py --config configs/paper/bradley_terry.yaml
+        -m litbench train bradley_terry --config configs/paper/bradley_terry.yaml
 
 Reads `pairs`. Writes into `output_dir`: `model/` (safetensors, tokenizer with the input format,
 hashes of the training prompts, `run.json`, a model card), `rejected.jsonl` (pairs not used in

@@ -1,6 +1,6 @@
 """Fit the feature model: logistic regression on differences of surface features.
 
-    python train/features.py --config configs/train/features.yaml
+    litbench train features --config configs/train/features.yaml
 
 Reads `pairs`. Writes `model/` (`features.json`, with readable coefficients, and `scope.json`) and
 `manifest.json` into `out`.

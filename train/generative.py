@@ -1,7 +1,7 @@
 r"""Train a generative reward model: GenRM or GenRM-CoT (paper 4.2).
 
     accelerate launch --config_file configs/accelerate/fsdp2.yaml \
-        train/generative.py --config configs/paper/genrm.yaml
+        -m litbench train generative --config configs/paper/genrm.yaml
 
 Reads `pairs`. Writes into `output_dir`: `model/` (safetensors, tokenizer, the question, hashes of
 the training prompts, `run.json`, a model card), `rejected.jsonl` (pairs not used in training,

@@ -1,6 +1,6 @@
 """Train a policy on a rater's rewards with trl's GRPO, and show what it learns.
 
-    python train/grpo.py --config configs/train/sample_grpo.yaml
+    litbench train grpo --config configs/train/sample_grpo.yaml
 
 Reads `stories` and the models of the raters. Some prompts are held out: no rater was trained on
 them, and neither the policy nor the reward uses their stories. The other prompts are for training.

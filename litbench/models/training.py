@@ -108,11 +108,11 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     model_name_or_path: str = field(
         metadata={"help": f"Model to train: a folder or a Hub name; from a package {PACKAGED}."}
     )
-    learning_rate: float = 1e-5
-    num_train_epochs: float = 1.0
+    learning_rate: float = option(1e-5, "Learning rate; small models need more.")
+    num_train_epochs: float = option(1.0, "Number of epochs.")
     warmup_steps: float = 0.1
-    per_device_train_batch_size: int = 4
-    gradient_accumulation_steps: int = 32
+    per_device_train_batch_size: int = option(4, "Pairs on a device at a time.")
+    gradient_accumulation_steps: int = option(32, "Device batches per optimiser step.")
     # trl's default is True, under the old name of activation_checkpointing.
     gradient_checkpointing: bool | None = None
     logging_steps: float = 0.05

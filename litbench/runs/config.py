@@ -477,7 +477,9 @@ def summarise(cls: Any, lines_before: int) -> Iterator[str]:
     """
     meanings, ordered = _meanings(cls), _help_order(cls)
     room = max(_SCREEN_LINES - lines_before, _MIN_KEYS)
-    shown = [field for field in ordered if not _is_foreign(cls, field)][:room]
+    # A default of ours for a key of trl has no text.
+    shown = [field for field in ordered if not _is_foreign(cls, field) and meanings[field.name]]
+    shown = shown[:room]
     for field in shown:
         default, meaning = _default(field), " ".join(meanings.get(field.name, "").split())
         first = re.split(r"(?<=[.;])\s", meaning)[0].rstrip(".;")

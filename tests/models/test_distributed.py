@@ -238,7 +238,8 @@ def test_accelerate_reads_a_launch_config(path):
 
     config = load_config_from_file(str(path))
     command = re.search(
-        r"accelerate launch --config_file (\S+) .*train/\w+\.py --config (\S+)", path.read_text()
+        r"accelerate launch --config_file (\S+) .*litbench train \w+ --config (\S+)",
+        path.read_text(),
     )
     assert command is not None
     assert command[1] == str(path.relative_to(ROOT))

@@ -61,7 +61,7 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
         # What stands in for the paper's models and numbers, by a word of the command.
         stand_ins = {
             "run": ["--writers", json.dumps(models), "--samples", SAMPLES],
-            "best_of_n.py": ["--raters", json.dumps(verifier), "--min_stories", 2 * SAMPLES],
+            "best_of_n": ["--raters", json.dumps(verifier), "--min_stories", 2 * SAMPLES],
             "make": [
                 "--pairs_per_reader",
                 4,
@@ -75,10 +75,7 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
         }
         text = CONFIG.read_text(encoding="utf-8")
         commands = re.findall(r"^#   (.+?)(?: +# .*)?$", text, re.M)
-        names = [
-            re.match(r"litbench (?:study )?(\w+)|python \w+/(\S+)", command) for command in commands
-        ]
-        names = [name[1] or name[2] for name in names]
+        names = [re.match(r"litbench (?:study |eval )?(\w+)", command)[1] for command in commands]
         assert set(stand_ins) < set(names)
         study_server = None
         for line, name in zip(commands, names, strict=True):
