@@ -13,13 +13,14 @@ from litbench.data.columns import PairColumns
 from litbench.data.records import STORIES, has_texts
 from litbench.data.sources.evaluation_pairs import read_pairs
 from litbench.data.tables import read_table, write_table
+from litbench.data.text import digest
 from litbench.evaluation.report.document import publish, show_results
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.config import as_plain
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import Artifact, write_json
 from litbench.study.pairs import PairStudy
-from litbench.study.plan import PLANS, PairPlan, RatingPlan, SessionPlan, Study, StudyPlan
+from litbench.study.plan import PLANS, Count, PairPlan, RatingPlan, SessionPlan, Study, StudyPlan
 from litbench.study.ratings import RatingStudy, run_of
 from litbench.study.sessions import PROTOCOL, SessionStudy
 from litbench.writers.protocol import load_protocol
@@ -46,12 +47,14 @@ class StudyMaking(PairColumns, PairPlan, RatingPlan, SessionPlan):
         out: folder to write.
         pairs: pairs file; the chosen side is the one whose agreement with readers is asked.
         split: split of the pairs; null for all.
+        max_pairs: number of pairs to draw, by the seed; null for all.
         stories: in ratings, file of the stories, such as `stories.parquet` of a run.
     """
 
     out: Path
     pairs: Path | None = None
     split: str | None = None
+    max_pairs: Count | None = None
     stories: Path | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +90,10 @@ def write_pairs(config: StudyMaking, plan: PairPlan, artifact: Artifact) -> Stud
             f"{config.pairs}: {without} pairs have no texts and {copies} have the same text twice: "
             "leave them out"
         )
+    if config.max_pairs is not None:
+        names = sorted(pairs["pair_id"].to_pylist(), key=lambda name: digest(plan.seed, name))
+        drawn = pa.array(names[: config.max_pairs], pairs["pair_id"].type)
+        pairs = pairs.filter(pc.is_in(pairs["pair_id"], drawn))
     study = PairStudy(config.out, plan, pairs)
     artifact.write("pairs.parquet", partial(write_table, pairs))
     return study

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import duckdb
@@ -59,6 +60,7 @@ CHOICES = Schema(
             choices=SIDES,
         ),
         Column("outcome", "text", "the choice", choices=SIDES),
+        *(Column(f"tag_{side}", "text", f"tag of the {side} story") for side in SIDES),
         Column("is_right", "integer", "1 if a check was answered right, else 0; null for no check"),
         *ANSWERED,
     ),
@@ -119,6 +121,22 @@ class Exclusions:
 
 
 @dataclass(frozen=True)
+class TagFigures:
+    """The tags of stories: why they win and lose, as read by hand in LitBench's section 3.4.2.
+
+    Attributes:
+        counts: by tag, how often readers gave it to the chosen and to the rejected story.
+        same: how often two readers gave a story the same tag, by prompt; NaN if no story has tags
+            by two.
+        kappa: agreement beyond that of tags drawn by their frequency (Fleiss, 1971).
+    """
+
+    counts: dict[str, tuple[int, int]]
+    same: Interval
+    kappa: float
+
+
+@dataclass(frozen=True)
 class StudyFigures:
     """The figures of a study.
 
@@ -128,6 +146,7 @@ class StudyFigures:
         hurried: share of answers that were first sent too early; None if unknown.
         seconds: quartiles of the time of a pair; None if unknown.
         annotators: one reader against the others, with raters on the same pairs.
+        tags: None without tags.
     """
 
     readers: int
@@ -138,6 +157,7 @@ class StudyFigures:
     hurried: float | None
     seconds: list[float] | None
     annotators: AnnotatorAgreement | None
+    tags: TagFigures | None
 
 
 @cache
@@ -253,7 +273,37 @@ def study_figures(
         hurried=float((hurried > 0).mean()) if len(hurried) else None,
         seconds=np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None,
         annotators=annotators,
+        tags=tag_figures(choices, cluster_of),
     )
+
+
+def tag_figures(choices: pa.Table, clusters: Mapping[str, Any]) -> TagFigures | None:
+    """The tags of the choices of pairs; None if there are none.
+
+    Args:
+        choices: table with the schema CHOICES.
+        clusters: by `pair_id`, the cluster of its prompt.
+    """
+    by_story: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in choices.filter(pc.equal(choices["kind"], "pair")).to_pylist():
+        for side in SIDES:
+            if row[f"tag_{side}"] is not None:
+                by_story[row["pair_id"], side].append(row[f"tag_{side}"])
+    if not by_story:
+        return None
+    counts = {side: Counter[str]() for side in SIDES}
+    shares, names = [], []
+    for (name, side), tags in by_story.items():
+        counts[side].update(tags)
+        if pairs := list(combinations(tags, 2)):
+            shares.append(sum(first == other for first, other in pairs) / len(pairs))
+            names.append(clusters[name])
+    same, total = jackknife_interval(np.array(shares), names), sum(counts.values(), Counter[str]())
+    chance = sum((count / total.total()) ** 2 for count in total.values())
+    ordered = {
+        tag: (counts["chosen"][tag], counts["rejected"][tag]) for tag, _ in total.most_common()
+    }
+    return TagFigures(ordered, same, (same.mean - chance) / (1 - chance) if chance < 1 else np.nan)
 
 
 def one_reader(

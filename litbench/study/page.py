@@ -21,7 +21,7 @@ from litbench.evaluation.report.document import (
 from litbench.evaluation.report.leaderboard import annotators_section
 from litbench.evaluation.report.tables import load_published
 from litbench.metrics.annotators import annotators_json
-from litbench.study.metrics import SHARES, StudyFigures
+from litbench.study.metrics import SHARES, StudyFigures, TagFigures
 
 _PUBLISHED = "readers-of-generated-stories"
 
@@ -85,6 +85,8 @@ def human_study_page(
     read = [shares]
     if figures.annotators is not None:
         read.append(annotators_section(annotators_json(figures.annotators)))
+    if figures.tags is not None:
+        read.append(_tags_section(figures.tags))
     out = everyone.readers - figures.readers
     without = f", without {out} left out by the plan's rules" if out else ""
     counts = (
@@ -107,6 +109,20 @@ def human_study_page(
         files=panels,
     )
     return "\n\n".join(filter(None, texts)) + "\n", page
+
+
+def _tags_section(tags: TagFigures) -> Section:
+    columns: dict[str, Callable[[Any], Any]] = {
+        "tag": lambda row: row[0],
+        "chosen stories": lambda row: row[1][0],
+        "rejected stories": lambda row: row[1][1],
+    }
+    remark = (
+        f"Two readers gave the same tag to a story in {write_interval(tags.same)}; kappa "
+        f"{tags.kappa:.2f}."
+    )
+    table = table_of(list(tags.counts.items()), columns, is_narrow=True)
+    return Section("Tags", table=table, remarks=[remark])
 
 
 def _share(figures: StudyFigures, name: str) -> Cell:

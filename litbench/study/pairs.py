@@ -162,7 +162,10 @@ def garble(text: str, seed: str) -> str:
 
 
 class PairStore(Store):
-    """The store of a study of pairs; an answer is "first" or "second"."""
+    """The store of a study of pairs; an answer is "first" or "second".
+
+    With tags, the numbers of the tags of the first and the second story follow: "first 3 0".
+    """
 
     counted = ("pair",)
     nouns = ("choices", "pair")
@@ -228,19 +231,33 @@ class PairStore(Store):
             "stories": [("first", "Story A", first), ("second", "Story B", second)],
             "least": math.ceil(self.study.min_seconds(page.pair_id)),
             "choice": "",
+            "tags": {},
         }
         return "pair", values
 
     def read_form(self, form: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         choice = form.get("choice", "")
-        return choice, {"choice": choice}
+        asked = ("first", "second") if self.study.plan.tags else ()
+        tags = {name: form.get(f"tag_{name}", "") for name in asked}
+        return " ".join([choice, *tags.values()]), {"choice": choice, "tags": tags}
 
     def _read_answer(self, page: sqlite3.Row, answer: str) -> tuple[str | None, bool | None]:
-        if answer not in ("first", "second"):
+        choice, *tags = answer.split(" ")
+        numbers = {str(number) for number in range(len(self.study.plan.tags))}
+        is_tagged = len(tags) == 2 * bool(numbers) and set(tags) <= numbers
+        if choice not in ("first", "second") or not is_tagged:
             raise ValueError("no such answer")
-        side = page["order"] if answer == "first" else _OTHER[page["order"]]
+        side = page["order"] if choice == "first" else _OTHER[page["order"]]
         is_check = page["kind"] == "attention"
         return side, side != self.study.garbled_side(page["pair_id"]) if is_check else None
+
+    def _answered(self) -> list[dict[str, Any]]:
+        rows = super()._answered()
+        for row in rows:
+            sides = (row["order"], _OTHER[row["order"]])
+            for side, tag in zip(sides, row["answer"].split(" ")[1:], strict=False):
+                row[f"tag_{side}"] = self.study.plan.tags[int(tag)]
+        return rows
 
     def export(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """The choices, also as ratings of stories in the form that import_ratings.py reads."""

@@ -119,6 +119,8 @@ class PairPlan(StudyPlan):
 
     Attributes:
         question: asked below every pair.
+        tags: descriptions of a story, such as "surprising twist"; readers choose one for each
+            story of a pair, without knowing its label. Empty asks for none.
         readers_per_pair: readers of each pair.
         pairs_per_reader: pairs that each reader reads.
         repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
@@ -128,6 +130,7 @@ class PairPlan(StudyPlan):
     """
 
     question: str = "Which story is better written?"
+    tags: list[Text] = field(default_factory=list)
     readers_per_pair: Count = 10
     pairs_per_reader: Count = 10
     repeats_a_pair: bool = True

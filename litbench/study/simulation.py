@@ -87,9 +87,11 @@ class Reader:
     def answer(
         self, study: PairStudy, kind: str, pair_id: str, order: str | None, position: int
     ) -> str:
-        """The answer to a page, as forms send it."""
+        """The answer to a page, see PairStore; tags are drawn at random."""
         is_chosen = self._chooses_chosen(study, kind, pair_id, position)
-        return "first" if is_chosen == (order == "chosen") else "second"
+        draw, tags = random.Random(digest("tags", self.name, pair_id)), len(study.plan.tags)
+        drawn = [str(draw.randrange(tags)) for _ in SIDES if tags]
+        return " ".join(["first" if is_chosen == (order == "chosen") else "second", *drawn])
 
     def _chooses_chosen(self, study: PairStudy, kind: str, pair_id: str, position: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
@@ -241,7 +243,8 @@ class Visitor:
         kind, pair_id, order = page_of(self._study)[shown_by(page)]
         position = int(hidden["place"])
         answer = self.reader.answer(self._study, kind, pair_id, order, position)
-        return self._send_answer(pair_id, hidden | {"choice": answer}, answer)
+        fields = dict(zip(("choice", "tag_first", "tag_second"), answer.split(" "), strict=False))
+        return self._send_answer(pair_id, hidden | fields, answer)
 
     def _send_answer(self, name: str | None, fields: dict[str, str], answer: str) -> str:
         """Send an answer after the time that reading a pair or story takes; None: no time."""

@@ -48,6 +48,7 @@ from litbench.study.metrics import (
     one_reader,
     reader_results,
     study_figures,
+    tag_figures,
 )
 from litbench.study.pairs import PairStore, PairStudy, garble, stories_and_ratings
 from litbench.study.plan import PairPlan, Statement
@@ -909,6 +910,42 @@ def test_swapped_labels_mirror_the_figures(make):
     assert two.annotators.one_annotator.mean == pytest.approx(first.annotators.one_annotator.mean)
 
 
+def test_two_readers_tags_are_counted_by_side_and_compared():
+    tags = {("a", "p"): "xy", ("b", "p"): "xx", ("a", "q"): "yx", ("b", "q"): "yx"}
+    rows = [
+        {"reader": reader, "place": place, "kind": "pair", "pair_id": pair, "finished": 1}
+        | {"tag_chosen": chosen, "tag_rejected": rejected}
+        for place, ((reader, pair), (chosen, rejected)) in enumerate(tags.items())
+    ]
+    result = tag_figures(table_of(rows), {"p": 0, "q": 1})
+    assert result.counts == {"x": (2, 3), "y": (2, 1)}
+    # The same tag for three of four stories; by frequency (5/8)^2 + (3/8)^2 = 34/64.
+    assert result.same.mean == 0.75
+    assert result.kappa == pytest.approx((0.75 - 34 / 64) / (1 - 34 / 64))
+    one = tag_figures(table_of(rows[:1]), {"p": 0})
+    assert np.isnan(one.same.mean)
+    assert (
+        tag_figures(
+            table_of([row | dict.fromkeys(("tag_chosen", "tag_rejected")) for row in rows]), {}
+        )
+        is None
+    )
+
+
+def test_tags_belong_to_the_story_that_was_shown(client):
+    browser = client(4, tags=["funny", "<b>dry</b>"], repeats_a_pair=False)
+    page = join(browser)
+    assert "&lt;b&gt;dry" in page.text
+    form = hidden(page) | {"choice": "first"}
+    for tags in ({}, {"tag_first": "1"}, {"tag_first": "1", "tag_second": "2"}):
+        assert browser.post("/answer", data=form | tags).status_code == 400
+    assert browser.post("/answer", data=form | {"tag_first": "1", "tag_second": "0"}).is_success
+    (row,) = browser.store.choices().to_pylist()
+    assert row["outcome"] == row["order"]
+    assert row[f"tag_{row['order']}"] == "<b>dry</b>"
+    assert row[f"tag_{OTHER[row['order']]}"] == "funny"
+
+
 def test_exclusion_rules(pair_table):
     pairs = study_pairs(pair_table, 2)
     pages = [
@@ -980,7 +1017,7 @@ def test_ratings_of_a_story_in_two_pairs(pair_table):
 
 def test_the_whole_way(program, tmp_path, pair_table, capsys):
     pairs, out, done = tmp_path / "pairs.parquet", tmp_path / "study", tmp_path / "done"
-    write_table(study_pairs(pair_table, 8), pairs)
+    write_table(study_pairs(pair_table, 9), pairs)
 
     def run(name, *options):
         result = program(name, *options)
@@ -1002,6 +1039,10 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
         4,
         "--fastest_words_per_minute",
         "null",
+        "--max_pairs",
+        8,
+        "--tags",
+        "[funny, dry, a twist]",
         *OPTIONS,
     )
     assert "8 pairs of 8 prompts, 4 readers a pair, 4 pairs a reader: 8 readers" in made
@@ -1038,6 +1079,8 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     run(*analysis)
     results = json.loads((done / "human_study.json").read_text())["all"]
     assert results["shares"]["agreement"]["n"] == 32
+    assert np.sum(list(results["tags"]["counts"].values()), axis=0).tolist() == [32, 32]
+    assert "kappa" in (done / "human_study.html").read_text()
     raters = {row["rater"]: row["agreement"]["mean"] for row in results["annotators"]["raters"]}
     assert raters["mine"] == raters["longer"] == pytest.approx(1 - raters["shorter"])
     check_parquet(done / "verdicts.parquet", VERDICTS)
