@@ -76,7 +76,7 @@ KINDS: dict[str, Kind] = {
         version=4,
         **_NEURAL,
     ),
-    "judge": Kind("litbench.judges.judge:JudgeOptions", version=4, **_ASKED),
+    "judge": Kind("litbench.judges.judge:JudgeOptions", version=5, **_ASKED),
     "rubric": Kind("litbench.judges.rubric:RubricOptions", version=2, **_ASKED),
     "recorded": Kind("litbench.judges.recorded:RecordedOptions"),
     "panel": Kind("litbench.judges.panel:PanelOptions"),

@@ -100,6 +100,7 @@ CODED = {
     "an element": ("<b>Preferred [k7f3q]:</b> B", "B"),
     "a reason": ("Preferred [k7f3q]: B, because it dares more", "B"),
     "a tie": ("Preferred [k7f3q]: tie", "tie"),
+    "a tie with its article": ("Preferred [k7f3q]: a tie", "tie"),
     "JSON": ('{"explanation": "A is dull, B is not", "preferred [k7f3q]": "B"}', "B"),
     "JSON, verdict first": ('{"preferred [k7f3q]": "B", "explanation": "A is dull"}', "B"),
     "JSON, single quotes": ("{'preferred [k7f3q]': 'B'}", "B"),

@@ -93,7 +93,7 @@ _NOUNS = (
     r"|故事|作品|物語|이야기)"
 )
 _TIE = r"(?:an? )?(?:tied?|draw|neither|either|both|equal|none|no preference)(?![a-z0-9])"
-_VALUE = rf"(?:(?:the )?{_NOUNS}[\W_]*+)?(?:(?P<label>[AB])(?![a-z0-9]|['’]\w)|{_TIE})"
+_VALUE = rf"(?:(?:the )?{_NOUNS}[\W_]*+)?(?:{_TIE}|(?P<label>[AB])(?![a-z0-9]|['’]\w))"
 _OVER = re.compile(rf"\A\W*(?:over|rather than) {_VALUE}", re.I)
 # With the code of a recorded answer, whose question is unknown.
 _STATEMENT = re.compile(rf"preferred(?P<sign>[\W_]*+(?:(?:{CODE}|{_NOUNS})[\W_]*+)?){_VALUE}", re.I)
