@@ -13,9 +13,9 @@ rater judges only that rater.
 import json
 import shutil
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -42,6 +42,7 @@ from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import (
     UNASKED,
+    BlindPair,
     Estimate,
     Rater,
     blind,
@@ -49,6 +50,7 @@ from litbench.raters.interface import (
     estimates_text,
     judge_pairs,
 )
+from litbench.raters.templates.template import load_template
 from litbench.runs.config import as_plain
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import (
@@ -65,6 +67,14 @@ from litbench.runs.progress import ProgressBar
 from litbench.runs.terminal import clean_name
 
 _TEXT = "leaderboard.txt"
+# The ways to ask a model about an item: the kind of rater, and its options.
+_WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "pairs, both orders": ("judge", {}),
+    "grades": ("rubric", {}),
+    "one question, k rotations": ("judge", {"template": "best_of_k"}),
+}
+# Options of every kind of rater that asks a model.
+_SHARED = {"model", "traffic", "prices", "answers", "samples"}
 _RECORD = b"record"
 
 
@@ -260,15 +270,42 @@ def print_estimates(
 ) -> None:
     """Print the estimated cost of the judges; `folder` has stored answers."""
     estimates: list[Estimate] = []
+    blinded, _ = blind(pairs)
     # Entries with a path are local models: they cost nothing and are slow to load.
     for spec in specs:
         if "path" not in spec.given and not spec.is_trained:
-            estimates += spec.load(folder).estimate(blind(pairs)[0])
+            estimates += spec.load(folder).estimate(blinded)
     if dry_run:
         print("dry run: no request is sent")
     if estimates:
         print(f"{pairs.num_rows:,} pairs, both orders; estimate:")
         print(estimates_text(estimates))
+    if dry_run and (ways := _item_estimates(specs, blinded, folder)):
+        print("\nthe same items, asked in three ways:")
+        print(estimates_text(ways))
+
+
+def _item_estimates(
+    specs: Sequence[RaterSpec], pairs: Sequence[BlindPair], folder: Path
+) -> list[Estimate]:
+    """The cost of the ways to ask each model about items; none without three or more answers."""
+    sizes = Counter((pair.prompt, pair.item) for pair in pairs if pair.item is not None)
+    if max(sizes.values(), default=0) < 2:
+        return []
+    estimates = []
+    for spec in specs:
+        if spec.kind not in ("judge", "rubric"):
+            continue
+        template = getattr(spec.options, "template", None)
+        takes_list = template is not None and load_template(template, may_take_list=True).takes_list
+        for way, (kind, options) in _WAYS.items():
+            keys = set(spec.given) if kind == spec.kind else _SHARED
+            if takes_list != ("template" in options):
+                keys = keys - {"template", "answer"}
+            given = options | {key: spec.given[key] for key in keys & set(spec.given)}
+            rater = RaterSpec(spec.name, kind, given).load(folder)
+            estimates += [replace(row, rater=way) for row in rater.estimate(pairs)]
+    return estimates
 
 
 # Writing --------------------------------------------------------------------------------------
@@ -345,7 +382,7 @@ def finish_evaluation(
     text = "".join(f"{line}\n\n" for line in [partial_note] if line) + leaderboard_text(rows) + "\n"
     if until is not None:
         text += f"\n{until_section(until, with_figures=False).as_text()}\n"
-    for section in item_sections(table, pairs.all, reference):
+    for section in item_sections(table, pairs.all, reference, records):
         text += f"\n{section.as_text()}\n"
     annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
     if annotators is not None:

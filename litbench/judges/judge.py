@@ -48,7 +48,7 @@ from litbench.raters.interface import (
     Rater,
     swap,
 )
-from litbench.raters.templates.parser import AnswerForm, read_answer
+from litbench.raters.templates.parser import AnswerForm, Verdict, read_answer
 from litbench.raters.templates.template import Template, load_template, template_files
 from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import file_name
@@ -112,7 +112,10 @@ class JudgeOptions(ModelOptions):
 
     def load(self, name: str) -> "Judge":
         """Make the rater; no request is sent."""
-        return Judge(name, self)
+        from litbench.judges.best_of_k import BestOfKJudge  # noqa: PLC0415
+
+        template = load_template(self.template, self.answer, may_take_list=True)
+        return (BestOfKJudge if template.takes_list else Judge)(name, self)
 
 
 class ModelRater(Rater):
@@ -167,27 +170,26 @@ class ModelRater(Rater):
 
 
 @dataclass(frozen=True)
-class PairQuestion:
-    """A template with a prompt and two stories, see `Session.ask_readable`."""
+class StoriesQuestion:
+    """A template with a prompt and stories, see `Session.ask_readable`."""
 
     template: Template
     prompt: str
-    story_a: str
-    story_b: str
+    stories: Sequence[str]
 
     @property
     def is_coded(self) -> bool:
         return self.template.is_coded
 
     def render(self, code: str | None) -> str:
-        return self.template.render(self.prompt, self.story_a, self.story_b, code)
+        return self.template.render_stories(self.prompt, self.stories, code)
 
     def is_read(self, answer: str, code: str | None) -> bool:
-        return self.template.is_read(answer, code)
+        return self.template.is_read(answer, code, len(self.stories))
 
     def repair(self, code: str | None) -> str:
         """The request for the verdict alone."""
-        return self.template.repair(code)
+        return self.template.repair(code, len(self.stories))
 
 
 class Judge(ModelRater):
@@ -204,7 +206,7 @@ class Judge(ModelRater):
         super().__init__(name, options, options.batch)
         self.options = options
         self.shard = SHARD if options.batch is None else None
-        self.template = load_template(options.template, options.answer)
+        self.template = load_template(options.template, options.answer, may_take_list=True)
         self.reads_prompt = "prompt" in self.template.slots
         self._answered_by: set[str] = set()
         self._failed: list[str] = []
@@ -239,7 +241,7 @@ class Judge(ModelRater):
     def ask(self, questions: Sequence[str | Readable], samples: int = 1) -> list[Asked]:
         """Answer questions, from the store if they are known; see `ask_readable`."""
         with self.answer_store() as store:
-            return ask_readable(
+            asked = ask_readable(
                 self._models,
                 questions,
                 store,
@@ -247,15 +249,16 @@ class Judge(ModelRater):
                 samples=samples,
                 may_stop=self.may_stop,
             )
+        answers = [turn.answer for turns, _ in asked for turn in turns]
+        self._repaired += len(answers) - len(asked)
+        self._answered_by |= {answer.model for answer in answers if answer.model is not None}
+        self._failed += [answer.detail or "" for answer in answers if answer.outcome == "error"]
+        return asked
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair in both orders; raises the errors of `ask_readable`."""
         samples = self.options.samples
         asked = self.ask(self._questions(pairs), samples)
-        answers = [turn.answer for turns, _ in asked for turn in turns]
-        self._repaired += len(answers) - len(asked)
-        self._answered_by |= {answer.model for answer in answers if answer.model is not None}
-        self._failed += [answer.detail or "" for answer in answers if answer.outcome == "error"]
         judgements = [
             self._judgement(*answer, swapped=index // samples % 2 == 1)
             for index, answer in enumerate(asked)
@@ -284,8 +287,10 @@ class Judge(ModelRater):
         metadata = {"template": self.template.name, "answer": self.template.answer}
         self.write_samples(samples, questions, metadata, "accuracy")
 
-    def read(self, answer: Answer, code: str | None = None) -> tuple[Preference, str]:
-        """Return the preference that an answer to a question with this code states, and why.
+    def read(
+        self, answer: Answer, code: str | None = None, letters: str = "AB"
+    ) -> tuple[Verdict, str]:
+        """Return the verdict of an answer to a question with this code, or its outcome, and why.
 
         A truncated answer has no verdict, because its last verdict may be missing. The exception
         is the answer form `label`, where one letter is the whole answer.
@@ -297,42 +302,54 @@ class Judge(ModelRater):
             return "refused", answer.text or answer.detail or ""
         if answer.outcome == "cut" and not (form == "label" and answer.text.strip() in ("A", "B")):
             return "cut", answer.text
-        reading = read_answer(answer.text, form, code)
-        return PREFERENCES[reading.verdict], reading.explanation
+        reading = read_answer(answer.text, form, code, letters=letters)
+        return reading.verdict, reading.explanation
+
+    def read_turns(
+        self, turns: Sequence[Turn], code: str | None, letters: str = "AB"
+    ) -> tuple[Verdict, str]:
+        """Read the turns of a question: the last has the verdict, the first the explanation."""
+        verdict, explanation = self.read(turns[-1].answer, code, letters)
+        if len(turns) > 1 and verdict != "error":
+            # The second answer is the verdict alone.
+            explanation = self.read(turns[0].answer, code, letters)[1]
+        return verdict, explanation
 
     def _judgement(self, turns: Sequence[Turn], code: str | None, *, swapped: bool) -> Judgement:
+        verdict, explanation = self.read_turns(turns, code)
+        prefers = PREFERENCES[verdict]
+        return Judgement(
+            swap(prefers) if swapped else prefers,
+            first_shown="second" if swapped else "first",
+            explanation=explanation or None,
+            **self.effort(turns),
+        )
+
+    def effort(self, turns: Sequence[Turn]) -> dict[str, Any]:
+        """Return the messages, tokens, dollars and seconds of turns, by names of `Judgement`."""
         answers, price = [turn.answer for turn in turns], self._price
-        prefers, explanation = self.read(answers[-1], code)
-        if len(answers) > 1 and prefers != "error":
-            # The second answer is the verdict alone.
-            explanation = self.read(answers[0], code)[1]
-        if swapped:
-            prefers = swap(prefers)
         usual = self.options.traffic.connections
         seconds = [
             answer.seconds / (answer.connections or usual)
             for answer in answers
             if not answer.batched and answer.seconds
         ]
-        return Judgement(
-            prefers,
-            first_shown="second" if swapped else "first",
-            messages=[
+        return {
+            "messages": [
                 message
                 for turn in turns
                 for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
             ],
-            explanation=explanation or None,
-            input_tokens=_total(answer.input_tokens for answer in answers),
-            output_tokens=_total(answer.output_tokens for answer in answers),
-            cost_usd=_total(price.of_answer(answer) for answer in answers) if price else None,
-            seconds=sum(seconds) if seconds else None,
-        )
+            "input_tokens": _total(answer.input_tokens for answer in answers),
+            "output_tokens": _total(answer.output_tokens for answer in answers),
+            "cost_usd": _total(price.of_answer(answer) for answer in answers) if price else None,
+            "seconds": sum(seconds) if seconds else None,
+        }
 
     def _questions(self, pairs: Sequence[BlindPair]) -> list[Readable]:
         """Questions of all pairs; the two orders of a pair are adjacent."""
         return [
-            PairQuestion(self.template, pair.prompt, *stories)
+            StoriesQuestion(self.template, pair.prompt, stories)
             for pair in pairs
             for stories in ((pair.first, pair.second), (pair.second, pair.first))
         ]

@@ -29,12 +29,15 @@ UNASKED = "not asked: "
 _STORIES_FOR_QUANTILES = 200
 
 Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "error"]
-# The preference that a verdict states, if the first story is A.
+# The preference that a verdict or an outcome states, if the first story is A.
 PREFERENCES: dict[str, Preference] = {
     "A": "first",
     "B": "second",
     "tie": "tie",
     "unparsed": "unparsed",
+    "refused": "refused",
+    "cut": "cut",
+    "error": "error",
 }
 _SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 # The credit of the first story; a pair that was not judged is not here.
@@ -48,11 +51,15 @@ def swap(preference: Preference) -> Preference:
 
 @dataclass(frozen=True)
 class BlindPair:
-    """A pair as a rater sees it, independent of which story was chosen."""
+    """A pair as a rater sees it, independent of which story was chosen.
+
+    `item` is shared by the pairs of answers that people compared together; None for other pairs.
+    """
 
     prompt: str
     first: str
     second: str
+    item: str | None = None
 
 
 @dataclass(frozen=True)
@@ -320,11 +327,13 @@ def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
     for side in SIDES:
         texts, ids = pairs[side].to_pylist(), pairs[f"{side}_story_id"].to_pylist()
         columns.append([text or name for text, name in zip(texts, ids, strict=True)])
+    has_items = "item_id" in pairs.column_names
+    columns.append(pairs["item_id"].to_pylist() if has_items else [None] * pairs.num_rows)
     blinded, chosen_first = [], []
-    for pair_id, prompt, chosen, rejected in zip(*columns, strict=True):
+    for pair_id, prompt, chosen, rejected, item in zip(*columns, strict=True):
         is_first = digest(pair_id, chosen) < digest(pair_id, rejected)
         first, second = (chosen, rejected) if is_first else (rejected, chosen)
-        blinded.append(BlindPair(prompt, first, second))
+        blinded.append(BlindPair(prompt, first, second, item))
         chosen_first.append(is_first)
     return blinded, np.array(chosen_first, dtype=bool)
 

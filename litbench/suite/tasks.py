@@ -22,7 +22,7 @@ from litbench.data.sources.pairs import read_any_pairs
 from litbench.evaluation.benchmark import list_raters, list_sets, open_sets
 from litbench.judges.answers import Answer
 from litbench.judges.client import chat_messages, read_output
-from litbench.judges.judge import PairQuestion
+from litbench.judges.judge import StoriesQuestion
 from litbench.judges.scorers import register_scorer
 from litbench.judges.session import JUDGE, Request, Session, gather_all
 from litbench.raters.interface import CREDITS, PREFERENCES, blind, swap
@@ -51,7 +51,7 @@ def both_orders() -> Solver:
             *(
                 session.ask_readable(
                     JUDGE,
-                    PairQuestion(template, state.input_text, *stories),
+                    StoriesQuestion(template, state.input_text, stories),
                     step=f"order_{number}",
                 )
                 for number, stories in enumerate(orders, 1)

@@ -109,7 +109,7 @@ def test_results_have_chance_tau_and_a_paired_comparison(pair_table, verdict_tab
 def test_pairs_without_items_of_three_answers_have_no_section(pair_table, verdict_table):
     pairs = ranked(pair_table, {"a": [1, 2], "b": [1, 2]})
     verdicts = rewarded(verdict_table, pairs, dict.fromkeys(("a0", "a1", "b0", "b1"), 1.0))
-    assert item_sections(verdicts, pairs, "reward") == []
+    assert item_sections(verdicts, pairs, "reward", {}) == []
 
 
 @pytest.mark.parametrize("case", GOLDEN["ties"])
@@ -158,7 +158,7 @@ def test_reward_bench_2_is_the_mean_over_subsets(pair_table, verdict_table):
     expected = 0.3 + 0.3 + 0.2 + 0.2 + 0.01 * np.tanh(3 / 1 - 1)
     assert score.subsets == pytest.approx({"Focus": 0.5, "Ties": expected})
     assert score.mean == pytest.approx((0.5 + expected) / 2)
-    titles = [section.title for section in item_sections(verdicts, pairs, "reward")]
+    titles = [section.title for section in item_sections(verdicts, pairs, "reward", {})]
     assert titles == ["Best of k", "RewardBench 2"]
     judge = verdicts.drop_columns(["reward_chosen", "reward_rejected"])
     for name in ("reward_chosen", "reward_rejected"):

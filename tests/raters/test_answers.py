@@ -129,6 +129,26 @@ def test_coded_answers(answer, verdict):
         assert read_answer(answer, form, MARK).verdict == verdict
 
 
+# One of four stories.
+OF_FOUR = {
+    "D": "D",
+    "**C**, for its end": "C",
+    "Story C": "C",
+    "D over A": "D",
+    "a draw": "tie",
+    "D, not A": "unparsed",
+    "A or B": "unparsed",
+    "E": "unparsed",
+    "Dora's story": "unparsed",
+}
+
+
+@pytest.mark.parametrize(("stated", "verdict"), OF_FOUR.items())
+def test_coded_answers_about_four_stories(stated, verdict):
+    answer = f"Preferred: B\nPreferred [k7f3q]: {stated}"
+    assert read_answer(answer, "explanation", MARK, letters="ABCD").verdict == verdict
+
+
 # Without a code ----------------------------------------------------------------------------------
 
 PLAIN = {

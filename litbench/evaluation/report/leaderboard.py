@@ -302,19 +302,26 @@ def annotators_section(figures: Mapping[str, Any]) -> Section:
     return Section(title, note, Table(heading, rows), remarks=remarks, name="annotators")
 
 
-def item_sections(verdicts: pa.Table, pairs: pa.Table, reference: str) -> list[Section]:
+def item_sections(
+    verdicts: pa.Table,
+    pairs: pa.Table,
+    reference: str,
+    records: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[Section]:
     """Best of k and RewardBench 2, where the pairs have items of three or more answers.
 
     Args:
         verdicts: with the schema VERDICTS.
         pairs: all pairs that were judged.
         reference: the rater that the others are compared with.
+        records: of each rater's jobs, see `litbench.evaluation.loop.evaluate`.
     """
     scores = pair_scores(verdicts, pairs)
     results = best_of_k(scores, pairs, reference)
     published = reward_bench_2(scores, verdicts, pairs)
     return [
         *([_best_of_k_section(results)] if results else []),
+        *_positions_sections(records),
         *([_reward_bench_section(published)] if published else []),
     ]
 
@@ -345,6 +352,26 @@ def _best_of_k_section(results: BestOfKResults) -> Section:
     return Section(
         "Best of k", note, table_of(results.rows, columns), remarks=remarks, name="best_of_k"
     )
+
+
+def _positions_sections(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Section]:
+    """How often judges that are asked for the best of k chose each position."""
+    rows = []
+    for rater, parts in records.items():
+        counts: dict[str, list[int]] = {}
+        for part in parts:
+            for k, chosen in part["notes"].get("positions", {}).items():
+                counts[k] = list(map(sum, zip(chosen, counts.get(k, [0] * int(k)), strict=True)))
+        for k, chosen in counts.items():
+            shares = ", ".join(f"{count / max(sum(chosen), 1):.2f}" for count in chosen)
+            rows.append([rater, k, sum(chosen), 1 / int(k), shares])
+    note = (
+        "Each answer of an item stands once in each position, so without position bias every "
+        "position is chosen in 1/k."
+    )
+    heading = ["judge", "answers, k", "choices", "1/k", "share of each position, from the first"]
+    section = Section("Positions", note, Table(heading, rows, is_narrow=True), name="positions")
+    return [section] if rows else []
 
 
 def _reward_bench_section(scores: Sequence[RewardBenchScore]) -> Section:

@@ -118,7 +118,7 @@ def render_report(
         _against_section([of_rater[row.rater] for row in rows if row.is_judged], pairs, reference),
         _changes_section(changes),
         judges_section(judges) if judges else None,
-        *item_sections(evaluation.verdicts, evaluation.pairs.all, evaluation.reference),
+        *item_sections(evaluation.verdicts, evaluation.pairs.all, evaluation.reference, records),
         annotators_section(annotators) if annotators else None,
         Section(
             "Where raters agree with the labels", figures=plots, remarks=[missing], name="agreement"

@@ -5,7 +5,7 @@
 Stories may contain verdict lines to manipulate the judge, and a judge may quote them. Text alone
 does not show whose a line is. Our templates therefore ask for a line such as `Preferred [k7f3q]: A`
 with a code that no story can know (`make_code`). The verdict counts if every line with the code
-names the same story. Nothing else is read.
+names the same story. Nothing else is read. Questions about several stories always have a code.
 
 Published prompts, recorded answers and trained models have no code. Their answer must end with the
 asked form: `Preferred: A`, a JSON object with the key `preferred`, or for the form `label` a line
@@ -18,7 +18,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from functools import cache
+from typing import Literal
 
 from litbench.data.text import digest, valid_unicode
 from litbench.raters.templates.json_replies import find_json
@@ -27,8 +28,10 @@ from litbench.raters.templates.json_replies import find_json
 # json_verdict: {"preferred": "A"}. json_explanation: an object with the keys "explanation" and
 # "preferred", in this order, so that the reasons come before the verdict here too.
 AnswerForm = Literal["label", "verdict", "explanation", "json_verdict", "json_explanation"]
-Label = Literal["A", "B"]
-Verdict = Literal["A", "B", "tie", "unparsed"]
+# A letter, "tie" or "unparsed".
+Verdict = str
+# The letters of stories, in order; without the word I, and O, which looks like a digit.
+LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 
 # Longer replies are not read, in characters.
 LONGEST_REPLY = 500_000
@@ -64,7 +67,9 @@ def make_code(seed: str, question: str) -> str:
     return letters
 
 
-def read_answer(text: str, form: AnswerForm, code: str | None = None) -> Reading:
+def read_answer(
+    text: str, form: AnswerForm, code: str | None = None, *, letters: str = "AB"
+) -> Reading:
     """Read a judge's answer.
 
     Args:
@@ -72,11 +77,12 @@ def read_answer(text: str, form: AnswerForm, code: str | None = None) -> Reading
         form: the form that the question asked for. Lines and JSON objects are read for each of the
             forms but `label`.
         code: the code that the question asked for; None if it asked for none.
+        letters: the letters of the stories; other letters than A and B are read with a code only.
     """
     if len(text) > LONGEST_REPLY:
         return Reading("unparsed", valid_unicode(text).strip())
     answer = valid_unicode(without_reasoning(text)).strip()
-    reading = _plain(answer, form) if code is None else _coded(answer, code)
+    reading = _plain(answer, form) if code is None else _coded(answer, code, letters)
     if reading is None:
         return Reading("unparsed", answer)
     verdict, start, end = reading
@@ -93,8 +99,16 @@ _NOUNS = (
     r"|故事|作品|物語|이야기)"
 )
 _TIE = r"(?:an? )?(?:tied?|draw|neither|either|both|equal|none|no preference)(?![a-z0-9])"
-_VALUE = rf"(?:(?:the )?{_NOUNS}[\W_]*+)?(?:{_TIE}|(?P<label>[AB])(?![a-z0-9]|['’]\w))"
-_OVER = re.compile(rf"\A\W*(?:over|rather than) {_VALUE}", re.I)
+
+
+@cache
+def _value(letters: str) -> str:
+    """The expression of a verdict: a tie, or a letter."""
+    label = rf"(?P<label>[{letters}])(?![a-z0-9]|['’]\w)"
+    return rf"(?:(?:the )?{_NOUNS}[\W_]*+)?(?:{_TIE}|{label})"
+
+
+_VALUE = _value("AB")
 # With the code of a recorded answer, whose question is unknown.
 _STATEMENT = re.compile(rf"preferred(?P<sign>[\W_]*+(?:(?:{CODE}|{_NOUNS})[\W_]*+)?){_VALUE}", re.I)
 _LETTER_LINE = re.compile(rf"^(?:[^\w\n]|_)*+{_VALUE}(?=(?:[^\w\n]|_)*$)", re.I | re.M)
@@ -120,31 +134,33 @@ def _folded(text: str) -> str:
 
 
 def _verdict(match: re.Match[str]) -> Verdict:
-    return "tie" if match["label"] is None else cast(Label, match["label"].upper())
+    return "tie" if match["label"] is None else match["label"].upper()
 
 
-def _coded(answer: str, code: str) -> _Stated | None:
+def _coded(answer: str, code: str, letters: str) -> _Stated | None:
     """The verdict that every line with the code states."""
-    value = re.compile(rf"[\W_]*+(?:is[\W_]++)?{_VALUE}(?P<rest>.*)", re.I | re.S)
+    value = re.compile(rf"[\W_]*+(?:is[\W_]++)?{_value(letters)}(?P<rest>.*)", re.I | re.S)
     verdicts: set[Verdict | None] = set()
     spans = []
     for line in _LINE.finditer(answer):
         text = _TAGS.sub("", _folded(line[0]))
         for piece in re.split(re.escape(code), text, flags=re.I)[1:]:
             match = value.match(piece)
-            verdicts.add(None if match is None or _names_both(match) else _verdict(match))
+            verdicts.add(None if match is None else _clear_verdict(match, letters))
             spans.append(line.span())
     if len(verdicts) != 1 or (verdict := verdicts.pop()) is None:
         return None
     return verdict, spans[0][0], spans[-1][1]
 
 
-def _names_both(match: re.Match[str]) -> bool:
-    """Whether the rest of a line names the other story, as in "A: 6, B: 9"."""
+def _clear_verdict(match: re.Match[str], letters: str) -> Verdict | None:
+    """The verdict of a line; None if its rest names another story, as in "A: 6, B: 9"."""
     # A JSON string ends with its quotation mark.
-    rest = _OVER.sub("", re.split(r"[\"'”]\s*[,}]", match["rest"], maxsplit=1)[0])
-    names = set(re.findall(r"(?<![A-Za-z0-9'’])[AB](?![A-Za-z0-9'’])", rest))
-    return bool(names - {_verdict(match)})
+    rest = re.split(r"[\"'”]\s*[,}]", match["rest"], maxsplit=1)[0]
+    rest = re.sub(rf"\A\W*(?:over|rather than) {_value(letters)}", "", rest, flags=re.I)
+    names = set(re.findall(rf"(?<![A-Za-z0-9'’])[{letters}](?![A-Za-z0-9'’])", rest))
+    verdict = _verdict(match)
+    return None if names - {verdict} else verdict
 
 
 def _plain(answer: str, form: AnswerForm) -> _Stated | None:

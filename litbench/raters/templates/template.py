@@ -1,4 +1,4 @@
-"""Template: the fixed text around a prompt and two stories, validated on loading."""
+"""Template: the fixed text around a prompt and its stories, validated on loading."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from litbench.data.text import digest
 from litbench.raters.templates.delimiters import without_delimiters
-from litbench.raters.templates.parser import AnswerForm, read_answer
+from litbench.raters.templates.parser import LETTERS, AnswerForm, read_answer
 from litbench.runs.config import build, nearest, read_yaml
 from litbench.runs.errors import ConfigError
 
-Slot = Literal["prompt", "story_a", "story_b"]
+Slot = Literal["prompt", "story_a", "story_b", "stories"]
 SLOTS: tuple[Slot, ...] = ("prompt", "story_a", "story_b")
+_ALL_SLOTS: tuple[Slot, ...] = (*SLOTS, "stories")
 # A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # What a question without a code leaves out: the placeholder of the code in brackets or as the value
@@ -35,6 +36,9 @@ class FixedFile:
 
     `text` contains `{story_a}` and `{story_b}`, and `{prompt}` unless the prompt is not shown. With
     `{code}`, as in `Preferred [{code}]: A`, only lines with this code are read.
+
+    `{stories}` in place of `{story_a}` and `{story_b}` asks about several stories. It needs
+    `{code}` and `{letters}`, the letters to choose from.
     """
 
     answer: AnswerForm
@@ -50,12 +54,13 @@ class FamilyFile:
 
 @dataclass(frozen=True)
 class Template:
-    """A question text with slots for two stories and, unless it is not shown, a prompt.
+    """A question text with slots for stories and, unless it is not shown, a prompt.
 
     Attributes:
         answer: the answer form that the text requests.
         slots: names of the slots, in the order of the text.
-        pieces: the fixed text before each slot, and after the last; may contain `{code}`.
+        pieces: the fixed text before each slot, and after the last; may contain `{code}`
+            and `{letters}`.
     """
 
     name: str
@@ -69,34 +74,65 @@ class Template:
         """Whether the question asks for a code."""
         return any("{code}" in piece for piece in self.pieces)
 
+    @property
+    def takes_list(self) -> bool:
+        """Whether it asks which of several stories is the best."""
+        return "stories" in self.slots
+
     def without_code(self) -> "Template":
         """The template that asks for no code, for models that are trained on it."""
         return replace(self, pieces=tuple(with_code(piece, None) for piece in self.pieces))
 
     def render(self, prompt: str, story_a: str, story_b: str, code: str | None = None) -> str:
         """Return the complete question; placeholders inside a prompt or story are not filled."""
-        texts = dict(zip(SLOTS, map(without_delimiters, (prompt, story_a, story_b)), strict=True))
-        *before, after = (with_code(piece, code) for piece in self.pieces)
+        return self.render_stories(prompt, (story_a, story_b), code)
+
+    def render_stories(self, prompt: str, stories: Sequence[str], code: str | None = None) -> str:
+        """Return the question about these stories: two, unless the template `takes_list`."""
+        prompt, *shown = map(without_delimiters, (prompt, *stories))
+        texts = {"prompt": prompt}
+        if self.takes_list:
+            texts["stories"] = "\n\n".join(map(_enclosed, LETTERS, shown))
+        else:
+            texts |= zip(("story_a", "story_b"), shown, strict=True)
+        letters = letters_text(len(stories))
+        pieces = (with_code(piece, code).replace("{letters}", letters) for piece in self.pieces)
+        *before, after = pieces
         filled = (part + texts[slot] for part, slot in zip(before, self.slots, strict=True))
         return "".join(filled) + after
 
-    def repair(self, code: str | None) -> str:
+    def repair(self, code: str | None, n_stories: int = 2) -> str:
         """The request for the verdict alone, after an answer that states none."""
-        return with_code(_frame()["repairs"][self.answer], code)
+        text = _frame()["repair_of_list" if self.takes_list else "repairs"]
+        text = text if self.takes_list else text[self.answer]
+        return with_code(text, code).replace("{letters}", letters_text(n_stories))
 
     def example(self, code: str | None) -> str:
         """An answer of usual length."""
         verdict = _frame()["examples"][self.answer].strip()
         return "word " * _REASONS.get(self.answer, 0) + with_code(f"\n{verdict}", code)
 
-    def is_read(self, answer: str, code: str | None) -> bool:
+    def is_read(self, answer: str, code: str | None, n_stories: int = 2) -> bool:
         """Whether an answer to the question with this code states a verdict."""
-        return read_answer(answer, self.answer, code).verdict != "unparsed"
+        reading = read_answer(answer, self.answer, code, letters=LETTERS[:n_stories])
+        return reading.verdict != "unparsed"
 
 
 @cache
 def _frame() -> dict[str, Any]:
     return read_yaml(_FRAME)
+
+
+def _enclosed(letter: str, story: str) -> str:
+    """A story between the delimiters of the frame."""
+    name = f"STORY {letter}"
+    return f"===== {name} BEGINS =====\n{story}\n===== {name} ENDS ====="
+
+
+def letters_text(n_stories: int) -> str:
+    """The letters to choose from: "A, B or C"."""
+    *letters, last = list(LETTERS[:n_stories])
+    return f"{', '.join(letters)} or {last}"
 
 
 def with_code(text: str, code: str | None) -> str:
@@ -127,7 +163,11 @@ def template_files(name: str | None) -> dict[str, str]:
 
 
 def load_template(
-    name: str | Path, answer: AnswerForm | None = None, *, shows_prompt: bool = True
+    name: str | Path,
+    answer: AnswerForm | None = None,
+    *,
+    shows_prompt: bool = True,
+    may_take_list: bool = False,
 ) -> Template:
     """Load a packaged template or a YAML file.
 
@@ -137,6 +177,7 @@ def load_template(
             template supports only its own.
         shows_prompt: if False, only the stories are shown; a fixed template with `{prompt}` is then
             an error.
+        may_take_list: whether the template may ask about more than two stories.
     """
     names = packaged_names()
     path = _FOLDER / f"{name}.yaml" if str(name) in names else Path(name)
@@ -162,17 +203,33 @@ def load_template(
             f"template {name} shows the prompt, and form is story: use a family "
             f"({', '.join(family_names())}), or a template without {{prompt}}"
         )
-    is_open = file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in SLOTS))
-    if is_open or sorted(placeholders) not in (["story_a", "story_b"], sorted(SLOTS)):
+    if "stories" in placeholders and not may_take_list:
+        raise ConfigError(
+            f"template {name} asks about several stories: only raters of the kind judge ask it"
+        )
+    _check_placeholders(placeholders, file, path)
+    slots = tuple(slot for name in placeholders for slot in _ALL_SLOTS if slot == name)
+    pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
+    return Template(str(name), path, file.answer, slots, pieces)
+
+
+def _check_placeholders(placeholders: Sequence[str], file: FixedFile, path: Path) -> None:
+    """Raise a ConfigError unless a text has the placeholders of a pair, or of a list of stories."""
+    needed = ["story_a", "story_b"]
+    is_whole = not file.text.rstrip().endswith(tuple(f"{{{slot}}}" for slot in _ALL_SLOTS))
+    if "stories" in placeholders:
+        needed = ["stories"]
+        is_coded = "{code}" in file.text and file.answer in ("verdict", "explanation")
+        is_whole = is_whole and is_coded and "letters" in placeholders
+        placeholders = [name for name in placeholders if name != "letters"]
+    if not is_whole or sorted(placeholders) not in (needed, ["prompt", *needed]):
         listed = ", ".join(f"{{{name}}}" for name in placeholders) or "none"
         raise ConfigError(
             f"template {path}: the placeholders of its text are {listed}: it needs {{story_a}} and "
             "{story_b} once each, may have {prompt} once and {code}, and ends with the request for "
-            "an answer"
+            "an answer. A question about several stories has {stories} once in their place, "
+            "{letters}, {code}, and the answer form verdict or explanation"
         )
-    slots = tuple(slot for name in placeholders for slot in SLOTS if slot == name)
-    pieces = tuple(re.split("|".join(re.escape(f"{{{slot}}}") for slot in slots), file.text))
-    return Template(str(name), path, file.answer, slots, pieces)
 
 
 def _framed(family: FamilyFile, answer: AnswerForm, path: Path, shows_prompt: bool) -> FixedFile:
