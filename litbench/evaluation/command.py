@@ -15,6 +15,7 @@ from litbench.data.columns import (
     given_columns,
     holds_pairs,
 )
+from litbench.data.sources.items import answers_column
 from litbench.evaluation.benchmark import Benchmark, run_benchmark
 from litbench.evaluation.loop import check_judged
 from litbench.evaluation.report.page import render_report
@@ -137,7 +138,8 @@ class Score(RaterKeys):
 
     The rows of the output are those of the input with reward, reward_percentile,
     rank_within_prompt, is_prose, like_training and the reasons of these flags; of pairs, with all
-    but the rank for both sides, in the order of their pair_id. Columns with common names, or with
+    but the rank for both sides, in the order of their pair_id. A list of stories in a row becomes a
+    row for each, with the item_id of the row. Columns with common names, or with
     those that the model was trained on, are found. Run a killed command again to resume it. Several
     processes: accelerate launch -m litbench score ...
 
@@ -180,14 +182,18 @@ def score(config: Score) -> None:
 
 def _columns(config: Score, source: str) -> dict[str, Any]:
     """The columns of a job: those of stories, or of pairs if there is no story column."""
-    names = first_rows(source, config.where, config.encoding).column_names
+    first = first_rows(source, config.where, config.encoding)
+    names = first.column_names
     remembered = {} if config.model is None else trained_columns(config.model)
     stated = {name: getattr(config, name) for name in ("prompt", "text", "chosen", "rejected")}
     origins = find_columns(source, names, stated, (), remembered)
     if holds_pairs(origins, ["text"]):
         return {"pairs": given_columns({**origins, "encoding": config.encoding})}
+    if (answers := answers_column(first, origins["text"])) is not None:
+        origins["text"] = "text"
     find_columns(source, names, origins, ("prompt", "text"))
     columns = {"prompt_column": origins["prompt"], "text_column": origins["text"]}
+    columns["answers"] = answers
     return {**columns, "encoding": config.encoding}
 
 

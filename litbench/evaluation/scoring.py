@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from litbench.data.chunks import LINE
 from litbench.data.ingest import RejectedRows, StreamingTable
 from litbench.data.records import SIDES, Column, Schema
+from litbench.data.sources.items import list_answers
 from litbench.data.sources.pairs import read_any_pairs
 from litbench.data.tables import write_sorted_batches, write_table
 from litbench.data.text import prompt_key
@@ -74,6 +75,8 @@ class ScoringJob:
         out: file to write: Parquet, JSONL or CSV, by its suffix.
         prompt_column: the column that holds the prompt.
         text_column: the column that holds the story.
+        answers: the column of lists of stories, if a row has several: each becomes a row, with the
+            story in `text_column` and the row's `item_id`.
         pairs: for a file of pairs, whose both sides are scored: columns of the prompt, chosen and
             rejected, as those of `litbench.data.sources.pairs.read_any_pairs`. Pairs from elsewhere
             are written in the order of their pair_id.
@@ -87,6 +90,7 @@ class ScoringJob:
     out: Path
     prompt_column: str = "prompt"
     text_column: str = "text"
+    answers: str | None = None
     pairs: Mapping[str, str] | None = None
     where: str | None = None
     encoding: str | None = None
@@ -322,18 +326,32 @@ def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
         pairs = read_any_pairs(job.input, job.pairs)
         write_atomically(path, partial(write_table, pairs))
         return
+    schema, answers = job.schema, job.answers
+    if answers is not None:
+        lists = Column(answers, "messages", "the stories of a row", required=True)
+        columns = [lists if name.name == job.text_column else name for name in schema.columns]
+        schema = replace(schema, columns=tuple(columns))
     with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
         table = StreamingTable(
             [job.input],
-            job.schema,
+            schema,
             Path(scratch),
             where=job.where,
             encoding=job.encoding,
             rejected_rows=rejected,
             nested=job.out.suffix != ".csv",
+            numbered=answers is not None,
         )
-        batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
-        reader = pa.RecordBatchReader.from_batches(table.schema, batches)
+
+        def rows_of(chunk: pa.Table) -> pa.Table:
+            if answers is None:
+                return chunk
+            names = {"prompt": job.prompt_column, "answers": answers, "text": job.text_column}
+            return list_answers(chunk, names, job.input, rejected)
+
+        batches = (batch for chunk in table.chunks() for batch in rows_of(chunk).to_batches())
+        of_rows = rows_of(table.schema.empty_table()).schema
+        reader = pa.RecordBatchReader.from_batches(of_rows, batches)
         write_atomically(path, lambda part: write_sorted_batches(reader, job.schema, part))
 
 
@@ -520,7 +538,8 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     with contextlib.ExitStack() as stack:
         index, count, wait_for_all = stack.enter_context(_processes())
         depends_on = rewards_depend_on(job.rater)
-        sha256, columns = source_digest(job.input), (job.columns, job.pairs, job.encoding)
+        sha256 = source_digest(job.input)
+        columns = (job.columns, job.pairs, job.encoding, *filter(None, [job.answers]))
         job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
         with contextlib.suppress(DataError, KeyError, TypeError):
             manifest = read_sealed(job.manifest, DataError, "score again")

@@ -21,7 +21,9 @@ import litbench
 import litbench.raters.interface
 from litbench import models
 from litbench.data.ingest import read_foreign
+from litbench.data.records import Schema
 from litbench.evaluation import scoring
+from litbench.evaluation.command import Score, score
 from litbench.evaluation.scoring import (
     ScoringJob,
     score_files,
@@ -36,6 +38,7 @@ from litbench.testing import rename_sides
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
+ANY = Schema("rows", (), ())
 LONGER = scorer_spec({"kind": "longer"})
 
 
@@ -667,3 +670,38 @@ def test_load_gives_whatever_was_saved(tmp_path, pair_table, tiny_model):
     assert np.isnan(Unsure("x", "x", 1).compare(prompts, stories, stories)).all()
     with pytest.raises(ConfigError, match="there is no folder"):
         litbench.load(tmp_path / "nowhere")
+
+
+LISTS = {
+    "completions": [["a door", "a door opens"], ["a", "a b", "a b c"], ["a"]],
+    "answers": [[{"text": "a door", "rank": 2}, {"text": "a door opens"}], *[[{"story": "a"}]] * 2],
+}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+@pytest.mark.parametrize("column", LISTS)
+def test_each_answer_of_a_row_is_scored(column, suffix, tmp_path):
+    """Rows without texts are rejected; the other columns are repeated, and answers share a key."""
+    lists = [*LISTS[column], [], ["a", 3]]
+    rows = [{"prompt": f"P{k}", column: answers, "n": k} for k, answers in enumerate(lists)]
+    source = write_jsonl(rows, tmp_path / "rows.jsonl")
+    if suffix == ".csv":
+        source = tmp_path / "rows.csv"
+        with source.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    out = tmp_path / f"scored{suffix}"
+    score(Score(rater={"kind": "longer"}, input=str(source), out=out))
+    scored = list(read_foreign(out, ANY).to_pylist())
+    texts = [
+        (f"P{k}", answer if isinstance(answer, str) else next(iter(answer.values())), k)
+        for k, answers in enumerate(LISTS[column])
+        for answer in answers
+    ]
+    assert [(row["prompt"], row["text"], int(row["n"])) for row in scored] == texts
+    assert [float(row["reward"]) for row in scored] == [len(text.split()) for _, text, _ in texts]
+    assert len({row["item_id"] for row in scored}) == len(LISTS[column])
+    assert column not in scored[0]
+    rejected = read_foreign(f"{out}.rejected.jsonl", ANY)["reason"].to_pylist()
+    assert rejected == ["no list of answers", "an answer is not text"]

@@ -1,5 +1,7 @@
 """Rows with several answers to a prompt: each better and worse answer become a pair of one item.
 
+For scoring, each answer becomes a row (`list_answers`), and no order is needed.
+
     {"prompt": "A lamp.", "chosen": "...", "rejected": ["...", "...", "..."]}
     {"prompt": "A lamp.", "completions": ["...", "...", "..."], "ranks": [1, 3, 2]}
     {"prompt": "A lamp.", "answers": [{"text": "...", "rank": 1}, {"text": "...", "rank": 2}]}
@@ -9,13 +11,14 @@ highest of `scores`, or is named by `best`, its text or its index from 0.
 """
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from litbench.data.chunks import ROW
+from litbench.data.chunks import LINE, ROW
 from litbench.data.columns import GUESS, guess_column
 from litbench.data.ingest import RejectedRows
 from litbench.data.records import SIDES, Column, is_text
@@ -128,6 +131,68 @@ def explode(
     return pa.table(
         [*table.columns, *columns.columns], names=[*table.column_names, *columns.column_names]
     )
+
+
+def answers_column(first: pa.Table, name: str | None) -> str | None:
+    """The column that has lists of answers, ordered or not: `name` or a known one; else None."""
+    name = name or guess_column("answers", first.column_names)
+    has_lists = name is not None and any(_has_lists(first, name, kind) for kind in (str, dict))
+    return name if has_lists else None
+
+
+def list_answers(
+    rows: pa.Table,
+    columns: Mapping[str, str],
+    file: str,
+    rejected_rows: RejectedRows,
+) -> pa.Table:
+    """Make a row of every answer; rows without answers are rejected.
+
+    Args:
+        rows: with `ROW`, the column of answers as JSON text, and others, which every answer of the
+            row repeats. `LINE` is the row as JSON, and becomes that of the answer.
+        columns: names of the columns of the `prompt` and the `answers`, and of the column `text`
+            to write an answer to.
+        file: name of the source, for rejected rows.
+        rejected_rows: collects rows without answers.
+
+    Returns:
+        Table with the column of texts and `item_id` in place of that of answers; without `ROW`.
+    """
+    prompt, answers, text = (columns[name] for name in ("prompt", "answers", "text"))
+    others = [name for name in rows.column_names if name not in (ROW, answers, text, "item_id")]
+    indices, new = list[int](), list[dict[str, str | None]]()
+    names = {ROW, prompt, answers, "item_id", LINE} & set(rows.column_names)
+    for index, row in enumerate(rows.select(sorted(names)).to_pylist()):
+        try:
+            texts = [_text_of(value) for value in _list(row[answers]) or ()]
+            if not texts:
+                raise ValueError("no list of answers")
+        except ValueError as error:
+            rejected_rows.add(file, row[ROW], answers, str(error), row[answers])
+            continue
+        item = str(row.get("item_id") or digest("item", row[prompt], row[answers]))
+        before = json.loads(row.get(LINE) or "{}")
+        before.pop(answers, None)
+        for value in texts:
+            answer: dict[str, str | None] = {text: value, "item_id": item}
+            line = json.dumps(before | answer, ensure_ascii=False) if before else None
+            new.append(answer | {LINE: line})
+        indices += [index] * len(texts)
+    schema = pa.schema([(name, pa.large_string()) for name in (text, "item_id", LINE)])
+    made = pa.Table.from_pylist(new, schema).select([text, "item_id", *({LINE} & names)])
+    table = rows.select([name for name in others if name != LINE])
+    table = table.take(pa.array(indices, pa.int64()))
+    return pa.table(
+        [*table.columns, *made.columns], names=[*table.column_names, *made.column_names]
+    )
+
+
+def _text_of(value: Any) -> str:
+    """The text of an answer, which may be an object with other keys."""
+    if isinstance(value, dict):
+        value = value.get(guess_column("text", list(value)) or "")
+    return _texts(value if isinstance(value, str) else None)[0]
 
 
 def _sides(row: Mapping[str, Any], names: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
