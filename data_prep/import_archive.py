@@ -68,7 +68,9 @@ def find_files(patterns: Sequence[str], key: str) -> list[Path]:
     paths = [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
     for path in paths:
         if not path.is_file():
-            raise ConfigError(f"{key}: there is no file {path}: give files, or {path}/*.zst")
+            raise ConfigError(
+                f"{key}: there is no file {path}: check the path; for a folder, give {path}/*.zst"
+            )
     if not paths or len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError(f"{key} has no file, or the same file twice: name each file once")
     return paths

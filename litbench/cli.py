@@ -37,7 +37,7 @@ _COMMANDS = {
     ),
     "audit": (
         "litbench.audit.command:audit",
-        "Find out what a set of preferences, and a rater on it, measures.",
+        "Audit a set of preferences, and a rater on it.",
     ),
     "probe": (
         "litbench.audit.probing:run_probes",
@@ -49,11 +49,11 @@ _COMMANDS = {
     ),
     "preferences": (
         "litbench.research.preferences:run_preferences",
-        "Find and describe what readers prefer.",
+        "Describe the preferences of readers by units.",
     ),
     "explanations": (
         "litbench.research.explanations:run_explanations",
-        "Compare what explanations of right and wrong verdicts say.",
+        "Compare the explanations of right and wrong verdicts.",
     ),
     "run": ("litbench.writers.run:command", "Run a published writing benchmark."),
     "suite": (
@@ -99,7 +99,7 @@ _GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]] | str]] = {
     "train": ("Train raters and policies", "litbench.programs.train"),
     "eval": ("Evaluate raters, writers and filters", "litbench.programs.eval"),
     "study": ("Run a study with human readers", _STUDY),
-    "writers": ("Compare what writers were graded", _WRITERS),
+    "writers": ("Compare writers, and import published texts", _WRITERS),
 }
 
 

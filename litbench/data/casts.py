@@ -246,7 +246,7 @@ def cast_query(
             fitted[name] = "NULL::BIGINT"
             continue
         if not kind and column.required:
-            advice = "" if columns is None else ": name its origin under columns:"
+            advice = "" if columns is None else ": map it to a column or an SQL expression"
             raise DataError(
                 f"{source}: column '{name}' is missing ({column.about}); it has "
                 f"{', '.join(origins)}{advice}"

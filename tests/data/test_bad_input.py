@@ -159,7 +159,7 @@ def test_bad_file(make_stories, tmp_path, name, content, said):
 def test_missing_column(make_stories, tmp_path, ending):
     path = write(tmp_path / f"raw.{ending}", rows_of())
     outcome = make_stories(path, columns=MAP[:2])
-    assert outcome.says(str(path), "'prompt_id' is missing", "post, ", "name its origin")
+    assert outcome.says(str(path), "'prompt_id' is missing", "post, ", "map it to a column")
 
 
 # Single rows ---------------------------------------------------------------------------------
