@@ -60,6 +60,10 @@ _COMMANDS = {
         "litbench.suite.command:suite",
         "Measure raters on every published set of judgements.",
     ),
+    "card": (
+        "litbench.suite.card:write_card",
+        "Show whether judges can be trusted, from what a run has recorded.",
+    ),
     "leaderboard": (
         "litbench.suite.command:leaderboard_site",
         "Make a site of the suite's passports.",

@@ -112,9 +112,8 @@ class Audit(PairColumns, JudgeKeys):
             if not isinstance(self.rater, dict) or "kind" not in self.rater:
                 raise ConfigError(f"rater is {self.rater!r:.80}: write '{{kind: ...}}'")
             entry = dict(self.rater)
-            return RaterSpec(
-                str(entry.get("model", entry["kind"])), entry.pop("kind"), entry, False
-            )
+            name = entry.get("model", entry.get("judge", entry["kind"]))
+            return RaterSpec(str(name), entry.pop("kind"), entry, False)
         if self.model is None:
             return None
         entry = rater_entry(self.model, self.judge_entry())

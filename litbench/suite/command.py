@@ -19,7 +19,7 @@ import pyarrow as pa
 import yaml
 
 from litbench.data.records import prompt_keys
-from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_audit, read_pairs
+from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_audit
 from litbench.data.sources.registry import Dataset, find_dataset, list_sets, read_registry
 from litbench.data.text import digest
 from litbench.evaluation.benchmark import Benchmark, rater_entry, run_benchmark
@@ -42,8 +42,10 @@ from litbench.runs.outputs import (
     write_atomically,
     write_json,
 )
+from litbench.suite.card import BASELINE_KINDS, cards_of, pairs_of
 from litbench.suite.page import SiteEntry, write_site
 from litbench.suite.passport import (
+    JudgeCard,
     OverSets,
     Passport,
     PassportInterval,
@@ -58,12 +60,13 @@ from litbench.suite.passport import (
     set_rows_of,
     write_passport,
 )
+from litbench.suite.self_preference import read_families
 
 REFERENCE = "longer"
 # Raters that do not read what a story says.
 BLIND = ("longer", "shorter", "notes")
 # Beside every rater; the last two are trained on the other prompts of each set.
-BASELINES = {name: {"kind": name} for name in (*BLIND, "features", "bag_of_words")}
+BASELINES = {name: {"kind": name} for name in BASELINE_KINDS}
 _FOLDS = 5
 _Names = list[str]
 
@@ -208,25 +211,26 @@ def _evaluate_recorded(config: Suite, datasets: Mapping[str, Dataset]) -> None:
 
 @dataclass(frozen=True)
 class JudgedSet:
-    """A set that was evaluated: its pairs, with all pairs within a prompt if it has annotators."""
+    """A set that was evaluated: its pairs, see `pairs_of`, and the cards of raters."""
 
     dataset: Dataset
     evaluation: Evaluation
     pairs: EvaluationPairs
     annotators: AnnotatorAgreement | None
+    cards: Mapping[str, JudgeCard]
 
 
 def _read_judged(folder: Path, dataset: Dataset) -> JudgedSet:
     evaluation = Evaluation.find(folder)
-    if "ratings" not in evaluation.manifest["inputs"]:
-        return JudgedSet(dataset, evaluation, evaluation.all_pairs, None)
-    ratings = find_input(folder, evaluation.manifest, "ratings")
-    split = evaluation.manifest["config"]["split"]
-    pairs = read_pairs(evaluation.pairs_path, None, split, ratings)
-    pairs = pairs.select(evaluation.verdicts["pair_id"].unique())
-    common = pairs.select(common_pairs(evaluation.verdicts))
-    people = compare_annotators(evaluation.verdicts, ratings, common.all)
-    return JudgedSet(dataset, evaluation, pairs, people)
+    pairs, people = pairs_of(evaluation), None
+    if "ratings" in evaluation.manifest["inputs"]:
+        ratings = find_input(folder, evaluation.manifest, "ratings")
+        common = pairs.select(common_pairs(evaluation.verdicts))
+        people = compare_annotators(evaluation.verdicts, ratings, common.all)
+    minus = {row.rater: row.comparison.difference for row in people.raters} if people else {}
+    names = [row.rater for row in evaluation.rows if row.is_judged and row.rater not in BASELINES]
+    cards = cards_of(evaluation, pairs, names, minus, read_families())
+    return JudgedSet(dataset, evaluation, pairs, people, cards)
 
 
 def make_passports(folder: Path, datasets: Mapping[str, Dataset]) -> list[Passport]:
@@ -348,6 +352,7 @@ def _set_figures(result: JudgedSet, row: LeaderboardRow, group: str) -> SetFigur
         people=_people_figures(result.annotators, row.rater, estimate),
         audit=_audit_findings(result.evaluation),
         stop=stop,
+        card=result.cards.get(row.rater),
     )
 
 
@@ -450,6 +455,11 @@ def leaderboard_site(config: Site) -> None:
     print(f"{index}: {len(entries)} raters, {len(recomputed)} recomputed from verdicts")
 
 
+def _recomputed(figures: SetFigures) -> SetFigures:
+    """The figures that follow from verdicts: not what an audit found, nor the card around it."""
+    return replace(figures, audit=None, card=None)
+
+
 def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
     """Return the raters whose passports follow from the verdicts and manifests of `runs`.
 
@@ -462,14 +472,9 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
             published = passports.get(passport.rater)
             if published is None:
                 continue
-            # What an audit found does not follow from verdicts.
             stated, followed = (
                 vars(entry)
-                | {
-                    "sets": {
-                        name: replace(figures, audit=None) for name, figures in entry.sets.items()
-                    }
-                }
+                | {"sets": {name: _recomputed(figures) for name, figures in entry.sets.items()}}
                 for entry in (published, passport)
             )
             wrong = [name for name, value in followed.items() if stated[name] != value]

@@ -26,6 +26,7 @@ from litbench.metrics.comparisons import holm, interval_p
 from litbench.metrics.intervals import Interval
 from litbench.metrics.sets import over_sets, shrunken
 from litbench.runs.outputs import file_name, fingerprint, write_atomically
+from litbench.suite.card import card_section
 from litbench.suite.passport import (
     Passport,
     PassportInterval,
@@ -440,10 +441,22 @@ def _rater_page(entry: SiteEntry) -> str:
         Section("Weaknesses", weaknesses(passport)),
         Section("In pictures", figures=_pictures(passport)),
         Section("Set by set", _SHRUNKEN if shrunk else "", table=table),
+        *_card_sections(passport),
         Section("What it is", table=Table(["", ""], facts, is_narrow=True)),
     ]
     page = Page(passport.rater, lead, status, sections, warnings=_without_information(passport))
     return render(page, {"passport": entry.source}, [("all sets", "index.html")])
+
+
+def _card_sections(passport: Passport) -> list[Section]:
+    """The judge's cards by set, if there are any."""
+    cards = {name: figures.card for name, figures in passport.sets.items() if figures.card}
+    parts = [
+        card_section(passport.rater, card, name, f"card-{number}")
+        for number, (name, card) in enumerate(cards.items())
+    ]
+    note = "What the records show; a card is not recomputed."
+    return [Section("Can it be trusted?", note, parts=parts)] if parts else []
 
 
 def _relative(people: PeopleFigures) -> Cell:

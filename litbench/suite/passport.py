@@ -147,6 +147,71 @@ class Stop:
 
 
 @dataclass
+class CallFigures:
+    """Agreement by number of calls, see `litbench.suite.repeats.Calls`."""
+
+    orders: PositiveInt
+    samples: PositiveInt
+    agreement: PassportInterval
+    dollars: Annotated[Number, Field(ge=0)] | None
+
+
+@dataclass
+class ResolutionFigures:
+    """See `litbench.suite.resolution.Resolution`."""
+
+    writers: NonNegativeInt
+    pairs: NonNegativeInt
+    told_apart: NonNegativeInt
+    smallest: Number | None
+    spread: Number
+    dollars: Annotated[Number, Field(ge=0)] | None
+
+
+@dataclass
+class MissingFigures:
+    """What a card lacks: why, what to do, and the calls and dollars that it takes, if known."""
+
+    part: Name
+    why: str
+    remedy: str
+    calls: NonNegativeInt | None = None
+    dollars: Annotated[Number, Field(ge=0)] | None = None
+
+
+@dataclass
+class JudgeCard:
+    """Whether a judge can be trusted, see `litbench.suite.card`.
+
+    Attributes:
+        figures: by name: agreement, longer, minus_annotator, flip_rate, position_bias,
+            self_agreement, by_repeats, by_order, gain, own_family, own_family_people and
+            own_family_excess, those that the records allow.
+        samples: answers to each question.
+        calls: agreement by number of calls; empty without repeats.
+        family: the judge's family; null if it is not known.
+        content_blind: the share of its agreement above chance that needs no reading, see
+            `litbench audit`.
+        resolution: writers told apart by the judge, `longer` and `people`.
+        dollars: price of a pair in both orders with all samples; null if it is not known.
+        missing: what is missing.
+    """
+
+    figures: dict[Name, PassportInterval]
+    samples: PositiveInt
+    calls: list[CallFigures]
+    family: Name | None
+    content_blind: Number | None
+    resolution: dict[Name, ResolutionFigures]
+    dollars: Annotated[Number, Field(ge=0)] | None
+    missing: list[MissingFigures]
+
+    def interval(self, name: str) -> Interval | None:
+        """A figure; None if it is missing."""
+        return self.figures[name].interval() if name in self.figures else None
+
+
+@dataclass
 class SetFigures:
     """A rater on one set.
 
@@ -170,6 +235,7 @@ class SetFigures:
         people: null without several annotators.
         audit: findings of `litbench audit` on the set, worst first; null if it was not audited.
         stop: null unless its comparison was looked at until it was decided.
+        card: whether the judge can be trusted; null for baselines.
     """
 
     title: str
@@ -195,6 +261,7 @@ class SetFigures:
     people: PeopleFigures | None
     audit: list[str] | None = None
     stop: Stop | None = None
+    card: JudgeCard | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges; ValueError otherwise."""

@@ -1,0 +1,127 @@
+"""Resolution: which writers a rater tells apart, and the smallest difference that it would find.
+
+Every two writers are compared by the paired differences of their grades on the same prompts, with
+Holm's correction over all pairs of writers.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from litbench.data.records import SIDES
+from litbench.metrics.comparisons import difference_interval, holm
+from litbench.metrics.intervals import clustered_mean
+from litbench.metrics.power import needed_signal
+
+_ALPHA, _POWER = 0.05, 0.8
+
+# Grades by writer, then prompt.
+Grades = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a rater tells about writers.
+
+    Attributes:
+        writers: number of writers.
+        pairs: pairs of writers with at least three common prompts.
+        told_apart: pairs that differ significantly after Holm's correction.
+        smallest: the difference that is found in 80 % for the median pair of writers, at the level
+            of the first of Holm's tests; NaN if no possible difference is.
+        spread: the largest minus the smallest mean grade, to compare `smallest` with.
+        dollars: price of all grades; None if unknown.
+    """
+
+    writers: int
+    pairs: int
+    told_apart: int
+    smallest: float
+    spread: float
+    dollars: float | None = None
+
+
+@cache
+def _signal(freedom: float, alpha: float) -> float:
+    return needed_signal(_POWER, freedom, alpha)
+
+
+def resolution_of(grades: Grades, limit: float = math.inf) -> Resolution:
+    """Compare every two writers.
+
+    Args:
+        grades: by writer and prompt.
+        limit: the largest possible difference of two grades.
+    """
+    tests, errors = [], []
+    for first, second in itertools.combinations(grades.values(), 2):
+        prompts = sorted(first.keys() & second.keys())
+        if len(prompts) < 3:
+            continue
+        gaps = np.array([first[prompt] - second[prompt] for prompt in prompts])
+        estimate = clustered_mean(gaps, prompts)
+        tests.append(difference_interval(estimate, limit)[1])
+        if estimate.error > 0:
+            errors.append((estimate.error, estimate.freedom))
+    smallest = [error * _signal(freedom, _ALPHA / len(tests)) for error, freedom in errors]
+    median = float(np.median(smallest)) if smallest else math.nan
+    means = [float(np.mean(list(by_prompt.values()))) for by_prompt in grades.values()]
+    return Resolution(
+        len(grades),
+        len(tests),
+        sum(p < _ALPHA for p in holm(tests)),
+        median if median <= limit else math.nan,
+        max(means) - min(means),
+    )
+
+
+def win_rates(
+    credit: np.ndarray, sources: Mapping[str, Sequence[str]], prompts: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """The share of pairs that each writer wins under each prompt.
+
+    Args:
+        credit: how far a rater prefers the chosen story of each pair; shape (n,), NaN where it
+            says nothing.
+        sources: the writers by side; shape (n,) each. Pairs by one writer are left out.
+        prompts: shape (n,).
+    """
+    wins: dict[str, dict[str, list[float]]] = {}
+    for chosen, rejected, prompt, value in zip(
+        *(sources[side] for side in SIDES), prompts, credit.tolist(), strict=True
+    ):
+        if chosen != rejected and None not in (chosen, rejected) and math.isfinite(value):
+            for writer, share in ((chosen, value), (rejected, 1 - value)):
+                wins.setdefault(writer, {}).setdefault(prompt, []).append(share)
+    return {
+        writer: {prompt: float(np.mean(shares)) for prompt, shares in by_prompt.items()}
+        for writer, by_prompt in wins.items()
+    }
+
+
+def resolutions(
+    credits: Mapping[str, np.ndarray],
+    dollars: Mapping[str, float | None],
+    sources: Mapping[str, Sequence[str]],
+    prompts: Sequence[str],
+) -> dict[str, Resolution]:
+    """The resolution of several raters on the same pairs, by win rates.
+
+    Args:
+        credits: by rater, see `win_rates`.
+        dollars: what its verdicts cost, by rater.
+        sources: see `win_rates`.
+        prompts: see `win_rates`.
+    """
+    return {
+        rater: replace(
+            resolution_of(grades, limit=1.0),
+            dollars=dollars.get(rater),
+        )
+        for rater, credit in credits.items()
+        if len(grades := win_rates(credit, sources, prompts)) > 1
+    }

@@ -1,0 +1,56 @@
+"""Writers told apart: counted by hand, and by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+
+from litbench.suite.resolution import resolution_of, resolutions, win_rates
+
+
+def grades_of(means, noise, prompts, seed=0):
+    draw = np.random.default_rng(seed)
+    hard = draw.normal(0, 5, prompts)
+    return {
+        f"writer {k}": {f"p{i}": mean + hard[i] + draw.normal(0, noise) for i in range(prompts)}
+        for k, mean in enumerate(means)
+    }
+
+
+def test_two_writers_are_told_apart_from_the_third():
+    result = resolution_of(grades_of([0, 0.1, 3], 0.5, 12))
+    assert (result.writers, result.pairs, result.told_apart) == (3, 3, 2)
+    assert result.spread == pytest.approx(3, abs=0.5)
+
+
+def test_the_smallest_difference_is_found_in_four_of_five():
+    found, noise = 0, 1.0
+    smallest = resolution_of(grades_of([0, 0], noise, 20)).smallest
+    for seed in range(300):
+        found += resolution_of(grades_of([0, 0.93], noise, 20, seed)).told_apart
+    # Paired differences have the error sqrt(2 / 20); t with 19 degrees needs 2.96 of them.
+    assert 2.96 * math.sqrt(2 / 20) == pytest.approx(0.936, abs=0.01)
+    assert smallest == pytest.approx(0.936, abs=0.25)
+    assert found / 300 == pytest.approx(0.8, abs=0.07)
+
+
+def test_writers_with_fewer_than_three_common_prompts_are_not_compared():
+    grades = {"a": {"p": 1.0, "q": 2.0}, "b": {"p": 2.0, "q": 3.0}}
+    result = resolution_of(grades)
+    assert (result.writers, result.pairs, result.told_apart) == (2, 0, 0)
+    assert math.isnan(result.smallest)
+
+
+SOURCES = {"chosen": ["a", "a", "b", "b"], "rejected": ["b", "c", "c", "b"]}
+
+
+def test_win_rates_counted_by_hand():
+    rates = win_rates(np.array([1, 0.5, 0, 1]), SOURCES, ["p", "p", "q", "q"])
+    assert rates == {"a": {"p": 0.75}, "b": {"p": 0.0, "q": 0.0}, "c": {"p": 0.5, "q": 1.0}}
+
+
+def test_a_rater_without_any_judgement_has_no_resolution():
+    credits = {"judge": np.full(4, np.nan), "longer": np.ones(4)}
+    result = resolutions(credits, {"longer": 2.0}, SOURCES, ["p", "p", "q", "q"])
+    assert list(result) == ["longer"]
+    assert result["longer"].dollars == 2.0
