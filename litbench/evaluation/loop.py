@@ -280,12 +280,12 @@ def print_estimates(
     if estimates:
         print(f"{pairs.num_rows:,} pairs, both orders; estimate:")
         print(estimates_text(estimates))
-    if dry_run and (ways := _item_estimates(specs, blinded, folder)):
+    if dry_run and (ways := item_estimates(specs, blinded, folder)):
         print("\nthe same items, asked in three ways:")
         print(estimates_text(ways))
 
 
-def _item_estimates(
+def item_estimates(
     specs: Sequence[RaterSpec], pairs: Sequence[BlindPair], folder: Path
 ) -> list[Estimate]:
     """The cost of the ways to ask each model about items; none without three or more answers."""
