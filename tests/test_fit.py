@@ -330,7 +330,7 @@ def test_the_report_has_a_learning_curve_and_the_next_command(posts, fit):
     assert "learning curve:" in said
     page = Path("mine/report/report.html").read_text("utf-8")
     assert "training prompts used, %" in page
-    assert "Texts that are no stories" in page
+    assert "Texts that are not stories" in page
     assert "litbench score --model mine/model --input stories.jsonl --out scored.jsonl" in page
     rows = json.loads(Path("mine/learning_curve/leaderboard.json").read_text())
     assert {row["rater"] for row in rows} >= {"features, 25 % of prompts", "features, 100 %"}

@@ -381,7 +381,7 @@ def _cues_section(audit: SetAudit) -> Section:
             stacked(result.agreement),
             result.alone.n,
             stacked(result.held_fixed, is_signed=True),
-            Cell(p_value(result.p_holm), ["stated"] if result.is_stated else []),
+            Cell(p_value(result.p_holm), ["reported"] if result.is_stated else []),
         ]
 
     results = sorted(audit.results, key=lambda result: -abs(result.agreement.mean - 0.5))
@@ -399,7 +399,7 @@ def _cues_section(audit: SetAudit) -> Section:
         "Holm",
     ]
     return Section(
-        "Who wins without reading",
+        "Cues that decide without reading",
         note,
         Table(heading, [row(result) for result in results]) if results else None,
         remarks=["Not tested: " + " ".join(audit.notes)] if audit.notes else [],
@@ -441,21 +441,19 @@ def _size_section(audit: SetAudit) -> Section:
     if two is None:
         note += " There are no ratings by annotators, so label noise and the ceiling are unknown."
     cells = [[Cell(str(name), is_text=True), value] for name, value in rows]
-    return Section(
-        "What the set can show", note, Table(["", ""], cells, is_narrow=True), name="size"
-    )
+    return Section("Power of the set", note, Table(["", ""], cells, is_narrow=True), name="size")
 
 
 def _leakage_section(audit: SetAudit) -> Section:
     if audit.leakage is None:
         note = "There is one split, so nothing can leak."
-        return Section("What splits share", note, name="leakage")
+        return Section("Shared by splits", note, name="leakage")
     rows = [
         [Cell(f"shared {kind.replace('_', '-')}", is_text=True), *others]
         for kind, *others in (counts.values() for counts in audit.leakage["shared"])
     ]
     table = Table(["", "split", "split", "number"], rows)
-    return Section("What splits share", table=table, name="leakage")
+    return Section("Shared by splits", table=table, name="leakage")
 
 
 def _balance_sections(table: pa.Table) -> list[Section]:

@@ -364,7 +364,7 @@ def _learnt_from_texts(
             name,
             margins,
             (
-                f"the story that {what} learnt on other prompts prefers",
+                f"the story preferred by {what} (learnt on other prompts)",
                 "",
                 "Show this baseline beside every rater: it agrees this often without reading.",
             ),

@@ -296,7 +296,7 @@ def _testable(
     for cue in cues:
         sizes = np.bincount(group, cue.sign != 0)
         if cue.name in by_rule:
-            notes.append(f"{cue.name}: a rule of the pairing decides it; keep it from raters.")
+            notes.append(f"{cue.name}: a pairing rule decides it; keep it from raters.")
         elif sizes.sum() >= _MIN_DECIDED:
             tested.append(cue)
         else:

@@ -14,6 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from manifests import list_outputs
+from matplotlib.figure import Figure
 from pages import ATTACK, Page
 
 from litbench.audit.command import Audit, audit, audit_files, nothing_found
@@ -102,9 +103,8 @@ def render(tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """No time for pictures, where a test is not about them."""
-    monkeypatch.setattr(
-        figures, "drawing", lambda *_: figures.Drawing('<svg width="1"></svg>', None)
-    )
+    drawing = figures.Drawing('<svg width="1"></svg>', Figure())
+    monkeypatch.setattr(figures, "drawing", lambda *_: drawing)
 
 
 def funnel_manifest(**counts):

@@ -201,7 +201,7 @@ def test_sizes_tests_and_what_was_not_tested(pair_table):
     assert audited.size["stories_per_prompt"] == pytest.approx(2 * PER_PROMPT)
     names = [result.cue.name for result in audited.results]
     assert "longer" not in names
-    assert "longer: a rule of the pairing decides it; keep it from raters." in audited.notes
+    assert "longer: a pairing rule decides it; keep it from raters." in audited.notes
     assert "notes: differs in 9 pairs, too few to test." in audited.notes
     assert audited.tests == len(names)
     more = audit_pairs(table, by_rule=["longer"], others=[0.5, float("nan")])

@@ -338,7 +338,7 @@ def _removed_section(
         )
         for index, (step, items) in enumerate((examples or {}).items())
     ]
-    return Section("What the steps removed", note, parts=parts, name="removed")
+    return Section("Removed stories", note, parts=parts, name="removed")
 
 
 @dataclass(frozen=True)

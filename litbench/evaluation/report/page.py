@@ -382,7 +382,7 @@ def _nonstories_section(rows: Sequence[Mapping[str, Any]]) -> Section:
         "The model prefers more than 5 % of these texts to a story, and no flag warns: "
         f"{', '.join(kinds)}."
     )
-    title = "Texts that are no stories"
+    title = "Texts that are not stories"
     return Section(title, note, table, warnings=[warning] if kinds else [], name="nonstories")
 
 
