@@ -895,8 +895,8 @@ def _page(
         _details(config, variants, rows, counts),
     ]
     facts = (
-        f"{len(variants)} data variants; no variant trains on a test prompt. "
-        f"Labels: {label_text(label_sources)}. {written_now()}"
+        f"{len(variants)} data variants; no variant trains on a test prompt; "
+        f"{label_text(label_sources)}. {written_now()}"
     )
     files = {"learning_curves": curves}
     lead = _lead(effects, headline)
