@@ -10,8 +10,8 @@ on the prompts of `data`. The claims and their stated values are in docs/results
 Writes `replication.csv` and `replication.txt` into `out`: each claim, the stated value, the value
 there, the difference with its 95 % interval, and the p value of no effect there (1/2, or no
 difference), corrected for all figures that the claims were chosen from (Bonferroni). The stated
-values were chosen among many, so that smaller ones are to be expected (docs/results). Two CPU
-cores, minutes.
+values were chosen among many, so that smaller ones are to be expected (docs/results). A claim with
+a `reason` in claims.csv cannot be recomputed here. Two CPU cores, minutes.
 """
 
 import csv
@@ -68,10 +68,10 @@ class Config:
     looked_at: int = 370
 
 
-def read_claims(path: Path = CLAIMS) -> list[dict[str, str]]:
-    """The rows of claims.csv."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def read_claims(*, recomputed: bool = True) -> list[dict[str, str]]:
+    """The rows of claims.csv that can be recomputed, or those that cannot, with their `reason`."""
+    with CLAIMS.open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if recomputed == (not row["reason"])]
 
 
 def import_set(name: str, data: Path, out: Path) -> Path | None:
@@ -83,6 +83,11 @@ def import_set(name: str, data: Path, out: Path) -> Path | None:
         dataset = find_dataset(read_registry(), name)
         import_dataset(name, dataset, out / name, __file__, copy=folder)
     return out / name / "pairs/pairs.parquet"
+
+
+def judged_split(name: str) -> str | None:
+    """The split of a set that is judged, whose raters learn from `train`; None for all pairs."""
+    return find_dataset(read_registry(), name).split
 
 
 class Replication:
@@ -106,7 +111,8 @@ class Replication:
         """The entry of a feature model that has learnt from all pairs of a file."""
         folder = self.config.out / "models" / name
         if not folder.is_dir():
-            fit_features(read_pairs(pairs, None, None).headline, FeatureOptions()).save(folder)
+            learnt = read_pairs(pairs, None, "train" if judged_split(name) else None).headline
+            fit_features(learnt, FeatureOptions()).save(folder)
         return {"kind": "features", "path": str(folder)}
 
     def entry(self, rater: str, name: str) -> dict[str, Any] | None:
@@ -114,9 +120,9 @@ class Replication:
         if rater == "storyer_features":
             storyer = self.train_pairs("storyer") if self.config.train else self.pairs("storyer")
             return None if storyer is None else self.feature_model("storyer", storyer)
-        if rater not in TRAINED or self.config.train is None:
+        if rater not in TRAINED or (self.config.train is None and not judged_split(name)):
             return {"kind": rater}
-        learnt = self.train_pairs(name)
+        learnt = self.pairs(name) if self.config.train is None else self.train_pairs(name)
         if learnt is None:
             return None
         if rater == "features":
@@ -132,9 +138,9 @@ class Replication:
                 for rater in sorted(raters - {"people", "source"} | {"longer"})
                 if (entry := self.entry(rater, name)) is not None
             }
-            split = find_dataset(read_registry(), name).split
+            source = {"pairs": str(pairs), "split": judged_split(name), "recorded": False}
             benchmark = Benchmark(
-                pairs={name: {"pairs": str(pairs), "split": split, "recorded": False}},
+                pairs={name: source},
                 out=self.config.out / "evaluations" / name,
                 raters=entries,
                 reference="longer",
@@ -153,8 +159,7 @@ class Replication:
             ratings = pairs.with_name("ratings.parquet")
             within = read_any_pairs(pairs.with_name("all_pairs.parquet"))
             annotators = compare_annotators(VERDICTS.arrow().empty_table(), ratings, within)
-            people = {"one_annotator": "one_annotator", "two_annotators": "two_decided"}
-            return None if annotators is None else getattr(annotators, people[figure])
+            return None if annotators is None else getattr(annotators, figure)
         if rater == "source":
             results = audit_pairs(read_any_pairs(pairs)).results
             names = [result.agreement for result in results if result.cue.name.startswith("name:")]

@@ -34,6 +34,14 @@ def test_the_claims_of_the_docs_are_the_rows_of_the_table():
         assert stated[name][3] == claim["p_times_370"], name
 
 
+def test_claims_without_a_row_have_a_reason():
+    listed = re.findall(r"^- \*\*(.+)\*\*: (.+)\.$", RESULTS.read_text(encoding="utf-8"), re.M)
+    claims = read_claims(recomputed=False)
+    assert claims
+    assert listed == [(claim["claim"], claim["reason"]) for claim in claims]
+    assert not any(claim["set"] for claim in claims)
+
+
 def test_a_difference_has_the_errors_of_both():
     there = Interval(0.5, 0.4, 0.7, 100, 20, 20.0)
     assert difference([0.6, 0.5, 0.8], there) == pytest.approx(
