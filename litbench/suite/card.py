@@ -17,9 +17,15 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import NonNegativeInt
 
 from litbench.data.records import SIDES, connected_prompts
-from litbench.data.sources.evaluation_pairs import EvaluationPairs, read_audit, read_pairs
+from litbench.data.sources.evaluation_pairs import (
+    EvaluationPairs,
+    read_audit,
+    read_pairs,
+    subsample,
+)
 from litbench.evaluation.report.document import (
     Cell,
     Page,
@@ -27,20 +33,36 @@ from litbench.evaluation.report.document import (
     Table,
     as_cell,
     few_prompts,
+    p_value,
     percent,
     render,
     stacked,
 )
 from litbench.evaluation.results import Evaluation, find_input
 from litbench.evaluation.stopping import common_pairs
+from litbench.judges.judge import JudgeOptions
 from litbench.metrics.agreement import length_differences, pair_scores
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow, plain
+from litbench.raters.interface import estimates_text
 from litbench.runs.config import Positional, build, nearest
 from litbench.runs.errors import ConfigError, MissingExtraError
 from litbench.runs.outputs import write_atomically, write_json
 from litbench.runs.terminal import write_dollars
-from litbench.suite.passport import JudgeCard, MissingFigures, ResolutionFigures
+from litbench.suite.invariance import (
+    MAX_FORMS,
+    MIN_SAMPLES,
+    Invariance,
+    ask_forms,
+    estimate_forms,
+    forms_of,
+)
+from litbench.suite.passport import (
+    InvarianceFigures,
+    JudgeCard,
+    MissingFigures,
+    ResolutionFigures,
+)
 from litbench.suite.repeats import Repeats, repeats_of, votes_of
 from litbench.suite.resolution import Resolution, resolutions
 from litbench.suite.self_preference import (
@@ -57,7 +79,8 @@ Families = Mapping[str, Pattern[str]]
 # Kinds of raters that are not measured, but compared with.
 BASELINE_KINDS = ("longer", "shorter", "notes", "features", "bag_of_words")
 _SAMPLES = 3
-_FLIPS = "flip_rate"
+_FLIPS, _FORMS = "flip_rate", "other forms"
+_PAIRS_OF_FORMS = 20
 
 
 @dataclass(kw_only=True)
@@ -65,10 +88,12 @@ class CardKeys:
     """Write the card of judges: whether they can be trusted, from what a run has recorded.
 
         litbench card runs/judge
+        litbench card runs/judge --ask 20 --dry_run
 
     Answers from the records alone, without a request: agreement with people, repeats, order, own
-    family, content-blind share, resolution and price; and what is missing, with its price. Writes
-    card.html and card.json.
+    family, content-blind share, resolution and price; and what is missing, with its price. With
+    `--ask` it also asks questions of the run in other forms: another instruction, other names of
+    the sides, no Markdown, white space. Writes card.html and card.json.
 
     Attributes:
         run: output folder of `litbench judge`, of eval/benchmark.py, or of a set of the suite. It
@@ -78,14 +103,20 @@ class CardKeys:
             expression of the models in it.
         audit: output folder of `litbench audit` with the rater; repeatable. The folder `audit`
             beside that of the pairs is read, too.
+        ask: number of pairs whose questions are asked in other forms, drawn over prompts.
+        max_cost_usd: maximum dollars for each model that is asked, over all runs.
         out: output folder; the folder `card` in that of the run by default.
+        dry_run: only estimate calls, tokens, dollars and minutes of `ask`.
     """
 
     run: Annotated[Path, Positional]
     rater: list[str] = field(default_factory=list)
     families: Path | None = None
     audit: list[Path] = field(default_factory=list)
+    ask: NonNegativeInt = 0
+    max_cost_usd: float | None = None
     out: Path | None = None
+    dry_run: bool = False
 
 
 def write_card(config: CardKeys) -> None:
@@ -101,6 +132,9 @@ def write_card(config: CardKeys) -> None:
     if not names:
         raise ConfigError(f"{config.run} has no judge but baselines: name one with --rater")
     annotators = (evaluation.annotators() or {}).get("raters", [])
+    forms = _asked_forms(config, evaluation, names) if config.ask else {}
+    if config.dry_run:
+        return
     cards = cards_of(
         evaluation,
         pairs_of(evaluation),
@@ -109,6 +143,9 @@ def write_card(config: CardKeys) -> None:
         read_families(config.families),
         config.audit,
     )
+    for name, asked in forms.items():
+        cards[name].invariance = [build(InvarianceFigures, plain(form), name) for form in asked]
+        cards[name].missing = [part for part in cards[name].missing if part.part != _FORMS]
     out = config.out or config.run / "card"
     out.mkdir(parents=True, exist_ok=True)
     write_json(cards, out / "card.json")
@@ -121,7 +158,7 @@ def write_card(config: CardKeys) -> None:
     page = Page(
         "Can the judge be trusted?",
         f"What {evaluation.pairs.headline.num_rows:,} pairs show about {len(cards)} raters.",
-        "95 % intervals by prompt. No request was sent.",
+        "95 % intervals by prompt.",
         sections,
         warnings=few_prompts(evaluation.rows[0].agreement),
     )
@@ -133,6 +170,31 @@ def write_card(config: CardKeys) -> None:
     path = (out / "card.html").resolve()
     write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
     print(f"card: {path}")
+
+
+def _asked_forms(
+    config: CardKeys, evaluation: Evaluation, names: Sequence[str]
+) -> dict[str, list[Invariance]]:
+    """Ask questions of the run's judges in other forms; a dry run only prints the cost."""
+    pairs = evaluation.all_pairs.select(common_pairs(evaluation.verdicts)).headline
+    drawn = subsample(pairs, config.ask)
+    # Of a run of several sets, the answers are in the folder of all.
+    folder = next((f for f in (config.run, config.run.parent) if (f / "answers").is_dir()), None)
+    results = {}
+    for name in names:
+        entry = dict(evaluation.manifest["config"]["raters"][name])
+        if entry.pop("kind") != "judge":
+            continue
+        if config.max_cost_usd is not None:
+            entry["traffic"] = {**entry.get("traffic", {}), "max_cost_usd": config.max_cost_usd}
+        forms = forms_of(name, build(JudgeOptions, entry, f"raters.{name}"), drawn)
+        if not forms:
+            continue
+        print(f"{name}: {drawn.num_rows:,} pairs in {len(forms)} forms; estimate:")
+        print(estimates_text(estimate_forms(forms, folder or config.run)))
+        if not config.dry_run:
+            results[name] = ask_forms(forms, folder or config.run)
+    return results
 
 
 # Figures ---------------------------------------------------------------------------------------
@@ -210,7 +272,7 @@ def _card(
     repeats = None if votes is None else repeats_of(votes, connected_prompts(pairs), price)
     family = family_of(str(entry.get("model") or entry.get("judge") or row.rater), families)
     preference = (
-        "its family is not in the table of families: add it with --families"
+        "its family is not in the table of families, see --families"
         if family is None
         else self_preference(credit, pairs, family, families)
     )
@@ -228,6 +290,7 @@ def _card(
         *_missing_own(preference),
         *_missing_share(content_blind),
         *_missing_writers(writers),
+        *_missing_forms(row, price),
     ]
     content = {
         "figures": {
@@ -332,8 +395,17 @@ def _missing_writers(writers: Mapping[str, Any]) -> list[MissingFigures]:
     if any(resolution.pairs for resolution in writers.values()):
         return []
     why = "no writers with three common prompts are known"
-    remedy = f"columns chosen_{SOURCES[0]} and rejected_{SOURCES[0]}, or --grades"
+    remedy = f"columns chosen_{SOURCES[0]} and rejected_{SOURCES[0]}"
     return [MissingFigures("writers told apart", why, remedy)]
+
+
+def _missing_forms(row: LeaderboardRow, price: float | None) -> list[MissingFigures]:
+    if row.kind != "judge":
+        return []
+    calls = _PAIRS_OF_FORMS * 2 * MIN_SAMPLES * MAX_FORMS
+    why, remedy = "no question was asked in another form", f"litbench card --ask {_PAIRS_OF_FORMS}"
+    dollars = None if price is None else calls * price
+    return [MissingFigures(_FORMS, why, remedy, calls, dollars)]
 
 
 # The page --------------------------------------------------------------------------------------
@@ -346,6 +418,7 @@ def card_section(rater: str, card: JudgeCard, title: str, name: str) -> Section:
         *_order_rows(card),
         *_call_rows(card),
         *_bias_rows(card),
+        *_form_rows(card),
         *_writer_rows(rater, card),
     ]
     if card.dollars is not None:
@@ -439,6 +512,15 @@ def _bias_rows(card: JudgeCard) -> list[list[Any]]:
     if card.content_blind is not None:
         text = "of its agreement above chance, by cues that need no reading"
         rows.append(_row("How much needs no reading?", percent(card.content_blind), text))
+    return rows
+
+
+def _form_rows(card: JudgeCard) -> list[list[Any]]:
+    rows = []
+    for form in card.invariance:
+        beyond, p = form.beyond.interval(), p_value(form.p_holm)
+        text = f"changed in {percent(form.changed.mean)}; beyond repeats, {p}"
+        rows.append(_row(f"Changed verdicts: {form.form}", _signed(beyond), text))
     return rows
 
 

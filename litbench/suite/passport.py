@@ -10,7 +10,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
@@ -82,7 +82,7 @@ class PassportInterval:
 
     def interval(self) -> Interval:
         """Return the interval, with NaN for null."""
-        return Interval.of({field.name: getattr(self, field.name) for field in fields(Interval)})
+        return Interval.of({key.name: getattr(self, key.name) for key in fields(Interval)})
 
     def check(self, name: str, lowest: float) -> None:
         """Check that the numbers are between `lowest` and 1; ValueError otherwise."""
@@ -169,6 +169,16 @@ class ResolutionFigures:
 
 
 @dataclass
+class InvarianceFigures:
+    """See `litbench.suite.invariance.Invariance`."""
+
+    form: Name
+    changed: PassportInterval
+    beyond: PassportInterval
+    p_holm: Share | None
+
+
+@dataclass
 class MissingFigures:
     """What a card lacks: why, what to do, and the calls and dollars that it takes, if known."""
 
@@ -195,6 +205,7 @@ class JudgeCard:
         resolution: writers told apart by the judge, `longer` and `people`.
         dollars: price of a pair in both orders with all samples; null if it is not known.
         missing: what is missing.
+        invariance: changes with the form of the question; empty if no other form was asked.
     """
 
     figures: dict[Name, PassportInterval]
@@ -205,6 +216,7 @@ class JudgeCard:
     resolution: dict[Name, ResolutionFigures]
     dollars: Annotated[Number, Field(ge=0)] | None
     missing: list[MissingFigures]
+    invariance: list[InvarianceFigures] = field(default_factory=list)
 
     def interval(self, name: str) -> Interval | None:
         """A figure; None if it is missing."""

@@ -93,7 +93,7 @@ def test_planted_faults_are_on_the_card(card):
     assert set(card["resolution"]) == {FakeOpenAI.model, "longer", "people"}
     assert card["resolution"][FakeOpenAI.model]["writers"] == 4
     parts = {part["part"] for part in card["missing"]}
-    assert parts == {"one annotator", "content-blind share"}
+    assert parts == {"one annotator", "content-blind share", "other forms"}
 
 
 def test_a_judge_without_repeats_says_what_they_would_cost(run):
