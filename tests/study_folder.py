@@ -47,7 +47,7 @@ def study_pairs(pair_table, count):
 
 def write_study(folder: Path, pairs: pa.Table, **plan) -> PairStudy:
     """Write a study's folder as litbench study make does."""
-    study_plan = PairPlan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
+    study_plan = PairPlan(**{**TEXTS, "max_words_per_minute": None, **plan})
     artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
     artifact.write("pairs.parquet", partial(write_table, pairs))
     artifact.write("plan.json", partial(write_json, as_plain(study_plan)))
@@ -77,7 +77,7 @@ def rating_folder(folder: Path, make_study, prompts: int, writers: int, **plan):
     stories = folder.parent / "stories.parquet"
     schema = pa.schema({n: c.type for n, c in empty_columns(STORIES, 0).items()})
     write_table(pa.Table.from_pylist(rows, schema), stories)
-    arguments = {"kind": "ratings", "rubric": "narra_story", "fastest_words_per_minute": None}
+    arguments = {"kind": "ratings", "rubric": "narra_story", "max_words_per_minute": None}
     config = {**TEXTS, **arguments, **plan, "stories": str(stories), "out": str(folder)}
     make_study.main(build(make_study.Config, config))
     return open_study(folder)
@@ -90,7 +90,7 @@ def session_folder(folder: Path, make_study, **plan):
         "writers": {"quill": "openai-api/fake/judge"},
         "cards": CARDS[:1],
     }
-    arguments |= {"fastest_words_per_minute": None, "max_starting": 1000}
+    arguments |= {"max_words_per_minute": None, "max_starting": 1000}
     config = {**TEXTS, **arguments, **plan, "out": str(folder)}
     make_study.main(build(make_study.Config, config))
     return open_study(folder)

@@ -81,8 +81,8 @@ class ProbesConfig(PairColumns):
         raters: named entries, see litbench.raters.entries.
         split: only pairs of this split; null for all.
         side: draw chosen stories, rejected stories or both.
-        per_prompt: maximum number of stories per prompt.
-        prompts: maximum number of prompts, drawn by a hash; null for all.
+        max_per_prompt: maximum number of stories per prompt.
+        max_prompts: maximum number of prompts, drawn by a hash; null for all.
         probes: names of probes; all if empty.
         strengths: strengths of every probe, above 0 and at most 1.
         seed: seed of draws and changes.
@@ -96,8 +96,8 @@ class ProbesConfig(PairColumns):
     raters: dict[str, Any] = field(default_factory=dict)
     split: str | None = None
     side: Literal["chosen", "rejected", "both"] = "chosen"
-    per_prompt: int = 2
-    prompts: int | None = None
+    max_per_prompt: int = 2
+    max_prompts: int | None = None
     probes: list[str] = field(default_factory=list)
     strengths: list[float] = field(default_factory=lambda: [0.25, 0.5, 1.0])
     seed: int = 0
@@ -246,7 +246,9 @@ def run_probes(config: ProbesConfig) -> None:
         return
 
     labelled = read_pairs(config.pairs, None, config.split, columns=config.columns()).headline
-    stories = draw_originals(labelled, config.side, config.per_prompt, config.prompts, config.seed)
+    stories = draw_originals(
+        labelled, config.side, config.max_per_prompt, config.max_prompts, config.seed
+    )
     pairs, not_applicable = probe_pairs(stories, probes, config.strengths, config.seed)
     if config.dry_run:
         print_estimates(specs, pairs, config.out)

@@ -68,7 +68,7 @@ class StudyPlan:
         asks_reason: ask for the reason of each choice or the ratings of a story; readers may leave
             it empty.
         words_per_minute: typical reading speed, for the estimate of hours.
-        fastest_words_per_minute: answers that would need faster reading are sent back; null
+        max_words_per_minute: answers that would need faster reading are sent back; null
             accepts all.
         release_minutes: minutes without activity after which unanswered pairs are reassigned.
         requires_id: refuse readers without an id in the address.
@@ -94,7 +94,7 @@ class StudyPlan:
     shows_prompt: bool = True
     asks_reason: bool = False
     words_per_minute: Positive = 230
-    fastest_words_per_minute: Positive | None = 800
+    max_words_per_minute: Positive | None = 800
     release_minutes: Positive = 90
     requires_id: bool = False
     reader_ids: list[Annotated[str, Field(pattern=READER_ID)]] | None = None
@@ -256,7 +256,7 @@ class Study:
 
     def min_seconds(self, name: str) -> float:
         """Seconds before which an answer is sent back."""
-        fastest = self.plan.fastest_words_per_minute
+        fastest = self.plan.max_words_per_minute
         return 0.0 if fastest is None else 60 * self.words_of(name) / fastest
 
 

@@ -465,7 +465,7 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, cap
             "raters": {"judge": entry},
             "probes": ["fake_verdict", "cut_ending"],
             "strengths": [1.0],
-            "per_prompt": 1,
+            "max_per_prompt": 1,
         }
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys, dry_run=True))
         assert "14 pairs, both orders" in capsys.readouterr().out
@@ -492,7 +492,7 @@ def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path):
             "raters": {"rubric": entry},
             "probes": ["repetition", "drop_paragraphs"],
             "strengths": [1.0],
-            "per_prompt": 1,
+            "max_per_prompt": 1,
         }
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys))
     rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()

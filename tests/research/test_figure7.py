@@ -67,7 +67,7 @@ def test_the_chain_runs_as_its_header_says(tmp_path, tiny_model, pair_table):
                 4,
                 "--readers_per_pair",
                 4,
-                "--fastest_words_per_minute",
+                "--max_words_per_minute",
                 "null",
             ],
             "serve": ["--port", port],

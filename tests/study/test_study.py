@@ -335,7 +335,7 @@ def test_made_up_ids_do_not_keep_others_away(make, clock):
 
 
 def test_silence_and_reading_are_measured_after_a_restart(make, clock):
-    study = make(3, pairs_per_reader=3, fastest_words_per_minute=600.0, release_minutes=30)
+    study = make(3, pairs_per_reader=3, max_words_per_minute=600.0, release_minutes=30)
     store = PairStore(study, now=clock)
     page = begin(store, "r")
     least = study.min_seconds(page.pair_id)
@@ -413,7 +413,7 @@ def test_first_answer_binds(make):
 
 
 def test_answers_that_come_too_early(make, clock):
-    study = make(3, pairs_per_reader=3, fastest_words_per_minute=60.0)
+    study = make(3, pairs_per_reader=3, max_words_per_minute=60.0)
     store = PairStore(study, now=clock)
     page = begin(store, "r")
     least = study.words_of(page.pair_id)
@@ -594,7 +594,7 @@ def test_texts_are_escaped(client, tmp_path, pair_table):
         contact=SCRIPT,
         statements=[Statement(SCRIPT, is_true=True)],
         completion_code=SCRIPT,
-        fastest_words_per_minute=1.0,
+        max_words_per_minute=1.0,
     )
     browser = client(4, study=study)
     pages = [browser.get("/?PROLIFIC_PID=r")]
@@ -716,7 +716,7 @@ def test_only_listed_ids(client):
 
 
 def test_titles_and_languages(client):
-    browser = client(4, language="zh", fastest_words_per_minute=1.0)
+    browser = client(4, language="zh", max_words_per_minute=1.0)
     pages = [browser.get("/?PROLIFIC_PID=reader1")]
     pages.append(browser.post("/start", data={"reader": "reader1", "agree": "yes"}))
     pages.append(browser.post("/statements", data=right(browser.study) | hidden(pages[-1])))
@@ -1037,7 +1037,7 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
         4,
         "--pairs_per_reader",
         4,
-        "--fastest_words_per_minute",
+        "--max_words_per_minute",
         "null",
         "--max_pairs",
         8,

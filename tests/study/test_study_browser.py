@@ -132,7 +132,7 @@ def test_footer_and_warning(open_page, tmp_path, pair_table, size):
         tmp_path / "study",
         study_pairs(pair_table, 4),
         pairs_per_reader=3,
-        fastest_words_per_minute=1.0,
+        max_words_per_minute=1.0,
     )
 
     def box(selector):
