@@ -6,6 +6,7 @@ credits are averaged over orders, then (in repeated cross-validation) over repea
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -132,9 +133,15 @@ class PairScores:
         return jackknife_interval(values[rows], clusters[rows], training)
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One for all calls, as opening it takes 16 ms; a cursor sees its own views only."""
+    return duckdb.connect()
+
+
 def _open(verdicts: pa.Table, pairs: pa.Table) -> duckdb.DuckDBPyConnection:
-    """A database with the view `verdicts`, of the verdicts on these pairs."""
-    database = duckdb.connect()
+    """A cursor with the view `verdicts`, of the verdicts on these pairs."""
+    database = _database().cursor()
     if "flipped_by" not in verdicts.column_names:
         verdicts = verdicts.append_column("flipped_by", pa.nulls(verdicts.num_rows, pa.string()))
     database.register("all_verdicts", verdicts.drop_columns(["explanation"]))
