@@ -32,7 +32,7 @@ from litbench.writers.protocol import load_protocol
 from litbench.writers.run import Run, run
 from litbench.writers.tow import TASKS, Tow, TowOptions
 from litbench.writers.tow.plans import broken_rule, final_plan, published_plan, stated_weights
-from litbench.writers.tow.tree import CONTENT, PUBLISHED_WEIGHTS, grade_tree, leaf_score
+from litbench.writers.tow.tree import CONTENT, NODES, PUBLISHED_WEIGHTS, grade_tree, leaf_score
 from litbench.writers.writing import (
     LengthCorrelation,
     length_correlation,
@@ -323,6 +323,9 @@ def test_a_judge_that_plans_its_own_criteria_is_a_baseline(tmp_path, asked):
 def test_other_grades_and_ratings_are_kept(tmp_path):
     result = graded(tmp_path, text=TEXT)
     assert of_judge(result, "overall with equal weights")[0] == pytest.approx(55 / 8)
+    nodes = {name: of_judge(result, name)[0] for name in NODES}
+    rest = (3 * nodes["format"] + nodes["impression"]) / 4
+    assert of_judge(result, "overall without content")[0] == pytest.approx(rest)
     assert result["w", "i0", None, "output characters"] == (len(TEXT), of_judge(result)[1])
     ratings = pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
     assert {row["criterion"]: row["rating"] for row in ratings if row["criterion"]} == LEAVES

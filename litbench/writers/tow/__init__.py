@@ -208,6 +208,10 @@ class Tow(Protocol):
         reasons, digests = texts_record(
             options.texts, _PUBLISHED_FILES, "prompts are LitBench's own"
         )
+        ours = [*self._baselines]
+        ours += [] if options.as_published else ["the plan of format", "a second try at a plan"]
+        if options.texts is not None and ours:
+            reasons.append(f"no published text, so LitBench's own: {', '.join(ours)}")
         if not options.as_published:
             reasons.append("read and graded as the paper says, not as the published code does")
         return {
@@ -266,12 +270,15 @@ class Tow(Protocol):
             for leaf, reading in rated.items()
         }
         leaves |= {name: grade for _, name, grade, _ in written.grades if name == "formatting"}
-        tree = grade_tree(
-            leaves, content.weights, self._weights, None if of_format is None else of_format.weights
-        )
+        shares = None if of_format is None else of_format.weights
+        tree = grade_tree(leaves, content.weights, self._weights, shares)
         alike = dict.fromkeys(self._content, 1 / len(self._content))
         quantities = {**leaves, **tree.nodes, "overall": tree.overall}
         quantities["overall with equal weights"] = grade_tree(leaves, alike, self._weights).overall
+        for node in tree.nodes:
+            weights = {**self._weights, node: 0.0}
+            without = grade_tree(leaves, content.weights, weights, shares)
+            quantities[f"overall without {node}"] = without.overall
         if self._options.as_published:
             quantities |= {
                 name: round(grade, 4)
