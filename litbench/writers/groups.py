@@ -225,7 +225,8 @@ def _by_criterion(graded: GradeTable, prior: float) -> list[GroupMatrix]:
         if not ranked:
             continue
         fit = plackett_luce(ranked, prior=prior)
-        for writer, value in fit.values.items():
+        finite = {writer: value for writer, value in fit.values.items() if math.isfinite(value)}
+        for writer, value in finite.items():
             bounds = (fit.low.get(writer, math.nan), fit.high.get(writer, math.nan))
             interval = Interval(value, *bounds, len(ranked), len(ranked), float(len(ranked)))
             utilities.setdefault(writer, {})[name] = GroupCell(interval)

@@ -71,9 +71,14 @@ def _placement(graded: GradeTable, path: Path) -> tuple[str, Table, list[Figure]
     if not cells:
         raise ConfigError("novels: no run has the quantity 'value': run webnovel with a reference")
     rows = writer_rows(cells)
-    placed = [(short_name(row.writer), row.grade) for row in rows]
     drawings = {
-        "Writers": figures.placements(novels.values, placed, "normalised score", "novels"),
+        "Writers": figures.dots(
+            [(short_name(row.writer), [[row.grade]]) for row in rows],
+            ["writers"],
+            "normalised score",
+            levels=np.quantile(novels.values, (1 / 3, 2 / 3)).tolist(),
+            behind=novels.values,
+        ),
         "Weights of the criteria": figures.bars(
             dict(zip(names, novels.weights.tolist(), strict=True)), "weight"
         ),
@@ -157,8 +162,9 @@ def _weights(graded: GradeTable, column: str) -> Section | None:
     drawn = []
     for leaf, of_leaf in weights.items():
         by_group = defaultdict(list)
-        for prompt, weight in of_leaf.items():
-            by_group[names[prompt]].append(weight)
+        # Prompts without a text are in no group.
+        for prompt in of_leaf.keys() & names.keys():
+            by_group[names[prompt]].append(of_leaf[prompt])
         boxes = figures.boxes(dict(sorted(by_group.items())), f"weight of {leaf}")
         drawn.append(Figure(leaf, "Quartiles, median (solid) and mean (dashed).", boxes))
     return Section(f"Spread of the weights by {column}", figures=drawn)

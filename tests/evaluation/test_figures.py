@@ -48,7 +48,7 @@ DRAWN = {
         bold=np.eye(2, 3) > 0,
     ),
     "scatter": lambda: figures.scatter({"a": (DAYS, DAYS % 7), "b": (DAYS, DAYS % 5)}, "x", "y"),
-    "placements": lambda: figures.placements(DAYS / 1e4, [("a", around(1.8))], "score", "novels"),
+    "behind": lambda: figures.dots([("a", [[around(1.8)]])], ["a"], "score", behind=DAYS / 1e4),
     "bars": lambda: figures.bars({"first": 0.7, "second": 0.3}, "share"),
     "timeline": lambda: figures.timeline(DAYS, DAYS + 30),
     "length_buckets": lambda: figures.length_buckets(np.arange(8), np.arange(8) // 2, 400),

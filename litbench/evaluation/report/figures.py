@@ -358,42 +358,6 @@ def _regression(axes: Any, x: np.ndarray, y: np.ndarray, **style: Any) -> None:
         axes.plot(ends, start + slope * ends, **style)
 
 
-def placements(
-    reference: np.ndarray, rows: Sequence[tuple[str, Interval]], label: str, name: str
-) -> Drawing:
-    """Means of named rows over the density of a reference, with its thirds as dotted lines.
-
-    Args:
-        reference: values of the reference, shape (n,).
-        rows: names and means, from the top.
-        label: what the values are.
-        name: what the reference is.
-    """
-
-    def draw(axes: Any) -> None:
-        from scipy.stats import gaussian_kde  # noqa: PLC0415
-
-        mean, low, high = bounds([interval for _, interval in rows])
-        ends = min(reference.min(), low.min()), max(reference.max(), high.max())
-        at = np.linspace(*ends, 201)
-        density = gaussian_kde(reference)(at)
-        bottom = len(rows) - 0.4
-        top = bottom - (bottom + 0.6) * density / density.max()
-        axes.fill_between(at, top, bottom, color=SERIES[1], alpha=0.2, linewidth=0, label=name)
-        for edge in np.quantile(reference, (1 / 3, 2 / 3)):
-            axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
-        heights = np.arange(len(rows))
-        axes.hlines(heights, low, high, color=SERIES[0], alpha=0.4, linewidth=2.4)
-        axes.plot(mean, heights, "o", color=SERIES[0], markersize=4)
-        axes.set_yticks(heights, [row for row, _ in rows])
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(bottom, -0.6)
-        axes.set_xlabel(label)
-        axes.legend(loc="lower left")
-
-    return drawing(f"placements {label}", draw, max(HEIGHT, 0.7 + 0.2 * len(rows)))
-
-
 def bars(values: Mapping[str, float], label: str) -> Drawing:
     """A horizontal bar for each named value, from the top."""
 
@@ -567,6 +531,7 @@ def dots(
     limits: tuple[float, float] | None = None,
     hollow: Mapping[str, float] | None = None,
     mark: str = "published",
+    behind: np.ndarray | None = None,
 ) -> Drawing:
     """A dot plot of means with intervals, with named rows and a colour for each series.
 
@@ -580,6 +545,7 @@ def dots(
         limits: limits of the x axis; from the data by default.
         hollow: name of a row -> a published value, drawn as a hollow marker.
         mark: legend of the hollow markers.
+        behind: values of a reference, shape (n,), whose density is drawn behind the rows.
     """
     marked = {name: value for name, value in (hollow or {}).items() if name in dict(rows)}
 
@@ -624,6 +590,8 @@ def dots(
                 text.set_fontweight("bold")
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(rows) - 0.4, -0.6)
+        if behind is not None:
+            _density_behind(axes, behind)
         if limits is not None:
             axes.set_xlim(*limits)
         axes.grid(axis="x")
@@ -634,3 +602,14 @@ def dots(
     legend = [*(names if len(names) > 1 else []), *([mark] if marked else [])]
     height = 0.7 + (0.17 + 0.06 * len(names)) * len(rows) + _legend_height(legend or [""])
     return drawing(f"dots {label} {rows[0][0]}", draw, height)
+
+
+def _density_behind(axes: Any, values: np.ndarray) -> None:
+    from scipy.stats import gaussian_kde  # noqa: PLC0415
+
+    left, right = axes.get_xlim()
+    at = np.linspace(min(left, values.min()), max(right, values.max()), 201)
+    density = gaussian_kde(values)(at)
+    bottom, top = axes.get_ylim()
+    heights = bottom + (top - bottom) * density / density.max()
+    axes.fill_between(at, heights, bottom, color=SERIES[1], alpha=0.2, linewidth=0, zorder=0.5)
