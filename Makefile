@@ -6,6 +6,7 @@
 # make format       put the code into the house format
 # make docs         the pages of docs/ with the Python API as a site in docs/_build
 # make benchmarks   every benchmark, compared with this machine's last kept run (BENCHMARKS=--save keeps it)
+# make paper        every table and figure of the papers on one page, from invented data (FROM=runs: from yours)
 # make update       pin the newest versions of all dependencies but torch in constraints.txt, and run the tests
 # make clean        remove what the targets above made, the virtual environment too
 
@@ -17,7 +18,7 @@ STAMP := $(VENV)/.installed
 RUN := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true $(BIN)/python
 NEEDED_KB := 4000000
 
-.PHONY: quickstart test test-core test-long check format docs benchmarks update install clean
+.PHONY: quickstart test test-core test-long check format docs benchmarks paper update install clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 128 --learning_rate 1e-4 \
@@ -57,6 +58,9 @@ docs: $(STAMP)
 
 benchmarks: $(STAMP)
 	@$(RUN) benchmarks/figures.py $(BENCHMARKS)
+
+paper: $(STAMP)
+	@$(RUN) benchmarks/paper.py $(if $(FROM),--from $(FROM))
 
 # torch changes only by hand, as its build decides between CPU and GPU: make update TORCH=torch==VERSION
 TORCH ?= $(shell grep '^torch==' constraints.txt)

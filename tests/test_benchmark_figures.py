@@ -1,4 +1,4 @@
-"""The comparison of a benchmark's figures with the baseline of a machine."""
+"""Programs of benchmarks/: figures beside a machine's baseline, and the page of the papers."""
 
 import pytest
 
@@ -20,3 +20,23 @@ def test_a_single_repeat_may_differ_by_five_percent(before, now, worse, load_pro
     figures = load_program("benchmarks/figures.py")
     rows = [[figures.Figure("speed", ratios).row()] for ratios in (before, now)]
     assert bool(figures.changes(*rows)["worse"]) == worse
+
+
+def test_the_page_of_the_papers_copies_sections_and_says_what_lacks(load_program, tmp_path):
+    paper = load_program("benchmarks/paper.py")
+    sections = '<h2 id="one-b">One</h2><p id="x">first</p><h2 id="two">Two</h2>'
+    (tmp_path / "a.html").write_text(f"<main>{sections}</main>")
+    (tmp_path / "b.svg").write_text('<?xml?><svg id="x"><use href="#x"/></svg>')
+    keys = ("paper", "item", "about", "source", "page", "state", "why not exactly")
+    rows = [
+        dict(zip(keys, ("P", f"Table {n}", "<about>", "here", page, "whole", "why"), strict=True))
+        for n, page in enumerate(("a.html#one three", "b.svg", "c.html#one"))
+    ]
+    page = paper.paper_page(rows, tmp_path, "invented")
+    assert page.count('<p id="i1-x">first</p>') == 1
+    assert "no section three" in page
+    assert "Two</h3>" not in page
+    assert '<svg id="i2-x"><use href="#i2-x"/></svg>' in page
+    assert page.count(paper.MISSING) == 1
+    assert page.count("invented") == 3, "in the lead and with each item that is shown"
+    assert "<about>" not in page
