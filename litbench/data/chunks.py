@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -290,25 +290,23 @@ def _read_json(path: Path, form: Form, problem: Problem) -> Iterator[Chunk]:
             yield lines
 
     types, left_out = _json_columns(first_lines(), problem)
-    mixed = [name for name, kind in types.items() if kind == "JSON"]
-    plain = [name for name in types if name not in mixed]
-    value_of = {name: f"nullif(j[{k}], 'null'::JSON)" for k, name in enumerate(mixed, start=1)}
-    for k, name in enumerate(plain, start=1):
-        value_of[name] = (
-            f"s[{k}]" if types[name] == "VARCHAR" else f"TRY_CAST(s[{k}] AS {types[name]})"
-        )
-    columns = "".join(f'{value_of[name]} AS "({k})", ' for k, name in enumerate(types))
-    lists = "".join(
-        f", {function}(line, {_pointers(names)}) AS {alias}"
-        for function, names, alias in (
-            ("json_extract", mixed, "j"),
-            ("json_extract_string", plain, "s"),
-        )
-        if names
+    # Names in a struct have characters and differ by more than case; other values are extracted.
+    folded = Counter(name.casefold() for name in types if name and "\0" not in name)
+    struct = {name: kind for name, kind in types.items() if folded[name.casefold()] == 1}
+    value_of = {
+        name: 's."' + name.replace('"', '""') + '"'
+        if name in struct
+        else f"json_transform(json_extract(line, {_pointers([name])})[1], '\"{kind}\"')"
+        for name, kind in types.items()
+    }
+    columns = "".join(
+        (f"nullif({value}, 'null'::JSON)" if types[name] == "JSON" else value) + f' AS "({k})", '
+        for k, (name, value) in enumerate(value_of.items())
     )
+    structure = json.dumps(struct or {"-": "JSON"}).replace("'", "''")
     sql = (
         f'(SELECT {columns}"{ROW}", line AS "{LINE}" FROM '  # noqa: S608
-        f'(SELECT line, "{ROW}"{lists} FROM raw WHERE is_row))'
+        f"(SELECT line, \"{ROW}\", json_transform(line, '{structure}') AS s FROM raw WHERE is_row))"
     )
     is_held = size <= 2 * CHUNK_BYTES
     for lines in held if is_held else _gathered(_lines(path, form, lambda *_: None)):
@@ -322,36 +320,34 @@ def _json_columns(chunks: Iterable[pa.Table], problem: Problem) -> tuple[dict[st
 
     These are broken lines, which are reported, and blank ones.
     """
-    types_of: dict[str, set[str]] = {}
+    kinds_of: dict[str, set[str]] = {}
     left_out: list[int] = []
-    # Few groups, as most lines have the same keys and types. BIGINT has 19 digits.
+    # Few groups, as most lines have the same structure, which fails for deeply nested values.
+    # BIGINT has 19 digits.
     groups = (
-        f'SELECT names, kinds, list("{ROW}") FILTER (names IS NULL OR names = []), '  # noqa: S608
+        f"SELECT form, list(\"{ROW}\") FILTER (form IS NULL OR form[1] <> '{{'), "  # noqa: S608
         r"bool_or(regexp_matches(line, ':\s*-?[0-9]{19}')) FROM "
-        "(SELECT *, CASE WHEN is_valid THEN json_keys(line) END AS names, "
-        "CASE WHEN is_valid THEN json_type(line, '$.*') END AS kinds "
-        "FROM (SELECT *, json_valid(line) AS is_valid FROM raw)) "
-        f'GROUP BY names, kinds ORDER BY min("{ROW}")'
+        "(SELECT *, coalesce(TRY(json_structure(line)::VARCHAR), "
+        "TRY(to_json(map(json_keys(line), json_type(line, '$.*')))::VARCHAR)) AS form FROM raw) "
+        f'GROUP BY form ORDER BY min("{ROW}")'
     )
     with closing(database().cursor()) as connection:
         for chunk in chunks:
             connection.register("raw", chunk)
-            has_long, numbers = False, dict[str, None]()
-            for names, kinds, rows, is_long in connection.sql(groups).fetchall():
-                _check_columns(types_of.keys() | set(names or ()))
-                if rows:
-                    left_out += _report_lines(chunk, rows, names is not None, problem)
-                first: dict[str, str] = {}
-                for name, kind in zip(names or (), kinds or (), strict=True):
-                    # JSON's first value of a repeated key is read.
-                    first.setdefault(name, "BIGINT" if kind == "UBIGINT" else kind)
-                for name, kind in first.items():
-                    types_of.setdefault(name, set()).add(kind)
+            has_long = False
+            for form, rows, is_long in connection.sql(groups).fetchall():
+                if rows is not None:
+                    left_out += _report_lines(chunk, rows, form is not None, problem)
+                    continue
                 has_long = has_long or is_long
-                numbers |= dict.fromkeys(n for n, k in first.items() if k in ("BIGINT", "DOUBLE"))
-            for name in _large_integers(connection, list(numbers)) if has_long else ():
-                types_of[name].add("JSON")
-    types = {n: _sql_type(kinds) for n, kinds in types_of.items() if n not in _INTERNAL}
+                for name, kind in json.loads(form).items():
+                    # A list or an object has a structure of its own.
+                    kinds_of.setdefault(name, set()).add(kind if isinstance(kind, str) else "JSON")
+                _check_columns(kinds_of)
+            numbers = [name for name, kinds in kinds_of.items() if kinds - {"VARCHAR", "JSON"}]
+            for name in _large_integers(connection, numbers) if has_long else ():
+                kinds_of[name].add("JSON")
+    types = {n: _sql_type(kinds) for n, kinds in kinds_of.items() if n not in _INTERNAL}
     return types, pa.array(left_out, pa.int64())
 
 
@@ -385,7 +381,7 @@ def _pointers(names: Iterable[str]) -> str:
 
 def _sql_type(kinds: set[str]) -> str:
     """Return the SQL type of a column whose values have these types in JSON."""
-    kinds = kinds - {"NULL"}
+    kinds = {kind.removeprefix("U") for kind in kinds} - {"NULL"}
     if kinds == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
     kind = min(kinds, default="VARCHAR")
