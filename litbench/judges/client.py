@@ -106,6 +106,7 @@ class JudgeKeys:
     Attributes:
         template: question to language models: a family such as writerly, or a file.
         max_tokens: maximum length of an answer, with hidden reasoning.
+        temperature: temperature of sampling; null: the model's default. `samples` need one above 0.
         samples: answers of a language model to each question, whose mean is its verdict.
         prices: file of prices that override the packaged ones.
         max_cost_usd: maximum dollars for each model that is asked, over all runs.
@@ -115,6 +116,7 @@ class JudgeKeys:
     template: str = "alternative"
     samples: PositiveInt = 1
     max_tokens: int | None = Sampling.max_tokens
+    temperature: float | None = Sampling.temperature
     prices: Path | None = None
     max_cost_usd: float | None = None
     traffic: Traffic = field(default_factory=Traffic)
@@ -125,10 +127,11 @@ class JudgeKeys:
         changed = {key: value for key, value in vars(self.traffic).items() if value != usual[key]}
         if self.max_cost_usd is not None:
             changed["max_cost_usd"] = self.max_cost_usd
+        sampling = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         return {
             "template": self.template,
             "prices": self.prices,
-            "sampling": {"max_tokens": self.max_tokens},
+            "sampling": sampling,
             "traffic": changed,
             **({"samples": self.samples} if self.samples > 1 else {}),
         }

@@ -110,10 +110,11 @@ def test_a_reached_limit_keeps_the_answers(judge, tmp_path, capsys):
     assert (tmp_path / "out/leaderboard.json").is_file()
 
 
-def test_template_and_length_of_answers_are_sent(judge):
+def test_template_length_and_temperature_of_answers_are_sent(judge):
     with FakeOpenAI() as server:
-        judge("--template", "writerly", "--max_tokens", "77")
-    assert {body["max_tokens"] for body in server.bodies.values()} == {77}
+        judge("--template", "writerly", "--max_tokens", "77", "--temperature", "0.5")
+    sent = {(body["max_tokens"], body["temperature"]) for body in server.bodies.values()}
+    assert sent == {(77, 0.5)}
     assert all("tension" in question.lower() for question in server.asked)
 
 
