@@ -125,13 +125,12 @@ class BestOfKJudge(Judge):
             elif verdict != "tie":
                 unread.append(PREFERENCES[verdict])
         effort = self.effort([turn for turns, _ in asked for turn in turns])
-        # An error that says that a limit was reached is read by its start.
-        reasons.sort(key=lambda reason: not reason.startswith(UNASKED))
-        explanation = "\n\n".join(filter(None, reasons)) or None
+        unasked = (reason for reason in reasons if reason.startswith(UNASKED))
+        explanation = next(unasked, "\n\n".join(filter(None, reasons)))
         return [
             Judgement(
                 _preference(votes[pair.first] - votes[pair.second], unread),
-                explanation=explanation,
+                explanation=explanation or None,
                 **_share(effort, number, len(pairs)),
             )
             for number, pair in enumerate(pairs)

@@ -12,9 +12,10 @@ from litbench.data.sources.pairs import read_any_pairs
 from litbench.evaluation.command import Judge, judge
 from litbench.evaluation.loop import print_estimates
 from litbench.judges.best_of_k import _preference
+from litbench.judges.client import Traffic
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import blind, judge_pairs
-from litbench.runs.errors import DataError
+from litbench.runs.errors import ConfigError, DataError
 from litbench.testing import check_rater, rename_sides
 
 pytest.importorskip("inspect_ai")
@@ -150,6 +151,16 @@ def test_answers_without_a_verdict(pairs, tmp_path, manner):
     of_pairs = [outcomes[name] for name in pairs["pair_id"].to_pylist()]
     assert Counter(of_pairs) == {"chosen": 9, "rejected": 3, outcome: 6}
     assert rater.notes()["positions"] == {str(K): [0, ITEMS, ITEMS, ITEMS]}
+
+
+def test_a_limit_is_said_once_and_the_run_goes_on(rows, tmp_path):
+    with FakeOpenAI(longest) as server:
+        config = {"pairs": rows, "model": [server.model], "template": "best_of_k"}
+        with pytest.raises(ConfigError) as error:
+            judge(Judge(**config, out=tmp_path / "out", traffic=Traffic(max_calls=10)))
+        assert str(error.value).count("max_calls") == 1
+        judge(Judge(**config, out=tmp_path / "out"))
+    assert server.requests == ITEMS * K
 
 
 def test_an_item_of_too_many_answers_is_refused(pair_table, tmp_path):
