@@ -57,7 +57,7 @@ from litbench.runs.outputs import (
 from litbench.runs.progress import ProgressBar
 
 # Raise it when code changes rewards or flags: parts of another version are scored again.
-VERSION = 5
+VERSION = 6
 # Stories per stored part of `score_stories`.
 _STORIES_PER_PART = 1_024
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,32 @@ def _shuffled(text):
     words = text.split()
     random.Random(3).shuffle(words)
     return " ".join(words)
+
+
+def _garbled(story):
+    """A story with the letters of every second word in another order."""
+    source = random.Random(4)
+    words = story.split()
+    for index in range(0, len(words), 2):
+        words[index] = "".join(source.sample(words[index], len(words[index])))
+    return " ".join(words)
+
+
+def test_garbled_words_are_flagged_where_the_common_bound_is_wide(scope):
+    """As where a few training stories repeat themselves or have lists."""
+
+    def flagged(language, texts):
+        bounds = replace(scope.bounds, training=20 * scope.bounds.training, language=language)
+        wide = Scope(scope.counted, bounds, {})
+        # Without the reasons of `is_prose`.
+        reasons = [wide._reasons(text, len(text.split()))[1] for text in texts]
+        return ["unlike the language" in " ".join(each) for each in reasons]
+
+    stories = _stories(2, 5)
+    garbled = [_garbled(story) for story in stories]
+    assert flagged(scope.bounds.language / 20, garbled) == [True] * 5
+    assert flagged(scope.bounds.language / 20, stories) == [False] * 5
+    assert flagged(np.inf, garbled) == [False] * 5
 
 
 _CODE = "def f(x):\n    return {x: [i ** 2 for i in range(10) if i % 3 == 0]}\n\n"
