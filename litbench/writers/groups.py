@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import product
 from statistics import stdev
 
 import numpy as np
@@ -255,15 +255,15 @@ def _between(grades: Mapping[str, Sequence[GroupGrade]]) -> list[GroupMatrix]:
                 spread = stdev(grade for *_, grade in rows)
                 spreads.setdefault(writer, []).append((prompt, prompt, spread))
     cells: dict[str, dict[str, GroupCell]] = {}
-    for first, other in combinations(by_judge, 2):
+    for first, other in product(by_judge, repeat=2):
         shared = sorted(by_judge[first].keys() & by_judge[other].keys())
         pair = np.array([[by_judge[name][key] for key in shared] for name in (first, other)])
         if len(shared) > 2 and (np.ptp(pair, axis=1) > 0).all():
             r, n = float(np.corrcoef(pair)[0, 1]), len(shared)
             cell = GroupCell(Interval(r, math.nan, math.nan, n, n, float(n)))
-            cells.setdefault(first, {})[other] = cells.setdefault(other, {})[first] = cell
+            cells.setdefault(first, {})[other] = cell
     title = "Pearson correlations of judges over texts"
-    matrices = [GroupMatrix(title, cells, is_centered=True)] if cells else []
+    matrices = [GroupMatrix(title, cells, is_centered=True)] if len(cells) > 1 else []
     if spreads and len({prompt for rows in spreads.values() for prompt, *_ in rows}) <= _MAX_GROUPS:
         title = "standard deviation between judges by prompt"
         matrices.append(group_matrix(title, _with_all(spreads)))

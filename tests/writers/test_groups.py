@@ -95,6 +95,7 @@ def test_judges_have_means_correlations_and_a_spread():
     grades, correlations, spread = group_matrices(graded(people=("ann",)), "judge", "overall", 0.0)
     assert grades.groups == ["mild", "strict", "people"]
     assert means(grades, "mild") == pytest.approx({"birch": 2.5, "cedar": 3.5, ALL: 3.0})
+    assert correlations.groups == list(correlations.cells) == grades.groups
     assert correlations.cells["mild"]["strict"].grade.mean == pytest.approx(1)
     assert means(spread, "p3") == pytest.approx(dict.fromkeys(spread.cells, math.sqrt(0.125)))
 
