@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 from litbench import cli
 from litbench.data.records import PAIRS, STORIES, VERDICTS, empty_columns, pair_id
 from litbench.data.text import count_words
+from litbench.evaluation.report import figures
 from litbench.raters.interface import Rater
 from litbench.raters.scope import Flags
 
@@ -183,6 +184,8 @@ def program(monkeypatch):
                 if is_command:
                     cli.main()
                 else:
+                    # As `python PROGRAM` does: the benchmarks import each other.
+                    patch.syspath_prepend(str((ROOT / name).parent))
                     runpy.run_path(command[0], run_name="__main__")
             except SystemExit as stopped:
                 code = int(stopped.code or 0)
@@ -403,6 +406,14 @@ def braces_are_code(monkeypatch):
         return Flags(prose, prose, [[] if good else ["code", "braces"] for good in prose])
 
     monkeypatch.setattr(Rater, "scope", SimpleNamespace(flags=flags))
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No time for pictures, where a test is not about them: each takes 0.1 to 0.5 s."""
+    figure = SimpleNamespace(savefig=lambda path, **_: path.touch(), get_figwidth=lambda: 1)
+    picture = figures.Drawing('<svg width="1"></svg>', figure)
+    monkeypatch.setattr(figures, "drawing", lambda *_: picture)
 
 
 @pytest.fixture

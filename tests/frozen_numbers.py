@@ -9,31 +9,36 @@ the slow rater of the quickstart (5 minutes on two cores, 31 beside other work).
 """
 
 import argparse
+import contextlib
 import hashlib
+import io
 import json
 import os
 import random
-import subprocess
+import runpy
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pyarrow.parquet as pq
+
+from litbench.models.features import FeatureModel
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = 7
 
 
 def run(folder, program, config, **overrides):
-    """Run one program with a config of this checkout, in `folder`."""
+    """Run one program with a config of this checkout, in `folder`, without a process of its own."""
     keys = [text for key, value in overrides.items() for text in (f"--{key}", str(value))]
-    subprocess.run(
-        [sys.executable, str(ROOT / program), "--config", str(ROOT / "configs" / config), *keys],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-    )
+    command = [str(ROOT / program), "--config", str(ROOT / "configs" / config), *keys]
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.StringIO()),
+        mock.patch.object(sys, "argv", command),
+    ):
+        runpy.run_path(command[0], run_name="__main__")
 
 
 def digest_of_pairs(path):
@@ -144,22 +149,8 @@ def rewards(folder):
     sentence = "the rain fell on a door and nobody said what they had seen in that house"
     words = sentence.split()
     stories = [" ".join(source.choices(words, k=source.randint(20, 200))) for _ in range(20)]
-    code = (
-        "import json, sys\nfrom pathlib import Path\n"
-        "from litbench.models.features import FeatureModel\n"
-        "stories = json.load(sys.stdin)\n"
-        "model = FeatureModel.load(Path(sys.argv[1]))\n"
-        "print(json.dumps([float(x) for x in model.score(['A door.'] * len(stories), stories)]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        input=json.dumps(stories),
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    return rounded(json.loads(done.stdout))
+    scores = FeatureModel.load(folder).score(["A door."] * len(stories), stories)
+    return rounded(scores.tolist())
 
 
 def compute(folder, *, minilm=False):

@@ -195,15 +195,6 @@ def command(options: list) -> None:
         main()
 
 
-def run_command(options: list) -> subprocess.CompletedProcess[str]:
-    """Run a command of `litbench study` in a process of its own."""
-    command = [sys.executable, "-m", "litbench", "study", *map(str, options)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 def serve_process(folder: Path, port: int) -> subprocess.Popen:
     """Start `litbench study serve` in a process of its own."""
     command = [sys.executable, "-m", "litbench", "study", "serve", folder, "--port", port]

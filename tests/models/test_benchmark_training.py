@@ -1,14 +1,10 @@
 """The training benchmark: its sides compute the same pairs, with the lengths of real ones."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 pytest.importorskip("trl")
 
 
@@ -21,17 +17,10 @@ def test_lengths_follow_the_deciles(load_program):
         assert abs(np.median(lengths) - deciles[5]) < 40
 
 
-def test_both_trainers_have_the_same_loss():
+def test_both_trainers_have_the_same_loss(program):
     command = ["--width", "32", "--layers", "1", "--pairs", "4", "--pairs_per_micro_batch", "2"]
     command += ["--steps", "2", "--repeats", "1", "--threads", "1"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/training.py"), *command],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-        check=False,
-    )
+    done = program("benchmarks/training.py", *command)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert [row["goal"] for row in figures] == [2, 0.85]

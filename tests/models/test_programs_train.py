@@ -259,9 +259,7 @@ def test_command_shows_a_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     assert "{'" not in done.stdout
 
 
-def test_three_lines_of_output_without_a_terminal(
-    tiny_model, pairs_file, program_process, tmp_path
-):
+def test_three_lines_of_output_without_a_terminal(tiny_model, pairs_file, program, tmp_path):
     options = {
         "pairs": pairs_file,
         "output_dir": tmp_path / "quiet",
@@ -271,7 +269,7 @@ def test_three_lines_of_output_without_a_terminal(
         "validation": 0.2,
     }
     arguments = [f"--{key}={value}" for key, value in options.items()]
-    done = program_process("train/bradley_terry.py", *arguments)
+    done = program("train/bradley_terry.py", *arguments)
     assert done.returncode == 0, done.stderr
     # How many cores are free depends on what else runs.
     assert [line for line in done.stderr.splitlines() if "threads" not in line] == []

@@ -455,23 +455,10 @@ def test_shutdown_answers_accepted_requests():
 # The command --------------------------------------------------------------------------------
 
 
-def test_a_used_port_is_one_line_before_the_model_is_loaded(tmp_path):
+def test_a_used_port_is_one_line_before_the_model_is_loaded(program, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "litbench",
-                "serve",
-                "--model",
-                str(tmp_path / "none"),
-                "--port",
-                str(taken.getsockname()[1]),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        port = taken.getsockname()[1]
+        done = program("litbench serve", "--model", tmp_path / "none", "--port", port)
     assert done.returncode == 2
     assert re.fullmatch(r"error: cannot listen on 127.0.0.1, port \d+ .*\n", done.stderr)
 

@@ -29,7 +29,6 @@ from study_folder import (
     hidden,
     join,
     right,
-    run_command,
     serving,
     simulate_choices,
     study_pairs,
@@ -1119,19 +1118,23 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
         assert other[name] == results["annotators"][name]
 
 
-def test_commands_say_nothing_on_stderr(make):
+def test_commands_say_nothing_on_stderr(make, program):
     study = make(4, pairs_per_reader=3)
     with closing(PairStore(study)) as store:
         begin(store, "r")
         read_on(store, "r")
     for options in (["status", "--pairs"], ["export"], ["close"], ["remove", "r"]):
         name, *more = options
-        done = run_command([name, study.folder, *more])
+        done = program("litbench study", name, study.folder, *more)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
 
 
-def test_errors_are_one_line(make, tmp_path):
+# `socket.create_server` leaves its socket open where the port is out of range.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+)
+def test_errors_are_one_line(make, program, tmp_path):
     study = make(4, pairs_per_reader=3)
     with closing(PairStore(study)), socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -1146,11 +1149,12 @@ def test_errors_are_one_line(make, tmp_path):
         ]
         with closing(sqlite3.connect(study.database, isolation_level=None)) as other:
             other.execute("begin immediate")
-            locked = run_command(["close", study.folder])
-        done = [(run_command(options), message) for options, message in cases]
+            locked = program("litbench study", "close", study.folder)
+        done = [(program("litbench study", *options), message) for options, message in cases]
     done.append((locked, "database is locked"))
     study.database.write_bytes(b"x" * 10_000)
-    done.append((run_command(["status", study.folder]), "file is not a database"))
+    status = program("litbench study", "status", study.folder)
+    done.append((status, "file is not a database"))
     for process, message in done:
         assert process.returncode == 2
         assert message in process.stderr
