@@ -49,6 +49,7 @@ from litbench.writers.webnovel.placement import ReferenceDistribution
 
 for library in ("fastapi", "inspect_ai", "peft", "praw", "trl"):
     pytest.importorskip(library)
+pytestmark = pytest.mark.long
 
 # Over all programs.
 KILLS = int(os.environ.get("LITBENCH_KILLS", "40"))
@@ -535,19 +536,9 @@ class Harness:
         return results
 
 
-@pytest.mark.parametrize(
-    ("name", "kills"),
-    [
-        ("benchmark", 1),
-        ("tow", 1),
-        *(
-            pytest.param(name, max(KILLS // len(PROGRAMS), 1), marks=pytest.mark.long)
-            for name in PROGRAMS
-        ),
-    ],
-)
-def test_killed_runs_end_like_an_undisturbed_one(name, kills, given, tmp_path):
-    long = PROGRAMS[name]
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_killed_runs_end_like_an_undisturbed_one(name, given, tmp_path):
+    long, kills = PROGRAMS[name], max(KILLS // len(PROGRAMS), 1)
     with long.server() as server:
         harness = Harness(long, given, tmp_path, server, random.Random(f"{SEED} {name}"))
         asks = isinstance(server, FakeOpenAI)
@@ -595,7 +586,6 @@ def replace_folder(path):
         write_atomically(path, write, is_folder=True)
 
 
-@pytest.mark.long
 def test_folder_killed_while_replaced_is_whole(tmp_path):
     source = random.Random(SEED)
     first = tmp_path / "model" / "0"

@@ -177,7 +177,9 @@ def test_no_word_tells_the_better_story(planted):
     assert abs(right.mean() - 0.5) < 1.96 * 0.5 / np.sqrt(len(right))
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "objective", ["reward", pytest.param("generative", marks=pytest.mark.long)]
+)
 def test_a_planted_preference_is_learned_on_prompts_held_out(planted, learn, objective):
     train = planted(100, 0, 4)
     model = learn(objective, train, num_train_epochs=EPOCHS[objective])
