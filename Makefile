@@ -26,7 +26,7 @@ quickstart: $(STAMP)
 
 # One process a core and one thread in each; a file's tests stay together, as they share fixtures.
 # ROOM=writers runs the tests of one room.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	@$(PYTEST) $(if $(ROOM),tests/$(ROOM))
 
