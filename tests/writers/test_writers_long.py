@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,9 @@ def test_killed_run_of_a_local_writer(tiny_model, tmp_path):
     # No reply of a model with random weights has ratings, which ends a run with 1.
     assert finish(command(tmp_path, calm), code=1) == 1
     config["out"] = str(tmp_path / "out")
+    # With the same codes, so that the judge is asked the same questions.
+    (tmp_path / "out/answers").mkdir(parents=True)
+    shutil.copy(tmp_path / "calm/answers/seed.txt", tmp_path / "out/answers")
     lines = tmp_path / "out/answers/answers.jsonl"
     for least in (2, 5):
         process = command(tmp_path, config)
