@@ -14,7 +14,6 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from manifests import list_outputs
-from matplotlib.figure import Figure
 from pages import ATTACK, Page
 
 from litbench.audit.command import Audit, audit, audit_files, nothing_found
@@ -24,7 +23,6 @@ from litbench.data.curation.funnel import Examples
 from litbench.data.curation.pairing import breaks_symmetry
 from litbench.data.tables import write_table
 from litbench.data.text import prompt_key
-from litbench.evaluation.report import figures
 from litbench.evaluation.report.data_sections import PairsFolder, read_examples, split_statistics
 from litbench.metrics.annotators import annotator_agreement, label_ceiling
 from litbench.metrics.intervals import jackknife_interval
@@ -98,13 +96,6 @@ def render(tmp_path):
         return page.read_text(encoding="utf-8")
 
     return build
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """No time for pictures, where a test is not about them."""
-    drawing = figures.Drawing('<svg width="1"></svg>', Figure())
-    monkeypatch.setattr(figures, "drawing", lambda *_: drawing)
 
 
 def funnel_manifest(**counts):

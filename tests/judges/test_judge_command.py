@@ -12,6 +12,7 @@ from litbench.data.tables import write_table
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture
