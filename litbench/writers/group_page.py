@@ -37,8 +37,10 @@ def group_sections(
 ) -> tuple[list[Section], list[str]]:
     """A section for each matrix, with its writers in the given order, and texts for a terminal."""
     sections, texts = [], []
+    ranks = {writer: rank for rank, writer in enumerate(writers)}
     for matrix in itertools.chain.from_iterable(groups.values()):
-        order = [name for name in (*writers, ALL) if name in matrix.cells] or list(matrix.cells)
+        # Rows that are no writers, such as judges, keep their order.
+        order = sorted(matrix.cells, key=lambda row: ranks.get(row, len(ranks)))
         section = _section(matrix, order)
         means = Table(
             ["", *matrix.groups],
