@@ -92,7 +92,8 @@ class BestOfKJudge(Judge):
             if len(texts) > len(LETTERS):
                 raise DataError(
                     f"rater {self.name}: item {name} has {len(texts)} answers, and a question "
-                    f"takes at most {len(LETTERS)}: use a template for pairs, or a rubric"
+                    f"takes at most {len(LETTERS)}: leave the item out, or use a template for "
+                    "pairs, or a rubric"
                 )
             answers = tuple(sorted(texts, key=lambda text: digest("order", text)))
             items.append(_Item(prompt, answers, tuple(rows)))
