@@ -64,6 +64,10 @@ _COMMANDS = {
         "litbench.suite.card:write_card",
         "Show whether judges can be trusted, from what a run has recorded.",
     ),
+    "drift": (
+        "litbench.suite.drift:check_drift",
+        "Find out whether a judge has changed since its passport.",
+    ),
     "leaderboard": (
         "litbench.suite.command:leaderboard_site",
         "Make a site of the suite's passports.",

@@ -5,6 +5,7 @@
 The same figures are the section `card` of a passport of the suite.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.raters.interface import estimates_text
 from litbench.runs.config import Positional, build, nearest
-from litbench.runs.errors import ConfigError, MissingExtraError
+from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.outputs import write_atomically, write_json
 from litbench.runs.terminal import write_dollars
 from litbench.suite.invariance import (
@@ -157,7 +158,7 @@ def write_card(config: CardKeys) -> None:
         print(f"{section.title}\n\n{section.as_text()}\n")
     page = Page(
         "Can the judge be trusted?",
-        f"What {evaluation.pairs.headline.num_rows:,} pairs show about {len(cards)} raters.",
+        f"What {evaluation.pairs.headline.num_rows:,} pairs show about {', '.join(cards)}.",
         "95 % intervals by prompt.",
         sections,
         warnings=few_prompts(evaluation.rows[0].agreement),
@@ -342,14 +343,17 @@ def _resolutions(
 
 def _content_blind(evaluation: Evaluation, audits: Sequence[Path]) -> dict[str, float]:
     """The content-blind share of raters by audits of the same pairs."""
-    beside = evaluation.pairs_path.parent.parent / "audit"
-    folders = [*audits, *[beside] * (beside / "audit.json").is_file()]
-    shares = {}
-    for folder in folders:
-        audited = read_audit(folder, evaluation.manifest["inputs"]["pairs"]["sha256"]).get("rater")
-        if audited and audited["reproduced"] is not None:
-            shares[audited["rater"]] = audited["reproduced"]
-    return shares
+    pairs = evaluation.manifest["inputs"]["pairs"]["sha256"]
+    results = [read_audit(folder, pairs) for folder in audits]
+    # The folder beside that of the pairs may be the audit of other pairs, or none.
+    with contextlib.suppress(DataError):
+        results.append(read_audit(evaluation.pairs_path.parent.parent / "audit", pairs))
+    of_raters = [result["rater"] for result in results if "rater" in result]
+    return {
+        rater["rater"]: rater["reproduced"]
+        for rater in of_raters
+        if rater["reproduced"] is not None
+    }
 
 
 # What is missing -------------------------------------------------------------------------------

@@ -288,6 +288,11 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         if key.startswith(start)
     }
     entry = config["raters"][rater]
+    notes = [
+        part["notes"]
+        for result, _ in rows.values()
+        for part in result.evaluation.manifest["counts"]["raters"][rater]
+    ]
     costs = [row.cost_usd for _, row in rows.values() if row.cost_usd is not None]
     return Passport(
         rater=rater,
@@ -305,6 +310,8 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         output_tokens=_total([row.output_tokens for _, row in rows.values()]),
         versions=result.evaluation.manifest["versions"],
         date=max(result.evaluation.manifest["finished_utc"] for result, _ in rows.values()),
+        answered_by=sorted({name for note in notes for name in note.get("answered_by", [])}),
+        template=notes[0].get("template"),
     )
 
 
@@ -473,7 +480,7 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
             if published is None:
                 continue
             stated, followed = (
-                vars(entry)
+                vars(replace(entry, drift=None))
                 | {"sets": {name: _recomputed(figures) for name, figures in entry.sets.items()}}
                 for entry in (published, passport)
             )

@@ -184,6 +184,7 @@ def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
     def named(row: Mapping[str, Any]) -> Cell:
         entry = by_rater[row["rater"]]
         small = ("recomputed",) * entry.is_recomputed
+        small += _changed(entry.passport)
         if any(figures.no_information for figures in sets_of(row)):
             small += ("no information",)
         small += tuple(filter(None, (figures.stopped for figures in sets_of(row))))
@@ -212,8 +213,10 @@ def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
         ]
         return f"{sum(means) / len(means):.2f} ({len(means)})" if means else "–"
 
+    ranked = over_sets(rows, list(by_rater), first.reference, groups)["raters"]
+    is_changed = [bool(_changed(by_rater[row["rater"]].passport)) for row in ranked]
     table = table_of(
-        over_sets(rows, list(by_rater), first.reference, groups)["raters"],
+        ranked,
         {
             "rater": named,
             "kind": lambda row: by_rater[row["rater"]].passport.kind,
@@ -229,6 +232,7 @@ def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
                 min(figures.coverage for figures in sets_of(row))
             ),
         },
+        marks={index: "drifted" for index, changed in enumerate(is_changed) if changed},
     )
     size = {name: max(entry.passport.sets[name].agreement.n for entry in entries) for name in names}
     counts = [f"{name} ({size[name]:,} pairs)" for name in names]
@@ -236,6 +240,13 @@ def _group(names: Sequence[str], entries: Sequence[SiteEntry]) -> Section:
     note = ", ".join(counts) if len(names) > 1 else ""
     name = f"on-{fingerprint([first.sets[name].pairs_sha256 for name in names])[:8]}"
     return Section(title, note, table=table, name=name)
+
+
+def _changed(passport: Passport) -> tuple[str, ...]:
+    """A note if `litbench drift` found that the judge has changed."""
+    if passport.drift is None or passport.drift.result != "changed":
+        return ()
+    return (f"changed since {passport.date[:10]}, found {passport.drift.date[:10]}",)
 
 
 def _interval(row: Mapping[str, Any], sets: int) -> Interval:
@@ -430,8 +441,14 @@ def _rater_page(entry: SiteEntry) -> str:
     )
     what = {"kind": passport.kind, **passport.options, **passport.files}
     what |= {"cost in dollars": passport.cost_usd, "date": passport.date}
+    what |= {"template": passport.template, "returned model": ", ".join(passport.answered_by)}
+    if passport.drift is not None:
+        drift = passport.drift
+        what["drift"] = f"{drift.result} by {drift.questions:,} questions on {drift.date[:10]}"
     facts = [
-        [key, Cell(str(value), is_text=True)] for key, value in what.items() if value is not None
+        [key, Cell(str(value), is_text=True)]
+        for key, value in what.items()
+        if value not in (None, "")
     ]
     mean, lead = passport.over_sets, f"{len(passport.sets)} sets."
     if mean:

@@ -319,6 +319,31 @@ class OverSets:
 
 
 @dataclass
+class Drift:
+    """The last result of `litbench drift`.
+
+    Attributes:
+        result: whether the judge has changed; `undecided` if the run had too few questions.
+        date: of the check, in UTC.
+        questions: number of questions asked again.
+        odd: questions with an odd one among three answers.
+        single: those whose odd answer is the one of its time.
+        change: the share of changed verdicts that was looked for.
+        p_value: of no change.
+        answered_by: models by the provider's answers.
+    """
+
+    result: Literal["changed", "unchanged", "undecided"]
+    date: Annotated[str, Field(pattern=_DATE)]
+    questions: PositiveInt
+    odd: NonNegativeInt
+    single: NonNegativeInt
+    change: Share
+    p_value: Share
+    answered_by: list[Name]
+
+
+@dataclass
 class Passport:
     """A rater's passport.
 
@@ -335,6 +360,9 @@ class Passport:
         input_tokens: null if unknown, as `output_tokens`.
         versions: of Python and libraries.
         date: when the last set was judged, in UTC.
+        answered_by: models of a judge, as the provider's answers name them.
+        template: question of a judge; null for other raters.
+        drift: whether it has changed since; null if that was not checked.
         version: version of this form.
     """
 
@@ -351,6 +379,9 @@ class Passport:
     output_tokens: NonNegativeInt | None
     versions: dict[str, str]
     date: Annotated[str, Field(pattern=_DATE)]
+    answered_by: list[Name] = field(default_factory=list)
+    template: str | None = None
+    drift: Drift | None = None
     version: int = VERSION
 
 
