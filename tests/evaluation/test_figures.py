@@ -82,7 +82,8 @@ def test_a_heat_map_has_its_numbers_and_widens():
     assert "−0.00" not in texts_of(drawn)
     assert drawn.figure.get_figwidth() == figures.WIDTH
     columns = [f"genre {number}" for number in range(12)]
-    drawn = figures.heat_map(["a"], columns, np.arange(12.0)[None], "grade")
+    drawn = figures.heat_map(["a"], columns, np.arange(1000.4, 1012)[None], "characters")
+    assert {"1000", "1011"} <= set(texts_of(drawn))
     assert drawn.figure.get_figwidth() > figures.WIDTH
 
 

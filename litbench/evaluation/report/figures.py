@@ -268,7 +268,6 @@ def heat_map(
     *,
     center: float | None = None,
     bold: np.ndarray | None = None,
-    digits: int = 2,
 ) -> Drawing:
     """A matrix of coloured cells with their numbers; wider than a page's column if need be.
 
@@ -280,11 +279,12 @@ def heat_map(
         center: value without colour, with one colour above and one below; None for one colour from
             the lowest value to the highest.
         bold: cells whose numbers are in bold print; shape (rows, columns).
-        digits: decimals of the numbers.
     """
     known = values[np.isfinite(values)]
     base = center if center is not None else known.min()
     reach = np.abs(known - base).max() or 1.0
+    # Longer numbers would touch each other.
+    digits = 0 if np.abs(known).max() >= 100 else 2
 
     def draw(axes: Any) -> None:
         from matplotlib.patches import Rectangle  # noqa: PLC0415
