@@ -512,7 +512,7 @@ def _bias_rows(card: JudgeCard) -> list[list[Any]]:
         text = (
             f"it prefers {card.family} in {own:.3f} of {excess.n:,} pairs, people in {people:.3f}"
         )
-        rows.append(_row("Does it prefer its family beyond people?", _signed(excess), text))
+        rows.append(_row("Does it prefer its family more than people do?", _signed(excess), text))
     if card.content_blind is not None:
         text = "of its agreement above chance, by cues that need no reading"
         rows.append(_row("How much needs no reading?", percent(card.content_blind), text))
