@@ -25,7 +25,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 from pydantic import Field
-from transformers import TrainerCallback, set_seed
+from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.integrations import TensorBoardCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -115,6 +115,10 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     gradient_accumulation_steps: int = option(32, "Device batches per optimiser step.")
     # trl's default is True, under the old name of activation_checkpointing.
     gradient_checkpointing: bool | None = None
+    # Before 5.23, transformers has only the old name.
+    activation_checkpointing: bool | None = option(
+        None, "Save memory by computing activations again in the backward pass."
+    )
     logging_steps: float = 0.05
     logging_nan_inf_filter: bool = False
     ddp_find_unused_parameters: bool | None = False
@@ -145,6 +149,10 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         if self.validation and self.eval_strategy == "no":
             self.eval_strategy = self.save_strategy = "epoch"
             self.load_best_model_at_end, self.save_total_limit = True, 2
+        if not hasattr(TrainingArguments, "activation_checkpointing"):
+            self.gradient_checkpointing = (
+                self.gradient_checkpointing or self.activation_checkpointing
+            )
         ModelConfig.__post_init__(self)
         super(ModelConfig, self).__post_init__()
 
