@@ -2,6 +2,8 @@
 # make test         the tests, except the long ones
 # make test-core   the tests of the core, with every extension made impossible to import
 # make test-long    kills, soaks and long simulations
+# make test-lowest  the tests with the lowest allowed version of each direct dependency
+# make test-newest  the tests with the newest version of each dependency
 # make check        format, lint, strict types, house rules
 # make format       put the code into the house format
 # make docs         the pages of docs/ with the Python API as a site in docs/_build
@@ -18,7 +20,7 @@ STAMP := $(VENV)/.installed
 RUN := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true $(BIN)/python
 NEEDED_KB := 4000000
 
-.PHONY: quickstart test test-core test-long check format docs benchmarks paper update install clean
+.PHONY: quickstart test test-core test-long test-lowest test-newest check format docs benchmarks paper update install clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 128 --learning_rate 1e-4 \
@@ -38,6 +40,17 @@ test-core: $(STAMP)
 test-long: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@$(RUN) -m pytest -m long
+
+# Each in its own virtual environment, without constraints.txt.
+test-lowest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+UV_FLAGS ?= --torch-backend cpu
+test-lowest test-newest:
+	@$(PYTHON) -m venv .venv-$(RESOLUTION)
+	@.venv-$(RESOLUTION)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@.venv-$(RESOLUTION)/bin/uv pip install --quiet --python .venv-$(RESOLUTION)/bin/python \
+		--resolution $(RESOLUTION) --upgrade $(UV_FLAGS) -e '.[dev]'
+	@$(PYTEST:$(BIN)/%=.venv-$(RESOLUTION)/bin/%)
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
@@ -86,4 +99,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) runs build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-* runs build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
