@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,9 @@ def test_module_names():
     assert not [
         path for path in ROOT.glob("*/**/*.py") if path.stem in vague and ".venv" not in path.parts
     ]
+    # Test folders are no packages: pytest cannot collect two files of one name.
+    names = Counter(path.stem for path in (ROOT / "tests").rglob("*.py"))
+    assert names.most_common(1)[0][1] == 1, names.most_common(1)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
