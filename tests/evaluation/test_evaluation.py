@@ -328,6 +328,6 @@ def test_changed_templates_need_a_new_kind_version():
     folder = Path(templates.__file__).parent
     digest = fingerprint({path.name: path.read_text() for path in folder.glob("*.yaml")})
     shown_by = {entries.KINDS[name].version for name in ("judge", "generative")}
-    # After a change raise `version` of both kinds in litbench/raters/entries.py, then both values
-    # here.
-    assert (shown_by, digest[:16]) == ({4}, "d9435c1c2971ec91")
+    # After a change raise `version` in litbench/raters/entries.py for each kind whose questions or
+    # verdicts it changes, then both values here.
+    assert (shown_by, digest[:16]) == ({4, 5}, "3479e2be3e1593f9")
