@@ -90,6 +90,7 @@ def test_planted_faults_are_on_the_card(card):
     ]
     assert card["calls"][2]["agreement"]["mean"] == means["agreement"]
     assert card["dollars"] == pytest.approx(6 * card["calls"][0]["dollars"], rel=0.01)
+    assert card["resolution"][FakeOpenAI.model]["dollars"] == pytest.approx(24 * card["dollars"])
     assert set(card["resolution"]) == {FakeOpenAI.model, "longer", "people"}
     assert card["resolution"][FakeOpenAI.model]["writers"] == 4
     parts = {part["part"] for part in card["missing"]}

@@ -37,6 +37,8 @@ def test_votes_are_by_pair_order_and_sample():
     [
         ROWS[:3],
         [*ROWS[:3], verdict("q", "chosen", "chosen")],
+        [verdict(pair, "chosen", "tie tie") for pair in "pq"]
+        + [verdict(pair, "rejected", "tie") for pair in "pq"],
         [ROWS[0] | {"order": None}, *ROWS[1:]],
     ],
 )

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from litbench.metrics.power import needed_signal
 from litbench.suite.resolution import resolution_of, resolutions, win_rates
 
 
@@ -32,6 +33,20 @@ def test_the_smallest_difference_is_found_in_four_of_five():
     assert 2.96 * math.sqrt(2 / 20) == pytest.approx(0.936, abs=0.01)
     assert smallest == pytest.approx(0.936, abs=0.25)
     assert found / 300 == pytest.approx(0.8, abs=0.07)
+
+
+def test_holm_keeps_wrong_pairs_of_writers_rare():
+    wrong = [resolution_of(grades_of([0] * 5, 1.0, 10, seed)).told_apart > 0 for seed in range(200)]
+    # Ten tests at 5 % without the correction are wrong in about 30 %.
+    assert np.mean(wrong) < 0.1
+
+
+def test_the_smallest_difference_is_that_of_the_first_test_of_holm():
+    grades = grades_of([0, 0], 1.0, 20)
+    shifted = {prompt: grade + 1 for prompt, grade in grades["writer 0"].items()}
+    more = resolution_of({**grades, "writer 2": shifted}).smallest
+    needed = [needed_signal(0.8, 19, 0.05 / tests) for tests in (3, 1)]
+    assert more / resolution_of(grades).smallest == pytest.approx(needed[0] / needed[1], rel=1e-3)
 
 
 def test_writers_with_fewer_than_three_common_prompts_are_not_compared():
