@@ -11,14 +11,28 @@ quoted lines complete. The last two rows count how many of these are read.
 
 Honest answers state their verdict or ratings in the asked form; those of the plain form end with
 it.
+
+    python benchmarks/answers.py --model hf/FOLDER --pairs PAIRS --out OUT
+
+asks a real model about the 100 shortest pairs instead, with the code and without, in both orders,
+and counts the outcomes. An unparsed answer is asked for once more.
 """
 
 import argparse
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import pyarrow.compute as pc
+
+from litbench.data.sources.evaluation_pairs import draw, read_pairs
+from litbench.judges.answers import Sampling
+from litbench.judges.client import Traffic
+from litbench.judges.judge import JudgeOptions
+from litbench.raters.interface import blind
 from litbench.raters.templates.parser import make_code, read_answer, without_reasoning
 from litbench.raters.templates.rubric import Criterion, Rubric
 
@@ -409,12 +423,38 @@ def honest_ratings(mark: str) -> Iterator[str]:
                 yield "\n".join([reason, "", "[Scores]", *lines])
 
 
+def ask_model(model: str, pairs: Path, out: Path, max_pairs: int) -> None:
+    """Ask a model about the shortest pairs with the code and without; print the outcomes."""
+    table = draw(read_pairs(pairs, None, None), None)[0].headline
+    words = pc.add(table["chosen_n_words"], table["rejected_n_words"])
+    blinded, _ = blind(table.take(pc.sort_indices(words)[:max_pairs]))
+    sampling = Sampling(max_tokens=16)
+    traffic = Traffic(connections=16, first_connections=16, timeout_seconds=3_600)
+    options = JudgeOptions(model, sampling, traffic, template="minimal", answer="verdict")
+    for form in ("coded", "plain"):
+        judge = options.load(form)
+        judge.work_in(out)
+        if form == "plain":
+            judge.template = judge.template.without_code()
+        outcomes = Counter(each.prefers for both in judge.judge(blinded) for each in both)
+        asked_again = judge.notes()["asked_again"]
+        counts = {"form": form, "pairs": len(blinded), "asked_again": asked_again}
+        print(json.dumps({**counts, "outcomes": outcomes}), flush=True)
+
+
 def main() -> None:
-    """Run all campaigns and print their counts."""
+    """Run all campaigns and print their counts, or ask a model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", help="ask this model of inspect-ai instead")
+    parser.add_argument("--pairs", type=Path, help="pairs to ask it about")
+    parser.add_argument("--max_pairs", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=Path("runs/answers"), help="stored answers")
     options = parser.parse_args()
+    if options.model is not None:
+        ask_model(options.model, options.pairs, options.out, options.max_pairs)
+        return
     forms = {"coded": (f" [{CODE}]", CODE), "plain": ("", None)}
     rows = []
     for form, (mark, code) in forms.items():
