@@ -73,6 +73,7 @@ from litbench.suite.self_preference import (
     people_preference,
     read_families,
     self_preference,
+    source_column,
 )
 
 Families = Mapping[str, Pattern[str]]
@@ -331,8 +332,8 @@ def _resolutions(
     pairs: pa.Table, credits: Mapping[str, np.ndarray], rows: Mapping[str, LeaderboardRow]
 ) -> dict[str, Resolution]:
     """The resolution of raters, of the longer story and of people; empty without writers."""
-    name = next((n for n in SOURCES if {f"{s}_{n}" for s in SIDES} <= set(pairs.column_names)), "")
-    if not name:
+    name = source_column(pairs)
+    if name is None:
         return {}
     lengths, people = np.sign(length_differences(pairs)), people_preference(pairs)
     credits = {**credits, "people": people, "longer": (lengths + 1) / 2}
