@@ -278,7 +278,7 @@ def print_estimates(
     if dry_run:
         print("dry run: no request is sent")
     if estimates:
-        print(f"{pairs.num_rows:,} pairs, both orders; estimate:")
+        print(f"{pairs.num_rows:,} pairs; estimate:")
         print(estimates_text(estimates))
     if dry_run and (ways := item_estimates(specs, blinded, folder)):
         print("\nthe same items, asked in three ways:")

@@ -468,7 +468,7 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, cap
             "max_per_prompt": 1,
         }
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys, dry_run=True))
-        assert "14 pairs, both orders" in capsys.readouterr().out
+        assert "14 pairs; estimate" in capsys.readouterr().out
         assert not server.asked
         config = config_of(program, pairs_file, tmp_path / "out", **keys)
         program.main(config)

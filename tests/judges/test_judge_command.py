@@ -72,7 +72,7 @@ def test_columns_can_be_named(judge, tmp_path):
         pa.table({"p": ["A door."], "a": ["It opened."], "b": ["No."]}), tmp_path / "pairs.parquet"
     )
     columns = ("--prompt", "p", "--chosen", "a", "--rejected", "b")
-    assert "1 pairs, both orders" in judge("--dry_run", *columns)
+    assert "1 pairs; estimate" in judge("--dry_run", *columns)
 
 
 def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path):
