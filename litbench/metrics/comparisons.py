@@ -225,7 +225,7 @@ def stratified_difference(
 
     If all rows of a side are correct, or all wrong, the variance of that side is computed from
     its effective number of prompts plus one correct and one wrong prompt (Agresti and Caffo, 2000);
-    docs/statistics.md has the coverage with and without this.
+    docs/results/coverage.md has the coverage with and without this.
 
     Args:
         credit: credit of each row, 0 to 1; shape (n,).

@@ -270,7 +270,7 @@ def two_way_mean(
     The variance is that by prompt plus that by reader minus that by both together (Cameron, Gelbach
     and Miller, 2011, Robust inference with multiway clustering), each by the cluster jackknife. The
     result can be near 0 or negative by chance, so it is at least half of the last, the variance of
-    independent choices. docs/statistics.md has the coverage.
+    independent choices. docs/results/coverage.md has the coverage.
 
     Args:
         values: one number per choice; shape (n,).
