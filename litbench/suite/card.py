@@ -20,13 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import NonNegativeInt
 
-from litbench.data.records import SIDES, connected_prompts
+from litbench.data.records import GRADES, SIDES, TURNS, connected_prompts
 from litbench.data.sources.evaluation_pairs import (
     EvaluationPairs,
     read_audit,
     read_pairs,
     subsample,
 )
+from litbench.data.tables import read_table
 from litbench.evaluation.report.document import (
     Cell,
     Page,
@@ -48,7 +49,7 @@ from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.raters.interface import estimates_text
 from litbench.runs.config import Positional, build, nearest
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
-from litbench.runs.outputs import write_atomically, write_json
+from litbench.runs.outputs import read_manifest_of, write_atomically, write_json
 from litbench.runs.terminal import write_dollars
 from litbench.suite.invariance import (
     MAX_FORMS,
@@ -65,7 +66,7 @@ from litbench.suite.passport import (
     ResolutionFigures,
 )
 from litbench.suite.repeats import Repeats, repeats_of, votes_of
-from litbench.suite.resolution import Resolution, resolutions
+from litbench.suite.resolution import Resolution, resolutions, resolutions_of_grades
 from litbench.suite.self_preference import (
     SOURCES,
     SelfPreference,
@@ -80,6 +81,7 @@ Families = Mapping[str, Pattern[str]]
 
 # Kinds of raters that are not measured, but compared with.
 BASELINE_KINDS = ("longer", "shorter", "notes", "features", "bag_of_words")
+_GRADES = "grades.parquet"
 _SAMPLES = 3
 _FLIPS, _FORMS = "flip_rate", "other forms"
 _PAIRS_OF_FORMS = 20
@@ -91,6 +93,7 @@ class CardKeys:
 
         litbench card runs/judge
         litbench card runs/judge --ask 20 --dry_run
+        litbench card runs/longform
 
     Answers from the records alone, without a request: agreement with people, repeats, order, own
     family, content-blind share, resolution and price; and what is missing, with its price. With
@@ -98,8 +101,9 @@ class CardKeys:
     the sides, no Markdown, white space. Writes card.html and card.json.
 
     Attributes:
-        run: output folder of `litbench judge`, of eval/benchmark.py, or of a set of the suite. It
-            can be the first argument, without --run.
+        run: output folder of `litbench judge`, of eval/benchmark.py, or of a set of the suite; or
+            of `litbench run`: then the page says which writers its judges tell apart. It can be
+            the first argument, without --run.
         rater: only these raters; repeatable. All but the baselines by default.
         families: YAML file of families that adds to the packaged ones: a name, and a regular
             expression of the models in it.
@@ -123,6 +127,9 @@ class CardKeys:
 
 def write_card(config: CardKeys) -> None:
     """Write the cards of a run, and print them."""
+    if (config.run / _GRADES).is_file():
+        _write_resolution(config)
+        return
     evaluation = Evaluation.find(config.run)
     every = [row.rater for row in evaluation.rows]
     for name in config.rater:
@@ -148,24 +155,50 @@ def write_card(config: CardKeys) -> None:
     for name, asked in forms.items():
         cards[name].invariance = [build(InvarianceFigures, plain(form), name) for form in asked]
         cards[name].missing = [part for part in cards[name].missing if part.part != _FORMS]
-    out = config.out or config.run / "card"
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(cards, out / "card.json")
     sections = [
         card_section(name, card, name, f"card-{number}")
         for number, (name, card) in enumerate(cards.items())
     ]
-    for section in sections:
-        print(f"{section.title}\n\n{section.as_text()}\n")
     page = Page(
         "Can the judge be trusted?",
-        f"What {evaluation.pairs.headline.num_rows:,} pairs show about {', '.join(cards)}.",
+        f"What {evaluation.pairs.headline.num_rows:,} pairs show about {len(cards)} raters.",
         "95 % intervals by prompt.",
         sections,
         warnings=few_prompts(evaluation.rows[0].agreement),
     )
+    _publish(config, cards, page, {"evaluation": json.dumps(evaluation.manifest, indent=2)})
+
+
+def _write_resolution(config: CardKeys) -> None:
+    """Write and print which writers the judges of a protocol's run tell apart."""
+    path = config.run / _GRADES
+    counts = read_manifest_of(path)["counts"]
+    turns = read_table(config.run / "turns.parquet", TURNS)
+    by_rater = plain(resolutions_of_grades(read_table(path, GRADES), turns, counts["headline"]))
+    rows = []
+    for name, values in by_rater.items():
+        figures = build(ResolutionFigures, values, name)
+        answer = f"{figures.told_apart} of {figures.pairs} pairs"
+        rows.append(_row(name, answer, _resolution_text(figures)))
+    table = Table(["judge or quantity", "writers told apart", "meaning"], rows)
+    page = Page(
+        "Which writers does the judge tell apart?",
+        f"What a run of {counts['protocol']} shows.",
+        "Differences on the same items, Holm's correction over all pairs of writers.",
+        [Section(f"By {counts['headline']}", table=table, name="resolution")],
+    )
+    _publish(config, by_rater, page, {"run": json.dumps(counts, indent=2)})
+
+
+def _publish(config: CardKeys, cards: Any, page: Page, manifests: dict[str, str]) -> None:
+    """Write card.json and, with the extra `report`, card.html; print the page's sections."""
+    out = config.out or config.run / "card"
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(cards, out / "card.json")
+    for section in page.sections:
+        print(f"{section.title}\n\n{section.as_text()}\n")
     try:
-        text = render(page, {"evaluation": json.dumps(evaluation.manifest, indent=2)})
+        text = render(page, manifests)
     except MissingExtraError as error:
         print(f"no page: {error}")
         return

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+import pyarrow as pa
 
 from litbench.data.records import SIDES
 from litbench.metrics.comparisons import difference_interval, holm
@@ -124,4 +125,41 @@ def resolutions(
         )
         for rater, credit in credits.items()
         if len(grades := win_rates(credit, sources, prompts)) > 1
+    }
+
+
+def resolutions_of_grades(
+    grades: pa.Table, turns: pa.Table, headline: str
+) -> dict[str, Resolution]:
+    """The resolution of the judges of a protocol's run, by their mean grades of an item.
+
+    Beside the judges stand the run's quantities that need none, such as `words`.
+
+    Args:
+        grades: grades table.
+        turns: turns table, for the price of the judges' answers.
+        headline: the quantity of the judges.
+    """
+    by_rater: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for row in grades.to_pylist():
+        is_compared = row["rater"] is None or row["quantity"] == headline
+        if is_compared and row["grade"] is not None:
+            by_writer = by_rater.setdefault(row["rater"] or row["quantity"], {})
+            by_prompt = by_writer.setdefault(row["writer"], {})
+            by_prompt.setdefault(row["prompt_id"], []).append(row["grade"])
+    dollars: dict[str, float | None] = {}
+    for role, cost in zip(turns["role"].to_pylist(), turns["cost_usd"].to_pylist(), strict=True):
+        total = dollars.setdefault(role, 0.0)
+        dollars[role] = None if cost is None or total is None else total + cost
+    return {
+        rater: replace(
+            resolution_of(
+                {
+                    writer: {prompt: float(np.mean(values)) for prompt, values in items.items()}
+                    for writer, items in by_writer.items()
+                }
+            ),
+            dollars=dollars.get(rater),
+        )
+        for rater, by_writer in by_rater.items()
     }

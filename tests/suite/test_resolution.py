@@ -1,11 +1,18 @@
 """Writers told apart: counted by hand, and by simulation."""
 
+import json
 import math
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from litbench.data.records import GRADES, TURNS
+from litbench.data.tables import write_table
 from litbench.metrics.power import needed_signal
+from litbench.runs.outputs import Artifact
+from litbench.suite.card import CardKeys, write_card
 from litbench.suite.resolution import resolution_of, resolutions, win_rates
 
 
@@ -69,3 +76,37 @@ def test_a_rater_without_any_judgement_has_no_resolution():
     result = resolutions(credits, {"longer": 2.0}, SOURCES, ["p", "p", "q", "q"])
     assert list(result) == ["longer"]
     assert result["longer"].dollars == 2.0
+
+
+def test_the_judges_of_a_run_of_a_protocol_have_a_resolution(tmp_path, capsys):
+    """The judge tells the third writer from the others, for $0.06; lengths tell the second."""
+    rows, turns = [], []
+    words = grades_of([300, 340, 300], 5, 12, seed=1)
+    for writer, by_prompt in grades_of([0, 0, 3], 0.5, 12).items():
+        for number, (prompt, grade) in enumerate(by_prompt.items()):
+            key = {"writer": writer, "prompt_id": prompt, "sample": 0}
+            halves = [grade - 1, grade + 1] if number else [grade, None]
+            rows += [
+                {**key, "sample": sample, "rater": "critic", "quantity": "overall", "grade": half}
+                for sample, half in enumerate(halves)
+            ]
+            rows.append({**key, "quantity": "words", "grade": words[writer][prompt]})
+            rows.append({**key, "rater": "critic", "quantity": "style", "grade": 1.0})
+            turn = {"outcome": "answered", "text": "x", "step": "1", **key}
+            turns.append({**turn, "role": "writer", "cost_usd": 9.0})
+            turns.append({**turn, "role": "critic", "cost_usd": 0.06 / 36})
+    artifact = Artifact(tmp_path, program="litbench run", config={}, inputs={})
+    for name, schema, values in (("grades", GRADES, rows), ("turns", TURNS, turns)):
+        table = pa.Table.from_pylist(values, schema.arrow())
+        artifact.write(f"{name}.parquet", partial(write_table, table))
+    artifact.counts = {"protocol": "longform", "headline": "overall"}
+    artifact.finish()
+
+    write_card(CardKeys(run=tmp_path))
+    results = json.loads((tmp_path / "card/card.json").read_text())
+    assert set(results) == {"critic", "words"}
+    critic = results["critic"]
+    assert (critic["writers"], critic["pairs"], critic["told_apart"]) == (3, 3, 2)
+    assert critic["dollars"] == pytest.approx(0.06)
+    assert (results["words"]["told_apart"], results["words"]["dollars"]) == (2, None)
+    assert "$0.03 per pair told apart" in " ".join(capsys.readouterr().out.split())
