@@ -80,8 +80,13 @@ def group_matrix(
         title: what the grades are.
         grades: by row, grades of prompts in groups; a prompt may have several in one group.
         is_centered: see `GroupMatrix`.
+
+    Raises:
+        ConfigError: there are no grades, such as for a column without values.
     """
     cells = {row: dict(_cells(of_row)) for row, of_row in grades.items() if of_row}
+    if not cells:
+        raise ConfigError(f"by: '{title}' has no values: choose another grouping")
     for rows in (cells.keys() - {ALL}, cells.keys() & {ALL}):
         tested = [(row, group) for row in sorted(rows) for group in cells[row]]
         adjusted = holm([cells[row][group].p_holm for row, group in tested])

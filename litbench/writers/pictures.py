@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from litbench.evaluation.report import figures
-from litbench.evaluation.report.document import Figure, Section, Table, short_name, shorten
+from litbench.evaluation.report.document import Figure, Section, Table, short_name
 from litbench.metrics.intervals import mean_interval
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.errors import ConfigError
@@ -165,22 +165,28 @@ def _weights(graded: GradeTable, column: str) -> Section | None:
         # Prompts without a text are in no group.
         for prompt in of_leaf.keys() & names.keys():
             by_group[names[prompt]].append(of_leaf[prompt])
-        boxes = figures.boxes(dict(sorted(by_group.items())), f"weight of {leaf}")
+        boxes = figures.boxes(sorted(by_group.items()), f"weight of {leaf}")
         drawn.append(Figure(leaf, "Quartiles, median (solid) and mean (dashed).", boxes))
     return Section(f"Spread of the weights by {column}", figures=drawn)
 
 
 def _repeated(repeats: Sequence[Repeats], quantity: str) -> Section | None:
     """Box plot of repeated judgements (WebNovelBench, Figure 5)."""
-    boxes = {
-        f"{shorten(row.prompt, _BOX_NAME)}, {row.writer}, {row.judge}": row.grades
-        for row in repeats[:_MAX_BOXES]
-    }
-    if not boxes:
+    if not repeats:
         return None
+    boxes = [
+        (f"{_cut_inside(row.prompt)}, {row.writer}, {row.judge}", row.grades)
+        for row in repeats[:_MAX_BOXES]
+    ]
     about = "Quartiles, median (solid) and mean (dashed) over the judgements of a text."
     drawn = Figure("", about, figures.boxes(boxes, quantity))
     return Section("Box plot of repeated judgements", figures=[drawn])
+
+
+def _cut_inside(name: str) -> str:
+    """A name without its middle, since its end has the sample."""
+    half = _BOX_NAME // 2
+    return name if len(name) <= _BOX_NAME else f"{name[:half]}…{name[-half:]}"
 
 
 def _distributions(graded: GradeTable) -> Section | None:

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from litbench.metrics.intervals import mean_interval
@@ -118,3 +119,9 @@ def test_a_page_has_every_cell_and_orders_writers():
 def test_an_unknown_grouping_is_refused(by, says):
     with pytest.raises(ConfigError, match=says):
         group_matrices(graded(), by, "overall", 0.0)
+
+
+def test_a_column_without_values_is_refused():
+    empty = pa.table({"prompt_id": ["p0"], "genre": pa.nulls(1, pa.string())})
+    with pytest.raises(ConfigError, match="'overall by genre' has no values"):
+        group_matrices(graded(empty), "genre", "overall", 0.0)

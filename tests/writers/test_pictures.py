@@ -62,12 +62,14 @@ def test_a_run_has_the_pictures_of_its_data(table, options, titles):
 
 
 def test_lengths_and_repeats():
-    repeats = [Repeats("birch", "p0", "fair", [1.0, 2.0, 4.0])]
+    samples = [f"{'p0' * 16}, sample {number}" for number in (1, 2)]
+    repeats = [Repeats("birch", name, "fair", [1.0, 2.0, 4.0]) for name in ("p0", *samples)]
     lengths, repeated = pictures(graded(), "overall", repeats, words=(800, 1200))
     assert "800 to 1,200" in lengths.figures[0].caption
     svg = lengths.figures[0].drawing.source
     assert svg.index("cedar") < svg.index("birch"), "the longest first"
-    assert "p0, birch, fair" in repeated.figures[0].drawing.source
+    for name in ("p0", "sample 1", "sample 2"):
+        assert f"{name}, birch, fair" in repeated.figures[0].drawing.source
 
 
 def test_place_among_novels(tmp_path):

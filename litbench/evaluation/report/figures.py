@@ -231,19 +231,19 @@ def densities(groups: Mapping[str, np.ndarray], label: str) -> Drawing:
     return drawing(f"densities {label}", draw)
 
 
-def boxes(groups: Mapping[str, Sequence[float]], label: str) -> Drawing:
+def boxes(groups: Sequence[tuple[str, Sequence[float]]], label: str) -> Drawing:
     """Box plot of groups of values: quartiles, median (solid) and mean (dashed).
 
     Args:
-        groups: by name, from the top.
+        groups: names and values, from the top; names may repeat.
         label: what the values are.
     """
 
     def draw(axes: Any) -> None:
         line, ink = {"color": SERIES[0]}, {"color": INK}
         axes.boxplot(
-            list(groups.values()),
-            tick_labels=list(groups),
+            [values for _, values in groups],
+            tick_labels=[name for name, _ in groups],
             orientation="horizontal",
             showmeans=True,
             meanline=True,
