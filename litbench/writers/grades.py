@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.metrics.annotators import annotator_agreement
+from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, two_way_mean_interval
-from litbench.writers.metrics import GradeAgreement, GradeCell, grade_agreement, grouped, members_of
+from litbench.writers.metrics import Correlation, GradeCell, grade_agreement, grouped, members_of
 from litbench.writers.plackett_luce import Ranking, ranking_of
 from litbench.writers.writing import (
     Inconsistency,
@@ -121,10 +121,14 @@ def without_people(cells: list[GradeCell]) -> list[GradeCell]:
 
 
 @dataclass(frozen=True)
-class PeopleAgreement(GradeAgreement):
+class PeopleAgreement:
     """How far a rater agrees with people on one quantity.
 
     Attributes:
+        agreement: share of pairs of texts for the same prompt that it orders as people do, of those
+            that people grade differently; a tie counts one half; clustered by prompt and writer.
+        systems: correlations of the writers' means.
+        texts: number of texts.
         is_paired: whether both graded the same texts; otherwise their means by writer and prompt
             are compared, such as those of sessions that a model and that people played.
         within: mean rank correlation (tau-b) with one person over the texts of a prompt, by prompt
@@ -135,6 +139,12 @@ class PeopleAgreement(GradeAgreement):
         against_others: the rater's agreement with the same means.
     """
 
+    rater: str
+    reference: str
+    quantity: str
+    agreement: Interval
+    systems: Correlation
+    texts: int
     is_paired: bool
     within: Interval
     offset: Interval
@@ -176,8 +186,6 @@ def _agreement_with_people(
     is_paired: bool,
 ) -> PeopleAgreement | None:
     """Compare a rater's grades with those of each person; None without a common text."""
-    from scipy.stats import kendalltau  # noqa: PLC0415
-
     # Place, person and grade of the texts that the rater graded too.
     both = [
         (key, name, grade)
@@ -190,46 +198,67 @@ def _agreement_with_people(
     if not places:
         return None
     rows = [
-        (p[0], p[1], p[1], float(np.mean([row[2] for row in of_people[p]])), grades[p])
-        for p in places
+        (key[0], key[1], float(np.mean([row[2] for row in of_people[key]])), grades[key])
+        for key in places
     ]
-    base = grade_agreement(rater, PEOPLE, quantity, rows)
     offsets = [(grades[key] - grade, key[1], name) for key, name, grade in both]
-    correlations = []
-    for (prompt, name), texts in grouped(both, lambda row: (row[0][1], row[1])).items():
-        pairs = np.array([(grade, grades[key]) for key, _, grade in texts])
-        # Undefined if one of the two grades all texts alike.
-        if (np.ptp(pairs, axis=0) > 0).all():
-            correlations.append((float(kendalltau(*pairs.T).statistic), prompt, name))
-    groups = members_of([key[1] for key in places])
-    firsts, seconds = (
-        [places[pair[side]] for members in groups for pair in itertools.combinations(members, 2)]
-        for side in (0, 1)
-    )
-    gaps = [grades[first] - grades[other] for first, other in zip(firsts, seconds, strict=True)]
-    left_out = firsts and annotator_agreement(
-        {
-            name: {str(key): grade for key, grade in grades_of_person.items()}
-            for name, grades_of_person in people.items()
-        },
-        list(map(str, firsts)),
-        list(map(str, seconds)),
-        [key[1] for key in firsts],
-        {rater: (1 + np.sign(np.round(gaps, 9))) / 2},
-    )
+    left_out = _against_others(rater, {key: grades[key] for key in places}, people)
     return PeopleAgreement(
-        **vars(base),
+        rater,
+        PEOPLE,
+        quantity,
+        *grade_agreement(rater, PEOPLE, rows),
+        texts=len(rows),
         is_paired=is_paired,
-        within=_by_prompt_and_person(correlations),
+        within=_within_prompts(both, grades),
         offset=_by_prompt_and_person(offsets),
         one_person=left_out.one_annotator if left_out else None,
         against_others=left_out.raters[0].agreement if left_out else None,
     )
 
 
+def _within_prompts(
+    both: Sequence[tuple[_Place, str, float]], grades: Mapping[_Place, float]
+) -> Interval:
+    """Mean rank correlation of a rater with a person over the texts of a prompt."""
+    from scipy.stats import kendalltau  # noqa: PLC0415
+
+    correlations = []
+    for (prompt, name), texts in grouped(both, lambda row: (row[0][1], row[1])).items():
+        pairs = np.array([(grade, grades[key]) for key, _, grade in texts])
+        # Undefined if one of the two grades all texts alike.
+        if (np.ptp(pairs, axis=0) > 0).all():
+            correlations.append((float(kendalltau(*pairs.T).statistic), prompt, name))
+    return _by_prompt_and_person(correlations)
+
+
 def _by_prompt_and_person(rows: Sequence[tuple[float, str, str]]) -> Interval:
     values, prompts, names = ([row[at] for row in rows] for at in range(3))
     return two_way_mean_interval(np.array(values, dtype=float), prompts, names)
+
+
+def _against_others(
+    rater: str, grades: Mapping[_Place, float], people: Mapping[str, Mapping[_Place, float]]
+) -> AnnotatorAgreement | None:
+    """Rater and people against the mean of the other people, on pairs of texts of a prompt."""
+    pairs = [
+        pair
+        for places in grouped(grades, lambda key: key[1]).values()
+        for pair in itertools.combinations(places, 2)
+    ]
+    if not pairs:
+        return None
+    gaps = [grades[first] - grades[other] for first, other in pairs]
+    return annotator_agreement(
+        {
+            name: {str(key): grade for key, grade in grades_of_person.items()}
+            for name, grades_of_person in people.items()
+        },
+        [str(first) for first, _ in pairs],
+        [str(other) for _, other in pairs],
+        [first[1] for first, _ in pairs],
+        {rater: (1 + np.sign(np.round(gaps, 9))) / 2},
+    )
 
 
 def grades_by_text(graded: GradeTable, quantity: str) -> dict[str, dict[tuple[str, ...], float]]:

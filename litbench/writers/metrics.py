@@ -89,26 +89,6 @@ class Correlation:
     spearman: float
 
 
-@dataclass(frozen=True)
-class GradeAgreement:
-    """How far a rater agrees with the grades of another one, on single texts and on writers.
-
-    Attributes:
-        agreement: share of pairs of texts for the same prompt that it orders as the reference does,
-            of those that the reference grades differently; a tie counts one half; clustered by
-            prompt and writer.
-        systems: correlations of the writers' means.
-        texts: number of texts.
-    """
-
-    rater: str
-    reference: str
-    quantity: str
-    agreement: Interval
-    systems: Correlation
-    texts: int
-
-
 def fit_offsets(cells: Sequence[GradeCell]) -> AdditiveFit:
     """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
     from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
@@ -427,33 +407,25 @@ def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]
 
 
 def grade_agreement(
-    rater: str,
-    reference: str,
-    quantity: str,
-    graded: Sequence[tuple[str, str, Any, float, float]],
-) -> GradeAgreement:
-    """Compare a rater with a reference on the texts that both graded.
+    rater: str, reference: str, graded: Sequence[tuple[str, str, float, float]]
+) -> tuple[Interval, Correlation]:
+    """A rater's agreement with a reference on pairs of texts, and the correlation over writers.
 
     Args:
         rater: name of the rater.
         reference: name of the reference, such as people.
-        quantity: what was graded.
-        graded: (writer, prompt, group, grade of the reference, grade of the rater) per text.
+        graded: (writer, prompt, grade of the reference, grade of the rater) per text.
     """
-    writers, prompts, groups, expected, values = zip(*graded, strict=True)
-    columns: dict[str, dict[str, float]] = {rater: {}, reference: {}}
-    for indices in members_of(writers):
-        writer = writers[indices[0]]
-        columns[rater][writer] = float(np.mean([values[index] for index in indices]))
-        columns[reference][writer] = float(np.mean([expected[index] for index in indices]))
-    return GradeAgreement(
-        rater,
-        reference,
-        quantity,
-        pair_credits(expected, values, groups, prompts, writers).interval(),
-        correlate(rater, reference, columns),
-        len(graded),
-    )
+    writers, prompts, expected, values = zip(*graded, strict=True)
+    by_writer = grouped(graded, lambda row: row[0])
+    columns = {
+        name: {
+            writer: float(np.mean([row[at] for row in rows])) for writer, rows in by_writer.items()
+        }
+        for at, name in ((2, reference), (3, rater))
+    }
+    agreement = pair_credits(expected, values, prompts, prompts, writers).interval()
+    return agreement, correlate(rater, reference, columns)
 
 
 @dataclass(frozen=True)

@@ -229,16 +229,16 @@ def test_correlations():
 
 def test_grade_agreement_averages_texts_of_a_writer():
     graded = [
-        ("ash", "p", "p", 1.0, 1.0),
-        ("birch", "p", "p", 2.0, 5.0),
-        ("cedar", "p", "p", 3.0, 6.0),
-        ("ash", "q", "q", 3.0, 3.0),
-        ("birch", "q", "q", 4.0, 1.0),
-        ("cedar", "q", "q", 6.0, 9.0),
+        ("ash", "p", 1.0, 1.0),
+        ("birch", "p", 2.0, 5.0),
+        ("cedar", "p", 3.0, 6.0),
+        ("ash", "q", 3.0, 3.0),
+        ("birch", "q", 4.0, 1.0),
+        ("cedar", "q", 6.0, 9.0),
     ]
-    result = grade_agreement("judge", "people", "plot", graded)
-    assert result.agreement.mean == pytest.approx(5 / 6)
-    assert result.systems.pearson == pytest.approx(np.corrcoef([2, 3, 7.5], [2, 3, 4.5])[0, 1])
+    agreement, systems = grade_agreement("judge", "people", graded)
+    assert agreement.mean == pytest.approx(5 / 6)
+    assert systems.pearson == pytest.approx(np.corrcoef([2, 3, 7.5], [2, 3, 4.5])[0, 1])
 
 
 # The program ------------------------------------------------------------------------------------
