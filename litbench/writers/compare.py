@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial, reduce
 from pathlib import Path
@@ -39,17 +39,24 @@ from litbench.writers.grades import (
 from litbench.writers.group_page import group_rows
 from litbench.writers.groups import group_matrices
 from litbench.writers.metrics import (
+    GradeCell,
     PairCredits,
     TextAgreement,
     correlate,
     fit_offsets,
+    grouped,
     pair_credits,
     prompt_ranges,
     text_agreements,
     win_rates,
     writer_rows,
 )
-from litbench.writers.page import WriterComparison, comparison_notes, writers_page
+from litbench.writers.page import (
+    WriterComparison,
+    comparison_notes,
+    writer_records,
+    writers_page,
+)
 from litbench.writers.pictures import pictures
 from litbench.writers.plackett_luce import Ranking, plackett_luce
 
@@ -108,27 +115,27 @@ class WritersConfig:
 
 def read_runs(folders: Sequence[Path]) -> GradeTable:
     """Read the tables of all runs."""
-    grades, people, texts, notes, protocols = [], set(), {}, [], set()
-    stories: list[pa.Table] = []
+    counts = [read_manifest_of(folder / "grades.parquet")["counts"] for folder in folders]
+    protocols = {(of_run.get("protocol"), of_run["headline"]) for of_run in counts}
+    if len(protocols) > 1:
+        names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
+        raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
+    rows: list[dict[str, Any]] = []
     criteria: list[dict[str, Any]] = []
     repeats: list[dict[str, Any]] = []
+    stories: list[pa.Table] = []
     rated_criteria: list[str] = []
+    people, texts = set(), {}
     for folder in folders:
-        counts = read_manifest_of(folder / "grades.parquet")["counts"]
-        protocols.add((counts.get("protocol"), counts["headline"]))
-        notes += counts.get("not_comparable", [])
-        grades.append(read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names))
+        grades = read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names)
+        rows += grades.to_pylist()
         if (folder / "repeats.parquet").is_file():
             every = read_table(folder / "repeats.parquet", REPEATS).to_pylist()
             repeats += [row for row in every if row["grade"] is not None]
-        table_of_run = None
+        of_run = None
         if (folder / "stories.parquet").is_file():
-            table_of_run = read_table(folder / "stories.parquet", STORIES)
-            # People may have rated the stories of another run.
-            is_same = [pc.is_in(table_of_run["story_id"], table["story_id"]) for table in stories]
-            stories.append(
-                table_of_run.filter(pc.invert(reduce(pc.or_, is_same))) if is_same else table_of_run
-            )
+            of_run = read_table(folder / "stories.parquet", STORIES)
+            stories.append(_new_stories(of_run, stories))
         path = folder / "ratings.parquet"
         if not pq.read_metadata(path).num_rows:
             # A run without judges.
@@ -140,38 +147,46 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
                 people.add(row["rater"])
             elif row["rating"] is not None:
                 texts[row["rater"], row["story_id"]] = row["rating"]
-        if table_of_run is not None:
-            named = {"overall", *grades[-1]["quantity"].to_pylist()}
-            # A judge may also have rated a whole work, which is not a story of its own.
-            of_stories = ratings.filter(pc.is_in(ratings["story_id"], table_of_run["story_id"]))
-            additional = grades_of(of_stories, table_of_run, "source").to_pylist()
-            criteria += [
-                row
-                for row in additional
-                if row["quantity"] not in named and row["grade"] is not None
-            ]
-    if len(protocols) > 1:
-        names = ", ".join(sorted(str(protocol) for protocol, _ in protocols))
-        raise ConfigError(f"runs are of several protocols ({names}): compare one at a time")
-    rows = pa.concat_tables(grades).to_pylist()
-    keys = Counter(tuple(row[name] for name in GRADES.key) for row in rows)
-    twice, times = keys.most_common(1)[0] if keys else ((), 1)
-    if times > 1:
-        raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
+        if of_run is not None:
+            criteria += _grades_by_criterion(ratings, of_run, grades)
+    _check_unique(rows)
     graded = [row for row in rows if row["grade"] is not None] + criteria
-    missing = len(rows) + len(criteria) - len(graded)
     quantities = {row["quantity"] for row in graded}
     return GradeTable(
         graded,
-        missing,
+        len(rows) + len(criteria) - len(graded),
         people,
         pa.concat_tables(stories, promote_options="default") if stories else None,
         texts,
         next(iter(protocols))[1],
-        list(dict.fromkeys(notes)),
+        list(dict.fromkeys(note for run in counts for note in run.get("not_comparable", []))),
         repeats,
         [name for name in dict.fromkeys(rated_criteria) if name in quantities],
     )
+
+
+def _new_stories(stories: pa.Table, others: Sequence[pa.Table]) -> pa.Table:
+    """The stories that no other run has: people may have rated those of another run."""
+    is_same = [pc.is_in(stories["story_id"], other["story_id"]) for other in others]
+    return stories.filter(pc.invert(reduce(pc.or_, is_same))) if is_same else stories
+
+
+def _grades_by_criterion(
+    ratings: pa.Table, stories: pa.Table, grades: pa.Table
+) -> list[dict[str, Any]]:
+    """Grades of the stories by the criteria that are no quantity of the run's grades."""
+    named = {"overall", *grades["quantity"].to_pylist()}
+    # A judge may also have rated a whole work, which is not a story of its own.
+    of_stories = ratings.filter(pc.is_in(ratings["story_id"], stories["story_id"]))
+    rows = grades_of(of_stories, stories, "source").to_pylist()
+    return [row for row in rows if row["quantity"] not in named and row["grade"] is not None]
+
+
+def _check_unique(rows: Sequence[Mapping[str, Any]]) -> None:
+    keys = Counter(tuple(row[name] for name in GRADES.key) for row in rows)
+    twice, times = keys.most_common(1)[0] if keys else ((), 1)
+    if times > 1:
+        raise DataError(f"runs: two of them have the grade {twice}: leave one of these runs out")
 
 
 def score_texts(
@@ -221,10 +236,7 @@ def prose_columns(graded: GradeTable, folder: Path) -> dict[str, dict[str, float
         raise DataError("slop: none of the runs has stories.parquet: leave out slop")
     lists = SlopLists.read(folder)
     works: dict[str, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
-    names = ("source", "prompt_id", "sample", "text")
-    for writer, prompt, sample, text in zip(
-        *(graded.stories[name].to_pylist() for name in names), strict=True
-    ):
+    for writer, prompt, sample, text in graded.story_rows("source", "prompt_id", "sample", "text"):
         works[writer][prompt, sample].append(text)
     columns: dict[str, dict[str, float]] = defaultdict(dict)
     for writer, of_writer in works.items():
@@ -235,14 +247,11 @@ def prose_columns(graded: GradeTable, folder: Path) -> dict[str, dict[str, float
 
 def read_excerpts(graded: GradeTable, writers: Sequence[str]) -> dict[str, tuple[str, str]]:
     """By writer, a prompt and the writer's first text for it; of one prompt that most have."""
-    if graded.stories is None:
-        return {}
     names = ("prompt_id", "step", "sample", "source", "prompt", "text")
-    columns = (graded.stories[name].to_pylist() for name in names)
     # By prompt, each writer's first text.
     firsts: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-    order = sorted(zip(*columns, strict=True), key=lambda row: tuple(map(str, row[:3])))
-    for prompt_id, _, _, writer, prompt, text in order:
+    rows = sorted(graded.story_rows(*names), key=lambda row: tuple(map(str, row[:3])))
+    for prompt_id, _, _, writer, prompt, text in rows:
         firsts[prompt_id].setdefault(writer, (prompt, text))
     texts: dict[str, tuple[str, str]] = {}
     for of_prompt in sorted(firsts.values(), key=lambda firsts_of_prompt: -len(firsts_of_prompt)):
@@ -274,17 +283,7 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         )
     rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
     fit = fit_offsets(judged)
-    columns = {
-        f"{quantity} by {judge}" if judge else quantity: {
-            row.writer: row.plain
-            for row in writer_rows([cell for cell in cells if cell.judge == judge])
-        }
-        for judge in dict.fromkeys(cell.judge for cell in cells)
-    }
-    columns |= {
-        f"win rate by {rater}": {writer: share.mean for writer, share in of_rater.items()}
-        for rater, of_rater in rates.items()
-    }
+    columns = _columns(cells, quantity, rates)
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
     columns |= {f"published {name}": values for name, values in config.published.items()}
@@ -318,6 +317,22 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
     )
 
 
+def _columns(
+    cells: Sequence[GradeCell], quantity: str, rates: Mapping[str, Mapping[str, Interval]]
+) -> dict[str, dict[str, float]]:
+    """Mean grades by judge, and win rates by rater, of each writer."""
+    by_judge = grouped(cells, lambda cell: cell.judge)
+    return {
+        f"{quantity} by {judge}" if judge else quantity: {
+            row.writer: row.plain for row in writer_rows(of_judge)
+        }
+        for judge, of_judge in by_judge.items()
+    } | {
+        f"win rate by {rater}": {writer: share.mean for writer, share in of_rater.items()}
+        for rater, of_rater in rates.items()
+    }
+
+
 def compare_writers(config: WritersConfig) -> None:
     """Read the runs, compare the writers, and write the results."""
     folders = config.runs if isinstance(config.runs, list) else [config.runs]
@@ -335,30 +350,14 @@ def compare_writers(config: WritersConfig) -> None:
     graded, parts = read_runs(folders), Cache(config.out / "parts")
     comparison = compare(config, graded, parts)
     notes = comparison_notes(comparison)
-    if config.utility_prior and comparison.utilities:
-        notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
     if graded.people and PEOPLE not in comparison.utilities:
         notes.append(
             "no utilities by people: none of them rated two writers on the same prompt by "
             f"{comparison.quantity}"
         )
-    rows = [
-        {
-            "writer": row.writer,
-            "grade": row.grade.mean,
-            "low": row.grade.low,
-            "high": row.grade.high,
-            "prompts": row.grade.clusters,
-            "grades": row.grades,
-            "missing": row.missing,
-            "plain_mean": row.plain,
-            **{name: column.get(row.writer) for name, column in comparison.columns.items()},
-        }
-        for row in comparison.rows
-    ]
     artifact.write("writers.json", partial(write_json, plain(comparison)))
     artifact.counts = {
-        "writers": len(rows),
+        "writers": len(comparison.rows),
         "grades": len(graded.rows),
         "missing_grades": graded.missing,
     }
@@ -376,7 +375,7 @@ def compare_writers(config: WritersConfig) -> None:
             novels=config.novels,
         ),
     )
-    csv_tables = {"writers": rows}
+    csv_tables = {"writers": writer_records(comparison)}
     if comparison.groups:
         csv_tables["groups"] = list(group_rows(comparison.groups))
     publish(artifact, "writers", text, page, csv_tables)

@@ -58,6 +58,12 @@ class GradeTable:
     repeats: list[dict[str, Any]] = field(default_factory=list)
     criteria: list[str] = field(default_factory=list)
 
+    def story_rows(self, *names: str) -> list[tuple[Any, ...]]:
+        """The values of some columns of the stories, row by row; none without stories."""
+        if self.stories is None:
+            return []
+        return list(zip(*(self.stories[name].to_pylist() for name in names), strict=True))
+
 
 def cells_of(graded: GradeTable, quantity: str) -> list[GradeCell]:
     """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""

@@ -181,19 +181,18 @@ def groups_of_prompts(graded: GradeTable, by: str) -> dict[str, str]:
     if by == "prompt":
         return {row["prompt_id"]: row["prompt_id"] for row in graded.rows}
     columns = [] if graded.stories is None else graded.stories.column_names
-    if graded.stories is None or by not in columns:
+    if by not in columns:
         choices = ["criterion", "judge", "prompt", "step", *columns]
         raise ConfigError(f"by: no column '{by}' in stories.parquet: {nearest(by, choices)}")
-    rows = zip(graded.stories["prompt_id"].to_pylist(), graded.stories[by].to_pylist(), strict=True)
-    return {prompt: str(value) for prompt, value in reversed(list(rows)) if value is not None}
+    rows = reversed(graded.story_rows("prompt_id", by))
+    return {prompt: str(value) for prompt, value in rows if value is not None}
 
 
 def _by_step(graded: GradeTable) -> dict[str, list[GroupGrade]]:
     """The judges' grades of single texts, such as chapters."""
     if graded.stories is None:
         raise ConfigError("by: no run has stories.parquet, so there are no steps")
-    names = ("source", "prompt_id", "step", "story_id")
-    rows = list(zip(*(graded.stories[name].to_pylist() for name in names), strict=True))
+    rows = graded.story_rows("source", "prompt_id", "step", "story_id")
     rated = grouped(graded.text_grades.items(), lambda item: item[0][1])
     return {
         writer: [

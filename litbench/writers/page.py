@@ -260,7 +260,27 @@ def comparison_notes(comparison: WriterComparison) -> list[str]:
         for rater, count in comparison.trained_on.items()
         if count
     ]
+    if prior := max((fit.prior for fit in comparison.utilities.values()), default=0.0):
+        notes.append(f"utilities are shrunk by a prior of strength {prior:g}")
     return notes
+
+
+def writer_records(comparison: WriterComparison) -> list[dict[str, Any]]:
+    """Rows of writers.csv."""
+    return [
+        {
+            "writer": row.writer,
+            "grade": row.grade.mean,
+            "low": row.grade.low,
+            "high": row.grade.high,
+            "prompts": row.grade.clusters,
+            "grades": row.grades,
+            "missing": row.missing,
+            "plain_mean": row.plain,
+            **{name: column.get(row.writer) for name, column in comparison.columns.items()},
+        }
+        for row in comparison.rows
+    ]
 
 
 def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:

@@ -98,10 +98,9 @@ def _placement(graded: GradeTable, path: Path) -> tuple[str, Table, list[Figure]
 
 def _lengths(graded: GradeTable, words: tuple[int, int] | None) -> Section | None:
     """Mean length of each writer's texts (WebNovelBench, Figure 7)."""
-    if graded.stories is None or not graded.stories.num_rows:
+    rows = graded.story_rows("source", "prompt_id", "n_words")
+    if not rows:
         return None
-    names = ("source", "prompt_id", "n_words")
-    rows = zip(*(graded.stories[name].to_pylist() for name in names), strict=True)
     means = [
         (short_name(writer), [[mean_interval(np.array([r[2] for r in of]), [r[1] for r in of])]])
         for writer, of in grouped(rows, lambda row: row[0]).items()
