@@ -167,38 +167,17 @@ def additive_grades(
     for index, by_prompt in enumerate(means.values()):
         rows = [column[prompt] for prompt in by_prompt]
         grades[rows, index], is_known[rows, index] = list(by_prompt.values()), 1
-    # Differences from the prompt's mean grade leave the writers' normal equations.
-    share = is_known / is_known.sum(1, keepdims=True)
-    level = (share * grades).sum(1)
-    normal = is_known[:, :, None] * np.eye(len(names)) - is_known[:, :, None] * share[:, None, :]
-    target = is_known * (grades - level[:, None])
-
-    def fit(normal: np.ndarray, target: np.ndarray, level: np.ndarray, share: np.ndarray) -> Any:
-        effects = (np.linalg.pinv(normal, hermitian=True) @ target[..., None])[..., 0]
-        return effects + (level - (share * effects).sum(-1))[..., None]
-
-    whole = fit(normal.sum(0), target.sum(0), level.mean(), share.mean(0))
-    count, sizes = len(prompts), is_known.sum(0)
+    whole, without = _fits(grades, is_known)
+    sizes = is_known.sum(0)
     errors, gap_errors = np.full((2, len(names)), math.nan)
     base = names.index(reference) if reference in names else None
-    if count > 1:
-        left = normal.sum(0) - normal
-        without = fit(
-            left,
-            target.sum(0) - target,
-            (level.sum() - level) / (count - 1),
-            (share.sum(0) - share) / (count - 1),
-        )
-        # Writers that have only this prompt drop out of the fit without it.
-        dropped = ((is_known > 0) & (sizes == 1)).sum(1)
-        rank = np.linalg.matrix_rank(left, hermitian=True)
-        if (rank >= len(names) - 1 - dropped).all():
-            errors = _jackknife_error(without - whole)
-            errors[sizes == 1] = math.nan
-            if base is not None:
-                gaps = without - without[:, [base]] - (whole - whole[base])
-                gap_errors = _jackknife_error(gaps)
-                gap_errors[(sizes == 1) | (sizes[base] == 1)] = math.nan
+    if without is not None:
+        errors = _jackknife_error(without - whole)
+        errors[sizes == 1] = math.nan
+        if base is not None:
+            gaps = without - without[:, [base]] - (whole - whole[base])
+            gap_errors = _jackknife_error(gaps)
+            gap_errors[(sizes == 1) | (sizes[base] == 1)] = math.nan
 
     def estimate(mean: float, error: float, n: float) -> ClusteredMean:
         return ClusteredMean(float(mean), float(error), int(n), int(n), float(n))
@@ -211,6 +190,41 @@ def additive_grades(
         for k, name in enumerate(names)
         if k != base
     }
+
+
+def _fits(grades: np.ndarray, is_known: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The writers' grades by least squares of grade = writer + prompt, with and without a prompt.
+
+    Args:
+        grades: shape (prompts, writers); 0 where it is missing.
+        is_known: 1 for a grade, 0 for a missing one; the same shape.
+
+    Returns:
+        The grades, shape (writers,), and those without each prompt, shape (prompts, writers); None
+        with a single prompt, or if leaving one out disconnects writers.
+    """
+    # Differences from the prompt's mean grade leave the writers' normal equations.
+    share = is_known / is_known.sum(1, keepdims=True)
+    level = (share * grades).sum(1)
+    count, width = grades.shape
+    normal = is_known[:, :, None] * np.eye(width) - is_known[:, :, None] * share[:, None, :]
+    target = is_known * (grades - level[:, None])
+
+    def fit(normal: np.ndarray, target: np.ndarray, level: np.ndarray, share: np.ndarray) -> Any:
+        effects = (np.linalg.pinv(normal, hermitian=True) @ target[..., None])[..., 0]
+        return effects + (level - (share * effects).sum(-1))[..., None]
+
+    whole = fit(normal.sum(0), target.sum(0), level.mean(), share.mean(0))
+    if count == 1:
+        return whole, None
+    left = normal.sum(0) - normal
+    # Writers that have only this prompt drop out of the fit without it.
+    dropped = ((is_known > 0) & (is_known.sum(0) == 1)).sum(1)
+    rank = np.linalg.matrix_rank(left, hermitian=True)
+    if (rank < width - 1 - dropped).any():
+        return whole, None
+    levels, shares = ((total.sum(0) - total) / (count - 1) for total in (level, share))
+    return whole, fit(left, target.sum(0) - target, levels, shares)
 
 
 def _jackknife_error(deviations: np.ndarray) -> np.ndarray:

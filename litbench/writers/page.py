@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -88,28 +89,30 @@ def _correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any
     }
 
 
-def _writer_tables(comparison: WriterComparison) -> dict[str, Table]:
-    """Tables of writers and of the grades behind their means."""
+def _numbers(
+    comparison: WriterComparison, columns: Mapping[str, Mapping[str, float]], digits: int
+) -> Table:
+    """Columns that the leaderboard does not have; as rows if they outnumber the writers."""
     writers = [row.writer for row in comparison.rows]
     grades = [row.grade.mean for row in comparison.rows]
+    rates = {f"win rate by {rater}" for row in comparison.rows for rater in row.win_rates}
+    rows = [
+        [name, *(_number(column.get(writer), digits) for writer in writers)]
+        for name, column in columns.items()
+        if name not in rates
+        and not np.allclose([column.get(writer, math.nan) for writer in writers], grades)
+    ]
+    if len(rows) > len(writers):
+        return Table(["quantity", *writers], rows)
+    heading, *values = zip(["writer", *writers], *rows, strict=True)
+    return Table(heading, values if rows else [])
 
-    def by_writer(columns: Mapping[str, Callable[[str], str]]) -> Table:
-        return table_of(writers, {"writer": lambda name: name, **columns})
 
-    def numbers(columns: Mapping[str, Mapping[str, float]], digits: int) -> Table:
-        """Columns that the leaderboard does not have; as rows if they outnumber the writers."""
-        rates = {f"win rate by {rater}" for row in comparison.rows for rater in row.win_rates}
-        rows = [
-            [name, *(_number(column.get(writer), digits) for writer in writers)]
-            for name, column in columns.items()
-            if name not in rates
-            and not np.allclose([column.get(writer, math.nan) for writer in writers], grades)
-        ]
-        if len(rows) > len(writers):
-            return Table(["quantity", *writers], rows)
-        heading, *values = zip(["writer", *writers], *rows, strict=True)
-        return Table(heading, values if rows else [])
-
+def _writer_tables(comparison: WriterComparison) -> dict[str, Table]:
+    """Tables of writers and of the grades behind their means."""
+    utilities: dict[str, Callable[[str], str]] = {
+        name: partial(_utility, fit) for name, fit in comparison.utilities.items()
+    }
     return {
         f"Writers by {comparison.quantity}": _leaderboard(comparison.rows, comparison.reference),
         "Judges' offsets": table_of(
@@ -119,11 +122,8 @@ def _writer_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "grades above the mean of all judges by": lambda row: f"{row[1]:+.2f}",
             },
         ),
-        "Utilities (Plackett-Luce)": by_writer(
-            {
-                name: lambda writer, utilities=utilities: _utility(utilities, writer)  # type: ignore[misc]
-                for name, utilities in comparison.utilities.items()
-            }
+        "Utilities (Plackett-Luce)": table_of(
+            [row.writer for row in comparison.rows], {"writer": str, **utilities}
         ),
         "Range over prompts": table_of(
             comparison.ranges,
@@ -149,8 +149,7 @@ def _writer_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "variance": lambda row: _number(row.variance, 5),
             },
         ),
-        "Columns": numbers(comparison.columns, 3),
-        "Mean grades": numbers(comparison.quantities, 2),
+        "Columns": _numbers(comparison, comparison.columns, 3),
     }
 
 
@@ -217,9 +216,9 @@ def comparison_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "sigma": lambda row: float(np.mean([trial.sigma for trial in row[1]])),
             },
         ),
+        # The longest table.
+        "Mean grades": _numbers(comparison, comparison.quantities, 2),
     }
-    # The table of all quantities is the longest.
-    tables["Mean grades"] = tables.pop("Mean grades")
     return {
         title: table for title, table in tables.items() if table.rows and len(table.heading) > 1
     }
@@ -326,6 +325,32 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
+def _panel(comparison: WriterComparison, published: Mapping[str, Mapping[str, float]]) -> Figure:
+    """The leaderboard as a dot plot, with the first published result."""
+    name = next(iter(published), None)
+    hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
+    drawn = figures.dots(
+        [(short_name(row.writer), [[row.grade]]) for row in comparison.rows],
+        [comparison.quantity],
+        f"{comparison.quantity}, mean over prompts",
+        levels=(),
+        hollow=hollow,
+        mark=f"published: {name}",
+    )
+    return Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
+
+
+def _lead(comparison: WriterComparison) -> str:
+    best = comparison.rows[0].grade
+    same = [row.writer for row in comparison.rows if abs(row.grade.mean - best.mean) < 1e-9]
+    who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
+    return (
+        f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
+        f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over "
+        f"{best.clusters:,} {'prompt' if best.clusters == 1 else 'prompts'}."
+    )
+
+
 def writers_page(
     comparison: WriterComparison,
     notes: Sequence[str],
@@ -344,17 +369,7 @@ def writers_page(
     """
     tables = comparison_tables(comparison)
     texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]
-    rows, name = comparison.rows, next(iter(published), None)
-    hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
-    drawn = figures.dots(
-        [(short_name(row.writer), [[row.grade]]) for row in rows],
-        [comparison.quantity],
-        f"{comparison.quantity}, mean over prompts",
-        levels=(),
-        hollow=hollow,
-        mark=f"published: {name}",
-    )
-    panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
+    rows, panel = comparison.rows, _panel(comparison, published)
     about = (
         "Higher is better; means of single prompts are between "
         f"{min(row.low for row in comparison.ranges):.2f} and "
@@ -380,14 +395,6 @@ def writers_page(
         *pictures,
         *([Section("Excerpts", note, cards=cards)] if cards else []),
     ]
-    best = rows[0].grade
-    same = [row.writer for row in rows if abs(row.grade.mean - best.mean) < 1e-9]
-    who = same[0] if len(same) == 1 else f"{', '.join(same[:-1])} and {same[-1]}"
-    lead = (
-        f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
-        f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over "
-        f"{best.clusters:,} {'prompt' if best.clusters == 1 else 'prompts'}."
-    )
     facts, files = f"{len(rows)} writers. {written_now()}", {"writers": panel}
-    page = Page("LitBench: writers", lead, facts, sections, files=files)
+    page = Page("LitBench: writers", _lead(comparison), facts, sections, files=files)
     return "\n\n".join([*texts, *group_texts, *notes]) + "\n", page

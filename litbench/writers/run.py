@@ -52,6 +52,7 @@ from litbench.runs.outputs import Artifact, file_name, only_writer, read_manifes
 from litbench.runs.terminal import show, write_dollars
 from litbench.writers.protocol import (
     PROTOCOLS,
+    Grade,
     Item,
     ItemResult,
     Protocol,
@@ -145,28 +146,25 @@ def rows_of(session: Session, item: Item, models: Models) -> dict[str, list[dict
         for step, rated in judged.ratings.items()
         for row in _rating_rows(session, item, models, judge, step, rated)
     ]
-    for rater, quantity, grade, notes in result.grades():
-        is_own = rater is not None and _is_own_judge(session.writer, rater, models)
-        flags = "; ".join([*notes, *["judged by its writer"] * is_own]) or None
-        rows["grades"].append(
-            {**key, "rater": rater, "quantity": quantity, "grade": grade, "flags": flags}
-        )
+    for grade in result.grades():
+        is_own = grade[0] is not None and _is_own_judge(session.writer, grade[0], models)
+        own = ["judged by its writer"] if is_own else []
+        rows["grades"].append({**key, **_grade_columns(grade, own)})
     rows["repeats"] = [
-        {
-            **key,
-            "rater": rater,
-            "quantity": quantity,
-            "grade": grade,
-            "flags": "; ".join(flags) or None,
-            "repeat": number,
-        }
+        {**key, **_grade_columns(grade), "repeat": number}
         for judged in result.judged.values()
         for number, grades in enumerate(judged.repeats)
-        for rater, quantity, grade, flags in grades
+        for grade in grades
     ]
     events = [result.written.events, *(judged.events for judged in result.judged.values())]
     rows["events"] = [{**key, **event} for of_part in events for event in of_part]
     return rows
+
+
+def _grade_columns(grade: Grade, further_flags: Sequence[str] = ()) -> dict[str, Any]:
+    rater, quantity, value, flags = grade
+    text = "; ".join([*flags, *further_flags]) or None
+    return {"rater": rater, "quantity": quantity, "grade": value, "flags": text}
 
 
 def _story_prefix(session: Session, item: Item) -> str:

@@ -559,21 +559,9 @@ def dots(
             color, marker = SERIES[number % 6], MARKERS[number // 6 % 5]
             handles += axes.plot([], [], marker=marker, color=color, markersize=4, linewidth=1)
             for center, (_, cells) in zip(heights, rows, strict=True):
-                if not cells or not cells[number]:
-                    continue
-                at = center - 0.36 + step * (number + 0.5)
-                mean, low, high = bounds(cells[number])
-                axes.hlines(at, low[-1], high[-1], color=color, alpha=0.4, linewidth=2.4)
-                axes.plot(mean, np.full_like(mean, at), color=color, linewidth=0.7)
-                axes.plot(
-                    mean[:-1],
-                    np.full_like(mean[:-1], at),
-                    marker=marker,
-                    color=color,
-                    markersize=1.9,
-                    linestyle="none",
-                )
-                axes.plot(mean[-1], at, marker=marker, color=color, markersize=4, zorder=3)
+                if cells and cells[number]:
+                    at = center - 0.36 + step * (number + 0.5)
+                    _series(axes, at, cells[number], color, marker)
         if marked:
             order = [name for name, _ in rows]
             handles += axes.plot(
@@ -602,6 +590,16 @@ def dots(
     legend = [*(names if len(names) > 1 else []), *([mark] if marked else [])]
     height = 0.7 + (0.17 + 0.06 * len(names)) * len(rows) + _legend_height(legend or [""])
     return drawing(f"dots {label} {rows[0][0]}", draw, height)
+
+
+def _series(axes: Any, at: float, cells: Sequence[Interval], color: str, marker: str) -> None:
+    """The intervals of a series at a height: the last one large, the others as small dots."""
+    mean, low, high = bounds(cells)
+    axes.hlines(at, low[-1], high[-1], color=color, alpha=0.4, linewidth=2.4)
+    axes.plot(mean, np.full_like(mean, at), color=color, linewidth=0.7)
+    small = {"marker": marker, "color": color, "markersize": 1.9, "linestyle": "none"}
+    axes.plot(mean[:-1], np.full_like(mean[:-1], at), **small)
+    axes.plot(mean[-1], at, marker=marker, color=color, markersize=4, zorder=3)
 
 
 def _density_behind(axes: Any, values: np.ndarray) -> None:

@@ -424,30 +424,7 @@ class Episode:
             plan = await self._plan(turn, action.text)
             progress = await self._check_progress(turn)
         responder = self._responder()
-        voice = [
-            m.text for m in self.history if m.speaker == responder and len(m.text) >= _VOICE_LETTERS
-        ]
-        texts = {
-            "turn": str(turn),
-            "story": _compact(self._story),
-            "act": str(self._act + 1),
-            "location": self._location,
-            "objective": self._objective,
-            "memory": self._memory_text(),
-            "voice": "\n".join(voice[-_VOICE_LINES:]),
-            "recent": self._recent(),
-            "directive": self._directive(level),
-            "plan": plan,
-            "action": action.text,
-            "protagonist": self._names[self._protagonist],
-            "speaker": responder,
-            "cast": ", ".join(name for name in self._names if name != self._protagonist),
-        }
-        prompt = self.prompts["turn"]["text"]
-        if not self._as_published:
-            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["paper_tags"]
-        if self._is_full:
-            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
+        prompt, texts = self._turn_prompt(turn, action, responder, self._directive(level), plan)
         text = await self._ask(f"turn_{turn}", prompt, texts)
         beat = read_beat(text, list(self._names), responder, as_published=self._as_published)
         is_safe = not beat.text
@@ -482,6 +459,36 @@ class Episode:
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
         for signal in stagnation_signals(self.history, self._protagonist):
             self._signal(signal)
+
+    def _turn_prompt(
+        self, turn: int, action: NarraMessage, responder: str, directive: str, plan: str
+    ) -> tuple[str, dict[str, str]]:
+        """The prompt of a turn, and the texts that fill it."""
+        voice = [
+            m.text for m in self.history if m.speaker == responder and len(m.text) >= _VOICE_LETTERS
+        ]
+        texts = {
+            "turn": str(turn),
+            "story": _compact(self._story),
+            "act": str(self._act + 1),
+            "location": self._location,
+            "objective": self._objective,
+            "memory": self._memory_text(),
+            "voice": "\n".join(voice[-_VOICE_LINES:]),
+            "recent": self._recent(),
+            "directive": directive,
+            "plan": plan,
+            "action": action.text,
+            "protagonist": self._names[self._protagonist],
+            "speaker": responder,
+            "cast": ", ".join(name for name in self._names if name != self._protagonist),
+        }
+        prompt = self.prompts["turn"]["text"]
+        if not self._as_published:
+            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["paper_tags"]
+        if self._is_full:
+            prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
+        return prompt, texts
 
     def _directive(self, level: int) -> str:
         """The demands of a turn's prompt: the pace, and the facts that the story must keep."""
