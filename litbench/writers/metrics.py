@@ -242,10 +242,8 @@ def writer_rows(
 ) -> list[WriterRow]:
     """Return the leaderboard, best first.
 
-    Args:
-        cells: the grades of one quantity.
-        reference: the writer that all others are compared with, chosen beforehand.
-        win_rates: by rater and writer, see the function `win_rates`.
+    `reference` is the writer that all others are compared with, chosen beforehand; `win_rates` are
+    by rater and writer.
     """
     means = means_by_prompt(cells)
     estimates: dict[str, ClusteredMean] = {}
@@ -373,12 +371,7 @@ class TextAgreement:
 def text_agreements(
     credits: Mapping[tuple[str, str], PairCredits], reference: str | None
 ) -> list[TextAgreement]:
-    """The agreement of raters with judges, compared with a reference.
-
-    Args:
-        credits: by rater and judge.
-        reference: the rater that all others are compared with; None for no comparison.
-    """
+    """The agreement of raters with judges, compared with a reference rater, if there is one."""
     compared = {
         (rater, judge): credit.difference(credits[reference, judge])
         for (rater, judge), credit in credits.items()
@@ -425,10 +418,7 @@ def grade_agreement(
 ) -> tuple[Interval, Correlation]:
     """A rater's agreement with a reference on pairs of texts, and the correlation over writers.
 
-    Args:
-        rater: name of the rater.
-        reference: name of the reference, such as people.
-        graded: (writer, prompt, grade of the reference, grade of the rater) per text.
+    `graded` has the writer, the prompt, and the grades by reference and rater of each text.
     """
     writers, prompts, expected, values = zip(*graded, strict=True)
     by_writer = grouped(graded, lambda row: row[0])

@@ -360,12 +360,7 @@ def writers_page(
 ) -> tuple[str, Page]:
     """All tables for a terminal, and the page: the leaderboard of writers, tables and excerpts.
 
-    Args:
-        comparison: the comparison.
-        notes: what a reader must know about these results, such as `comparison_notes`.
-        published: published results by name and writer.
-        excerpts: by writer, a prompt and a text.
-        pictures: further sections, see litbench.writers.pictures.
+    `published` has results by name and writer, `excerpts` a prompt and a text of each writer.
     """
     tables = comparison_tables(comparison)
     texts = [f"{title}\n{table.as_text()}" for title, table in tables.items()]

@@ -111,9 +111,7 @@ class ItemResult:
 class RoleDefault:
     """A further role of a protocol.
 
-    Attributes:
-        sampling: its default sampling.
-        is_judge: whether the first judge plays it unless the config names a model.
+    The first judge plays a role with `is_judge` unless the config names a model.
     """
 
     sampling: Sampling
@@ -268,16 +266,9 @@ async def rate_texts(
     *,
     as_published: bool = False,
 ) -> dict[str, Rated]:
-    """Have a judge rate every text, at the same time.
+    """Have a judge rate every text, at the same time; returns the ratings by step.
 
-    Args:
-        session: the session.
-        judge: the judge's role.
-        questions: by step, the rubric and the texts that fill it.
-        as_published: see `Rubric.read`.
-
-    Returns:
-        What was said, by step.
+    `questions` has the rubric of each step, and the texts that fill it.
     """
     rated = await gather_all(
         *(

@@ -21,7 +21,6 @@ class Element:
 
     Attributes:
         type: such as "locked_box".
-        description: what it is.
         purpose: what the player does and finds; None if the plan names none.
         html: the page, untrusted.
     """
@@ -37,8 +36,7 @@ class Record:
     """An accepted element.
 
     Attributes:
-        summary: its one-sentence summary.
-        tags: its tags.
+        summary: one sentence.
         score: similarity to the closest element before it, rounded to three digits.
         violation: the kept version is too similar.
         closest: summary of that element; None for the first one.
@@ -151,16 +149,9 @@ def needs_retry(
 def accept(
     element: Element, retry: Element | None, records: Sequence[Record], *, as_published: bool
 ) -> tuple[Record, ...]:
-    """Keep an element, or its retry if that is strictly less similar.
+    """Add the record of an element, or of its retry if that is strictly less similar.
 
-    Args:
-        element: the first version.
-        retry: the second one, if it was made and could be read.
-        records: accepted elements, the newest last.
-        as_published: see `needs_retry`.
-
-    Returns:
-        The records with that of the kept version, at most eight.
+    Records are in the order of their acceptance; the last eight are returned.
     """
     chosen = element
     violates, score, nearest = needs_retry(element, records, as_published=as_published)

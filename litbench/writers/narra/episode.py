@@ -104,9 +104,6 @@ class Episode:
     Attributes:
         session: asks the writer and the reader.
         persona: the card of whom the reader plays.
-        options: see `EpisodeOptions`.
-        prompts: see `PROMPTS`.
-        end: how the episode ended.
         detail: the stage at which it failed.
         cut: answers of the writer that were cut.
         events: rows of `events.jsonl`.

@@ -60,12 +60,7 @@ class Memory:
 def observe(
     memory: Memory, history: Sequence[NarraMessage], default_goal: str
 ) -> tuple[Memory, list[Call]]:
-    """Take in the last message of the history.
-
-    Args:
-        memory: the state before the message.
-        history: all messages up to it.
-        default_goal: the goal while no message has named one.
+    """Take in the last message of the history; `default_goal` is used until a message names one.
 
     Returns:
         The state with its light fields renewed, and the calls that are due; a message of the

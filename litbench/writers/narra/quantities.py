@@ -70,11 +70,7 @@ def _openings(sentences: Sequence[str], letters: int) -> list[str]:
 def grades(ratings: Mapping[str, float | None]) -> dict[str, float | None]:
     """The grades of one judge's ratings: means of 7 story criteria, 4 of experience, all 11.
 
-    Args:
-        ratings: criterion to rating; a missing one is None or absent.
-
-    Returns:
-        Grade by name; None where no criterion of it was rated.
+    A missing rating is None or absent; a grade without any rating is None.
     """
     rated = {name: value for name, value in ratings.items() if value is not None}
     return {

@@ -70,10 +70,6 @@ def read_json(text: str, kind: type[T]) -> T | None:
     Tried in this order: the first bracket of the kind unchanged, the published rule, the text
     cleaned of curly quotes, control characters and trailing commas, and at last with the brackets
     closed that a cut reply left open.
-
-    Args:
-        text: the reply, with fences or a preamble or without.
-        kind: `dict` or `list`.
     """
     unwrapped = _unwrapped(text)
     start = unwrapped.find("{" if kind is dict else "[")
@@ -170,7 +166,7 @@ def read_beat(text: str, characters: Sequence[str], responder: str, *, as_publis
     """Read a turn in the tagged format; any text gives a beat, perhaps with an empty reply.
 
     Args:
-        text: the writer's reply.
+        text: the reply.
         characters: ids of all characters.
         responder: who speaks if the reply names nobody that exists.
         as_published: without a section of choices, take every line for one, and "nothing" in a
@@ -233,11 +229,7 @@ def resolve_choices(
 ) -> tuple[list[str], bool]:
     """Make exactly `most` choices of what a writer suggests.
 
-    Args:
-        suggested: choices of the writer, perhaps too many, too few or repeated.
-        fallback: at least `most` choices that fill up.
-        most: number of choices.
-        allow_end: keep the choice to end the story.
+    Those of the fallback, at least `most`, fill up; `allow_end` keeps the choice to end the story.
 
     Returns:
         The choices, and whether all of them are fallbacks.

@@ -122,11 +122,8 @@ def _published_weights(reply: str) -> list[float]:
 def planned_shares(reply: str) -> dict[str, float]:
     """Each criterion's share l = s / S of a judge that plans its own criteria (section 5.3).
 
-    Args:
-        reply: an answer to the rubric `auto_plan`: ratings s of named criteria, and S of the whole.
-
-    Returns:
-        Shares by canonical name, of the last object that has both; empty without any.
+    The reply answers the rubric `auto_plan`: ratings s of named criteria, and S of the whole. The
+    last object with both counts; shares are by canonical name.
     """
     weights: dict[str, float] = {}
     for content in json_objects(reply):

@@ -62,12 +62,7 @@ def one_per_percentile(percentiles: Mapping[str, float], seed: int) -> list[str]
 
     An empty interval, after all others are drawn, takes the nearest book that is left.
 
-    Args:
-        percentiles: by book, 0 to 100; 0 belongs to the first interval.
-        seed: seed of the draws.
-
-    Returns:
-        100 books, by interval.
+    Percentiles, by book, are 0 to 100; 0 belongs to the first interval. Returns 100 books.
     """
     if len(percentiles) < _BINS:
         raise DataError(f"{len(percentiles)} books have a percentile: {_BINS} are needed")
