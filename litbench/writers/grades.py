@@ -15,14 +15,18 @@ import pyarrow as pa
 
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, two_way_mean_interval
-from litbench.writers.metrics import Correlation, GradeCell, grade_agreement, grouped, members_of
-from litbench.writers.plackett_luce import Ranking, ranking_of
-from litbench.writers.writing import (
+from litbench.writers.metrics import (
+    Correlation,
+    GradeCell,
     Inconsistency,
     LengthCorrelation,
+    grade_agreement,
+    grouped,
     length_correlation,
+    members_of,
     negotiation_inconsistency,
 )
+from litbench.writers.plackett_luce import Ranking, ranking_of
 
 PEOPLE = "people"
 # Quantities of the protocol tow: lengths of the input and of the text, weights of the planner, and

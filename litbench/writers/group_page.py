@@ -27,8 +27,6 @@ _ABOUT = (
     "(p < 0.05 after Holm's correction over the writers' cells; the row of all writers is "
     "corrected apart). Colour: from the lowest to the highest mean."
 )
-# A longer table of groups is folded.
-_MAX_SHOWN = 20
 _CENTERED = "Colours: above 0 and below 0."
 
 

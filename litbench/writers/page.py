@@ -29,12 +29,13 @@ from litbench.writers.group_page import group_sections
 from litbench.writers.groups import GroupMatrix
 from litbench.writers.metrics import (
     Correlation,
+    Inconsistency,
+    LengthCorrelation,
     PromptRange,
     TextAgreement,
     WriterRow,
 )
 from litbench.writers.plackett_luce import Utilities
-from litbench.writers.writing import Inconsistency, LengthCorrelation
 
 # Percentiles above it do not tell writers apart (protocol webnovel).
 CEILING = 99

@@ -241,7 +241,6 @@ class _Tables:
         }
         self._rows = defaultdict[str, list[dict[str, Any]]](list)
         self._logged: list[LogSample] = []
-        self._written = Counter[str]()
         self.counts = {name: Counter[str]() for name in ("turns", "ratings", "dialogues")}
         self.cost = 0.0
         self.may_go_on = False
@@ -283,16 +282,10 @@ class _Tables:
             self._flush()
 
     def write(self, artifact: Artifact) -> None:
-        """Move the tables to their places; DataError if one has lost rows."""
+        """Move the tables to their places."""
         self._flush()
-        for name, writer in self._writers.items():
+        for writer in self._writers.values():
             writer.close()
-            path = self._scratch / f"{name}.parquet"
-            if (count := pq.read_metadata(path).num_rows) != self._written[name]:
-                raise DataError(
-                    f"{path} has {count:,} rows, but {self._written[name]:,} were written: another "
-                    "program changed it: run the same command again"
-                )
         for path in sorted(self._scratch.iterdir()):
             artifact.write(path.name, partial(shutil.move, path))
         self._scratch.rmdir()
@@ -329,7 +322,6 @@ class _Tables:
             if rows:
                 writer = self._writers[name]
                 writer.write_table(pa.Table.from_pylist(rows, writer.schema))
-                self._written[name] += len(rows)
         if self._logged:
             first = self.counts["dialogues"].total() - len(self._logged) + 1
             path = self._logs / f"{file_name(self._task)}_{first:06}.eval"

@@ -394,23 +394,6 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(run, tmp
     assert rows == {"turns": 20, "stories": 4, "ratings": 94, "grades": 8}
 
 
-def test_a_table_that_lost_rows_is_an_error(run, tmp_path):
-    path = tmp_path / "out/scratch/grades.parquet"
-
-    def empty(number, moment):
-        if number == 5 and moment == "before":
-            path.unlink()
-            write_table(GRADES.arrow().empty_table(), path)
-
-    with fake(on_request=empty) as server:
-        said = run(*SMALL, code=2)
-        assert "grades.parquet has 0 rows, but 8 were written" in said
-        assert not (tmp_path / "out/manifest.json").exists()
-        sent = server.requests
-        assert "2 of 2 dialogues finished" in run(*SMALL)
-        assert server.requests == sent
-
-
 REPLACED = {
     "options.chapters": ("--options.chapters", 3),
     "options.as_published": ("--options.as_published", "true"),

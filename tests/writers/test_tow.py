@@ -26,18 +26,19 @@ from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import judge_pairs
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.errors import ConfigError
-from litbench.writers.metrics import correlate, win_rates
+from litbench.writers.metrics import (
+    LengthCorrelation,
+    correlate,
+    length_correlation,
+    negotiation_inconsistency,
+    win_rates,
+)
 from litbench.writers.page import starred
 from litbench.writers.protocol import load_protocol
 from litbench.writers.run import Run, run
 from litbench.writers.tow import TASKS, Tow, TowOptions
 from litbench.writers.tow.plans import broken_rule, final_plan, published_plan, stated_weights
 from litbench.writers.tow.tree import CONTENT, NODES, PUBLISHED_WEIGHTS, grade_tree, leaf_score
-from litbench.writers.writing import (
-    LengthCorrelation,
-    length_correlation,
-    negotiation_inconsistency,
-)
 
 FOUR = tuple(leaf for leaf in CONTENT if leaf != "proper_instance")
 EQUAL = [0.25] * 4
