@@ -282,7 +282,7 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
             f"reference: no writer '{config.reference}': {nearest(config.reference, writers)}"
         )
     rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
-    fit = fit_offsets(judged)
+    offsets, is_connected = fit_offsets(judged)
     columns = _columns(cells, quantity, rates)
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
@@ -291,8 +291,8 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         quantity=quantity,
         reference=config.reference,
         rows=writer_rows(judged, config.reference, rates),
-        judges=fit.judges,
-        is_connected=fit.is_connected,
+        judges=offsets,
+        is_connected=is_connected,
         utilities={
             name: plackett_luce(rankings, prior=config.utility_prior)
             for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()

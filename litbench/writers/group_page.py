@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,13 +40,10 @@ def group_sections(
         # Rows that are no writers, such as judges, keep their order.
         order = sorted(matrix.cells, key=lambda row: ranks.get(row, len(ranks)))
         section = _section(matrix, order)
-        means = Table(
-            ["", *matrix.groups],
-            [[row, *(_text(cell) for cell in _row(matrix, row))] for row in order],
-        )
         sections.append(section)
         tables = [part.as_text() for part in section.parts if part.fold is None]
-        texts.append("\n\n".join([f"{section.title}\n{means.as_text()}", *tables]))
+        means = _table(matrix, order, _text).as_text()
+        texts.append("\n\n".join([f"{section.title}\n{means}", *tables]))
     return sections, texts
 
 
@@ -77,6 +74,13 @@ def _row(matrix: GroupMatrix, row: str) -> list[GroupCell | None]:
     return [matrix.cells[row].get(group) for group in matrix.groups]
 
 
+def _table(
+    matrix: GroupMatrix, rows: Sequence[str], write: Callable[[GroupCell | None], str | Cell]
+) -> Table:
+    lines = [[row, *map(write, _row(matrix, row))] for row in rows]
+    return Table(["", *matrix.groups], lines)
+
+
 def _section(matrix: GroupMatrix, rows: Sequence[str]) -> Section:
     cells = [_row(matrix, row) for row in rows]
     title = matrix.title[0].upper() + matrix.title[1:]
@@ -90,20 +94,15 @@ def _section(matrix: GroupMatrix, rows: Sequence[str]) -> Section:
         bold=np.array([[cell is not None and cell.p_holm < 0.05 for cell in row] for row in cells]),
     )
     about = _CENTERED if matrix.is_centered else _ABOUT
-    with_intervals = [
-        [name, *(map(_cell, of_row))] for name, of_row in zip(rows, cells, strict=True)
-    ]
     folded = Section(
         "All cells: mean, interval, difference from the row's mean, p",
-        table=Table(["", *matrix.groups], with_intervals),
+        table=_table(matrix, rows, _cell),
         name=f"{address}-cells",
         fold=False,
     )
     table = _groups_table(matrix)
-    parts = (
-        [Section("Groups", table=table, name=f"{address}-groups"), folded] if table else [folded]
-    )
-    return Section(title, figures=[Figure("Heat map", about, drawn)], parts=parts)
+    parts = [Section("Groups", table=table, name=f"{address}-groups")] if table else []
+    return Section(title, figures=[Figure("Heat map", about, drawn)], parts=[*parts, folded])
 
 
 def _text(cell: GroupCell | None) -> str:

@@ -38,20 +38,6 @@ class GradeCell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdditiveFit:
-    """Least squares fit of grade = writer + judge + prompt.
-
-    Attributes:
-        judges: by judge, how far it grades above the mean of all judges.
-        is_connected: whether the table allows the fit; if not, all offsets are 0. It does not if,
-            for example, no writer has grades by two judges.
-    """
-
-    judges: dict[str, float]
-    is_connected: bool
-
-
-@dataclass(frozen=True)
 class WriterRow:
     """A line of the leaderboard of writers.
 
@@ -89,8 +75,12 @@ class Correlation:
     spearman: float
 
 
-def fit_offsets(cells: Sequence[GradeCell]) -> AdditiveFit:
-    """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
+def fit_offsets(cells: Sequence[GradeCell]) -> tuple[dict[str, float], bool]:
+    """How far each judge grades above the mean of all, by least squares of writer + judge + prompt.
+
+    Also whether the table allows the fit. It does not if, for example, no writer has grades by two
+    judges; all offsets are 0 then.
+    """
     from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
 
     encoder = OneHotEncoder()
@@ -105,7 +95,7 @@ def fit_offsets(cells: Sequence[GradeCell]) -> AdditiveFit:
     effects, _, rank, _ = np.linalg.lstsq(normal, design.T @ grades, rcond=None)
     is_connected = bool(rank == len(normal))
     offsets = effects[-len(judges) :] if is_connected else np.zeros(len(judges))
-    return AdditiveFit(dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected)
+    return dict(zip(judges.tolist(), offsets.tolist(), strict=True)), is_connected
 
 
 def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
@@ -123,7 +113,7 @@ def members_of(groups: Sequence[Any]) -> list[list[int]]:
 
 def means_by_prompt(cells: Sequence[GradeCell]) -> dict[str, dict[str, float]]:
     """Mean grades by writer and prompt, without the judges' offsets."""
-    offsets = fit_offsets(cells).judges
+    offsets, _ = fit_offsets(cells)
     return {
         writer: {
             prompt: float(np.mean([cell.grade - offsets[cell.judge] for cell in group]))

@@ -48,7 +48,7 @@ class WriterComparison:
 
     Attributes:
         rows: the leaderboard by `quantity`.
-        judges: the offset of each judge; `is_connected` as in `AdditiveFit`.
+        judges: the offset of each judge; see `fit_offsets`, also for `is_connected`.
         utilities: Plackett-Luce utilities by source: people, judges or a rater.
         columns: numbers by name and writer, which `correlations` compares.
         quantities: mean grades by quantity and writer.

@@ -210,47 +210,37 @@ ACT = {"key_locations": ["The mill"], "opening_moment": "The wheel stops."}
 
 
 @pytest.mark.parametrize(
-    ("scene", "beat", "expected"),
+    ("scene", "expected"),
     [
         (
             {"suggested_development": "He lied.", "clues": ["key"]},
-            {},
             ("new_reveal", "latest_reveal", "suggestion", "He lied."),
         ),
         (
             {"clues": ["old", "new"], "next_act": ACT},
-            {},
             ("new_reveal", "latest_reveal", "clue", "new"),
         ),
-        (
-            {"next_act": ACT},
-            {},
-            ("location_shift", "next_location", "act", "The mill"),
-        ),
+        ({"next_act": ACT}, ("location_shift", "next_location", "act", "The mill")),
         (
             {"next_act": {"opening_moment": "Leave."}},
-            {},
             ("goal_shift", "objective", "act", "Leave."),
         ),
         (
             {"tensions": ["The threat at home"]},
-            {},
             ("conflict_escalation", "immediate_stakes", "tension", "The threat at home"),
         ),
         # This tension would not count as an escalation, and the next act plays here.
         (
             {"tensions": ["Why?"], "next_act": {"key_locations": ["QUAY"]}},
-            {},
             ("branches", "branches", "fixed", ("a", "b")),
         ),
-        ({}, {}, ("branches", "branches", "fixed", ("a", "b"))),
+        ({}, ("branches", "branches", "fixed", ("a", "b"))),
     ],
 )
-def test_guard_of_the_paper_writes_the_first_kind_with_material(scene, beat, expected):
+def test_guard_of_the_paper_writes_the_first_kind_with_material(scene, expected):
     pace = pace_of("benchmark", as_published=False)
-    before = Beat(**beat)
     state = SceneState("Quay", "Cross", **scene)
-    after, patches = guard(before, state, 8, pace, SENTENCES, forced=False)
+    after, patches = guard(Beat(), state, 8, pace, SENTENCES, forced=False)
     assert [(p.kind, p.field, p.source, p.after) for p in patches] == [expected]
     assert getattr(after, expected[1]) == expected[3]
 

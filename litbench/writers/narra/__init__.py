@@ -20,8 +20,9 @@ from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.rubric import Rating, Rubric, load_rubric
 from litbench.runs.config import read_yaml
 from litbench.runs.errors import ConfigError
-from litbench.writers.narra.episode import PROMPTS, READER, Episode, EpisodeOptions
+from litbench.writers.narra.episode import PROMPTS, READER, Episode
 from litbench.writers.narra.history import render_transcript
+from litbench.writers.narra.pacing import Part
 from litbench.writers.narra.personas import CARDS, card_text, load_personas
 from litbench.writers.narra.quantities import (
     CRITERIA,
@@ -61,10 +62,12 @@ _FAMILIES = {"chatgpt": "gpt", "o": "gpt", "gpt": "gpt"}
 
 
 @dataclass(kw_only=True)
-class NarraOptions(EpisodeOptions):
-    """Options of the protocol `narra`, besides those of an episode.
+class NarraOptions:
+    """Options of the protocol `narra`.
 
     Attributes:
+        as_published: numbers, rules and readings of the published code instead of the paper's.
+        part: what the judged sweep ran, or also planner, critic and artifacts.
         texts: folder with `prompts.yaml` and `rubric.yaml`, copies of the packaged files whose
             texts are replaced, such as by those in the published code; null for our own.
         personas: folder of cards, such as `simulation/personas/` of the published repository; null
@@ -73,6 +76,8 @@ class NarraOptions(EpisodeOptions):
         force: allow a reader or a writer of a judge's family; the grades are flagged.
     """
 
+    as_published: bool = False
+    part: Part = "benchmark"
     texts: Path | None = None
     personas: Path | None = None
     show_notes: bool = False
@@ -157,7 +162,8 @@ class Narra(Protocol):
 
     async def write(self, session: Session, item: Item) -> Written:
         """Run the episode."""
-        episode = Episode(session, item.content, self._options, self._prompts)
+        options = self._options
+        episode = Episode(session, item.content, self._prompts, options.part, options.as_published)
         await episode.run()
         written = Written(grades=_quantities(episode), events=episode.events)
         if episode.end != "failed":

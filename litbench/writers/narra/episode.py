@@ -75,19 +75,6 @@ class _StageError(LitBenchError):
     """A stage that must be there cannot be read; its message names the stage."""
 
 
-@dataclass(kw_only=True)
-class EpisodeOptions:
-    """Options of an episode.
-
-    Attributes:
-        as_published: numbers, rules and readings of the published code instead of the paper's.
-        part: what the judged sweep ran, or also planner, critic and artifacts.
-    """
-
-    as_published: bool = False
-    part: Part = "benchmark"
-
-
 @dataclass(frozen=True)
 class _Action:
     """The reader's action; an action that cannot be read has no name."""
@@ -104,6 +91,7 @@ class Episode:
     Attributes:
         session: asks the writer and the reader.
         persona: the card of whom the reader plays.
+        part: see `NarraOptions`, also for `as_published`.
         detail: the stage at which it failed.
         cut: answers of the writer that were cut.
         events: rows of `events.jsonl`.
@@ -113,8 +101,9 @@ class Episode:
 
     session: Session
     persona: Mapping[str, Any]
-    options: EpisodeOptions
     prompts: Mapping[str, Any]
+    part: Part
+    as_published: bool
     end: End = "turns"
     detail: str = ""
     cut: int = 0
@@ -123,10 +112,9 @@ class Episode:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._as_published = self.options.as_published
-        self._pace = pace_of(self.options.part, as_published=self._as_published)
-        self._is_full = self.options.part == "full"
-        self._is_sweep = self._as_published and not self._is_full
+        self._pace = pace_of(self.part, as_published=self.as_published)
+        self._is_full = self.part == "full"
+        self._is_sweep = self.as_published and not self._is_full
         self._need = self._about = self._location = self._objective = ""
         self._story: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -310,7 +298,7 @@ class Episode:
         self._location = text_of(sequence, "location")
         self._objective = text_of(self._story, "protagonist_objective")
         self._places = [self._location]
-        if not self._as_published:
+        if not self.as_published:
             self._story["hidden_elements"] = _records(opening.get("hidden_elements"))
             self._memory = memory.with_tensions(self._memory, opening.get("active_tensions"))
         first = text_of(sequence, "narrative_text") or text_of(sequence, "description")
@@ -342,7 +330,7 @@ class Episode:
 
     async def _criticise(self) -> None:
         """Have the acts criticised and, if they are weak, refined; a failure keeps the draft."""
-        dimensions = _DIMENSIONS[self._as_published]
+        dimensions = _DIMENSIONS[self.as_published]
         critique = read_json(
             await self._ask("critic", *self._of_stage("critic", dimensions=dimensions)), dict
         )
@@ -352,7 +340,7 @@ class Episode:
         numbers = [score for score in scores if isinstance(score, int | float)]
         mean = sum(numbers) / len(numbers) if numbers else None
         is_weak = mean is not None and mean < _CRITIC_THRESHOLD
-        if critique is None or not (is_weak or self._as_published):
+        if critique is None or not (is_weak or self.as_published):
             self._note_event("stage", name="critic", state="kept", mean=mean)
             return
         texts = self._of_stage("refiner", critique=_compact(critique))
@@ -411,7 +399,7 @@ class Episode:
         answered = self.history[:-1]
         count = self._pace.count(answered[self._opening_length :])
         # For its prompts the published code counts the lines of the opening, too.
-        prompt_count = self._pace.count(answered) if self._as_published else count
+        prompt_count = self._pace.count(answered) if self.as_published else count
         level = self._pace.level(prompt_count)
         self._note_event(
             "pacing", turn=turn, count=prompt_count, level=level, forced=self._is_forced
@@ -423,7 +411,7 @@ class Episode:
         responder = self._responder()
         prompt, texts = self._turn_prompt(turn, action, responder, self._directive(level), plan)
         text = await self._ask(f"turn_{turn}", prompt, texts)
-        beat = read_beat(text, list(self._names), responder, as_published=self._as_published)
+        beat = read_beat(text, list(self._names), responder, as_published=self.as_published)
         is_safe = not beat.text
         if is_safe:
             beat = replace(beat, text=self.prompts["safe_text"])
@@ -450,7 +438,7 @@ class Episode:
             "turn": turn,
             "emotion": beat.emotional_beat,
             # Published: a constant.
-            "intensity": 0.7 if self._as_published else intensity_of(beat),
+            "intensity": 0.7 if self.as_published else intensity_of(beat),
             "trigger" if action.kind == "message" else "decision": action.text,
         }
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
@@ -481,7 +469,7 @@ class Episode:
             "cast": ", ".join(name for name in self._names if name != self._protagonist),
         }
         prompt = self.prompts["turn"]["text"]
-        if not self._as_published:
+        if not self.as_published:
             prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["paper_tags"]
         if self._is_full:
             prompt = prompt.rstrip() + "\n" + self.prompts["turn"]["full_tags"]
@@ -521,7 +509,7 @@ class Episode:
                 immediate_stakes=beat.immediate_stakes or self.prompts["guard"]["immediate_stakes"],
                 advancement=beat.objective or self._objective,
             )
-        if not self._as_published and not is_scene_shift(
+        if not self.as_published and not is_scene_shift(
             self._location, beat.next_location, beat.time_progression
         ):
             # Else the guard would take it for a change of scene.
@@ -575,7 +563,7 @@ class Episode:
             kind = "ending" if ending else "shift"
         fallback = self.prompts["fallback_choices"][kind]
         # In the published code the guard's branches never reach the reader.
-        is_branched = bool(beat.branches) and not self._as_published
+        is_branched = bool(beat.branches) and not self.as_published
         suggested: Sequence[str] = beat.branches if is_branched else beat.choices
         most = self._pace.max_choices or max(_CHOICES, len(suggested))
         choices, only_fallback = resolve_choices(suggested, fallback, most, allow_end=ending)
@@ -672,7 +660,7 @@ class Episode:
         """Log a sign of stagnation; it forces a change until the guard has read the flag."""
         self._note_event("stagnation", messages=len(spoken(self.history)), signal=name)
         # As published, a sign of stagnation only changes labels.
-        self._is_forced |= not self._as_published
+        self._is_forced |= not self.as_published
 
     async def _check_progress(self, turn: int) -> dict[str, Any]:
         """Whether the plot has moved; a failure counts as moved."""
@@ -727,7 +715,7 @@ class Episode:
             self._note_event("artifact", turn=turn, failed=True)
             return
         again, score, nearest = artifacts.needs_retry(
-            first, self._records, as_published=self._as_published
+            first, self._records, as_published=self.as_published
         )
         if again and nearest is not None:
             texts = {
@@ -737,7 +725,7 @@ class Episode:
             }
             second = await make(_filled(self.prompts["artifact"]["retry"], texts), 1)
         self._records = artifacts.accept(
-            first, second, self._records, as_published=self._as_published
+            first, second, self._records, as_published=self.as_published
         )
         self._note_event("artifact", turn=turn, failed=False, **vars(self._records[-1]))
 
