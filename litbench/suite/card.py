@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import NonNegativeInt
 
-from litbench.data.records import GRADES, SIDES, TURNS, connected_prompts
+from litbench.data.records import GRADES, TURNS, connected_prompts
 from litbench.data.sources.evaluation_pairs import (
     EvaluationPairs,
     read_audit,
@@ -39,11 +39,12 @@ from litbench.evaluation.report.document import (
     percent,
     render,
     stacked,
+    table_of,
 )
 from litbench.evaluation.results import Evaluation, find_input
 from litbench.evaluation.stopping import common_pairs
 from litbench.judges.judge import JudgeOptions
-from litbench.metrics.agreement import length_differences, pair_scores
+from litbench.metrics.agreement import pair_scores
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.raters.interface import estimates_text
@@ -51,30 +52,20 @@ from litbench.runs.config import Positional, build, nearest
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.outputs import read_manifest_of, write_atomically, write_json
 from litbench.runs.terminal import write_dollars
-from litbench.suite.invariance import (
-    MAX_FORMS,
-    MIN_SAMPLES,
-    Invariance,
-    ask_forms,
-    estimate_forms,
-    forms_of,
-)
+from litbench.suite.invariance import MAX_FORMS, MIN_SAMPLES, ask_forms, estimate_forms, forms_of
 from litbench.suite.passport import (
     InvarianceFigures,
     JudgeCard,
     MissingFigures,
     ResolutionFigures,
 )
-from litbench.suite.repeats import Repeats, repeats_of, votes_of
-from litbench.suite.resolution import Resolution, resolutions, resolutions_of_grades
+from litbench.suite.repeats import repeats_of, votes_of
+from litbench.suite.resolution import resolutions, resolutions_of_grades
 from litbench.suite.self_preference import (
     SOURCES,
-    SelfPreference,
     family_of,
-    people_preference,
     read_families,
     self_preference,
-    source_column,
 )
 
 Families = Mapping[str, Pattern[str]]
@@ -83,8 +74,21 @@ Families = Mapping[str, Pattern[str]]
 BASELINE_KINDS = ("longer", "shorter", "notes", "features", "bag_of_words")
 _GRADES = "grades.parquet"
 _SAMPLES = 3
-_FLIPS, _FORMS = "flip_rate", "other forms"
-_PAIRS_OF_FORMS = 20
+_FORMS, _PAIRS_OF_FORMS = "other forms", 20
+# Figures on the page before and after agreement by number of calls, and those that have a sign.
+_QUESTIONS = {
+    "agreement": "Does it agree with people?",
+    "minus_annotator": "As well as one annotator?",
+    "flip_rate": "Does it keep its verdict in the other order?",
+    "position_bias": "How often does the story shown first win?",
+    "self_agreement": "Does it agree with itself?",
+    "by_order": "How many flips does the order explain?",
+}
+_QUESTIONS_OF_CALLS = {
+    "gain": "What do repeats gain?",
+    "own_family_excess": "Does it prefer its family more than people do?",
+}
+_SIGNED = ("minus_annotator", "by_order", "gain", "own_family_excess")
 
 
 @dataclass(kw_only=True)
@@ -127,7 +131,11 @@ class CardKeys:
 
 def write_card(config: CardKeys) -> None:
     """Write the cards of a run, and print them."""
+    if config.dry_run and not config.ask:
+        raise ConfigError("dry_run without ask: the card sends no requests but those of --ask")
     if (config.run / _GRADES).is_file():
+        if config.ask:
+            raise ConfigError(f"{config.run} has grades, no pairs: leave ask out")
         _write_resolution(config)
         return
     evaluation = Evaluation.find(config.run)
@@ -144,16 +152,17 @@ def write_card(config: CardKeys) -> None:
     forms = _asked_forms(config, evaluation, names) if config.ask else {}
     if config.dry_run:
         return
+    judged = pairs_of(evaluation)
     cards = cards_of(
         evaluation,
-        pairs_of(evaluation),
+        judged,
         names,
         {row["rater"]: Interval.of(row["comparison"]["difference"]) for row in annotators},
         read_families(config.families),
         config.audit,
     )
     for name, asked in forms.items():
-        cards[name].invariance = [build(InvarianceFigures, plain(form), name) for form in asked]
+        cards[name].invariance = asked
         cards[name].missing = [part for part in cards[name].missing if part.part != _FORMS]
     sections = [
         card_section(name, card, name, f"card-{number}")
@@ -161,8 +170,9 @@ def write_card(config: CardKeys) -> None:
     ]
     page = Page(
         "Can the judge be trusted?",
-        f"What {evaluation.pairs.headline.num_rows:,} pairs show about {len(cards)} raters.",
-        "95 % intervals by prompt.",
+        f"What {evaluation.pairs.headline.num_rows:,} pairs show about each rater.",
+        "95 % intervals by prompt. Agreement, flips and position: pairs of the leaderboard; other "
+        f"lines: all {judged.all.num_rows:,} judged pairs.",
         sections,
         warnings=few_prompts(evaluation.rows[0].agreement),
     )
@@ -174,12 +184,11 @@ def _write_resolution(config: CardKeys) -> None:
     path = config.run / _GRADES
     counts = read_manifest_of(path)["counts"]
     turns = read_table(config.run / "turns.parquet", TURNS)
-    by_rater = plain(resolutions_of_grades(read_table(path, GRADES), turns, counts["headline"]))
-    rows = []
-    for name, values in by_rater.items():
-        figures = build(ResolutionFigures, values, name)
-        answer = f"{figures.told_apart} of {figures.pairs} pairs"
-        rows.append(_row(name, answer, _resolution_text(figures)))
+    by_rater = resolutions_of_grades(read_table(path, GRADES), turns, counts["headline"])
+    rows = [
+        _row(name, f"{figures.told_apart} of {figures.pairs} pairs", _resolution_text(figures))
+        for name, figures in by_rater.items()
+    ]
     table = Table(["judge or quantity", "writers told apart", "meaning"], rows)
     page = Page(
         "Which writers does the judge tell apart?",
@@ -187,7 +196,7 @@ def _write_resolution(config: CardKeys) -> None:
         "Differences on the same items, Holm's correction over all pairs of writers.",
         [Section(f"By {counts['headline']}", table=table, name="resolution")],
     )
-    _publish(config, by_rater, page, {"run": json.dumps(counts, indent=2)})
+    _publish(config, plain(by_rater), page, {"run": json.dumps(counts, indent=2)})
 
 
 def _publish(config: CardKeys, cards: Any, page: Page, manifests: dict[str, str]) -> None:
@@ -209,26 +218,28 @@ def _publish(config: CardKeys, cards: Any, page: Page, manifests: dict[str, str]
 
 def _asked_forms(
     config: CardKeys, evaluation: Evaluation, names: Sequence[str]
-) -> dict[str, list[Invariance]]:
+) -> dict[str, list[InvarianceFigures]]:
     """Ask questions of the run's judges in other forms; a dry run only prints the cost."""
     pairs = evaluation.all_pairs.select(common_pairs(evaluation.verdicts)).headline
     drawn = subsample(pairs, config.ask)
     # Of a run of several sets, the answers are in the folder of all.
-    folder = next((f for f in (config.run, config.run.parent) if (f / "answers").is_dir()), None)
+    folders = (config.run, config.run.parent)
+    folder = next((path for path in folders if (path / "answers").is_dir()), config.run)
     results = {}
     for name in names:
         entry = dict(evaluation.manifest["config"]["raters"][name])
-        if entry.pop("kind") != "judge":
-            continue
         if config.max_cost_usd is not None:
             entry["traffic"] = {**entry.get("traffic", {}), "max_cost_usd": config.max_cost_usd}
-        forms = forms_of(name, build(JudgeOptions, entry, f"raters.{name}"), drawn)
+        forms = {}
+        if entry.pop("kind") == "judge":
+            forms = forms_of(name, build(JudgeOptions, entry, f"raters.{name}"), drawn)
         if not forms:
+            print(f"{name}: only a judge of pairs can be asked in other forms")
             continue
         print(f"{name}: {drawn.num_rows:,} pairs in {len(forms)} forms; estimate:")
-        print(estimates_text(estimate_forms(forms, folder or config.run)))
+        print(estimates_text(estimate_forms(forms, folder)))
         if not config.dry_run:
-            results[name] = ask_forms(forms, folder or config.run)
+            results[name] = ask_forms(forms, folder)
     return results
 
 
@@ -267,7 +278,8 @@ def cards_of(
     credits = {scores.rater: scores.credit for scores in pair_scores(evaluation.verdicts, pairs)}
     rows = {row.rater: row for row in evaluation.rows}
     shares = _content_blind(evaluation, audits)
-    writers = _resolutions(pairs, {name: credits[name] for name in raters}, rows)
+    dollars = {name: row.cost_usd for name, row in rows.items()}
+    writers = resolutions(pairs, {name: credits[name] for name in raters}, dollars)
     return {
         name: _card(
             rows[name],
@@ -294,85 +306,52 @@ def _card(
     families: Families,
     beside: Mapping[str, Interval | None],
     content_blind: float | None,
-    writers: Mapping[str, Resolution],
+    writers: Mapping[str, ResolutionFigures],
 ) -> JudgeCard:
     """The card of a rater; see `cards_of`."""
     entry = evaluation.manifest["config"]["raters"][row.rater]
     votes = votes_of(evaluation.verdicts, pairs["pair_id"].to_pylist(), row.rater)
-    samples = 1 if votes is None else votes.shape[2]
     verdicts = evaluation.verdicts.filter(pc.equal(evaluation.verdicts["rater"], row.rater))
-    answers, price = pairs.num_rows * 2 * samples, None
+    samples, dollars, price, repeats = 1, None, None, None
     if row.cost_usd is not None:
-        price = row.cost_usd / (verdicts.num_rows * samples)
-    repeats = None if votes is None else repeats_of(votes, connected_prompts(pairs), price)
+        dollars = row.cost_usd / len(verdicts["pair_id"].unique())
+    if votes is not None:
+        samples = votes.shape[2]
+        price = None if dollars is None else dollars / votes[0].size
+        repeats = repeats_of(votes, connected_prompts(pairs), price)
     family = family_of(str(entry.get("model") or entry.get("judge") or row.rater), families)
     preference = (
         "its family is not in the table of families, see --families"
         if family is None
         else self_preference(credit, pairs, family, families)
     )
-    figures = {
+    measured = {
         "agreement": row.agreement,
         **beside,
-        _FLIPS: row.flip_rate,
+        "flip_rate": row.flip_rate,
         "position_bias": row.position_bias,
-        **_repeat_figures(repeats),
-        **_own_figures(preference),
+        **({} if repeats is None else repeats.figures),
+        **({} if isinstance(preference, str) else preference),
     }
-    missing = [
-        *_missing_repeats(row, repeats, answers // samples * (_SAMPLES - samples), price),
-        *_missing_people(beside),
-        *_missing_own(preference),
-        *_missing_share(content_blind),
-        *_missing_writers(writers),
-        *_missing_forms(row, price),
-    ]
+    figures = {
+        name: figure
+        for name, figure in measured.items()
+        if figure is not None and math.isfinite(figure.mean)
+    }
     content = {
-        "figures": {
-            name: figure
-            for name, figure in figures.items()
-            if figure is not None and math.isfinite(figure.mean)
-        },
+        "figures": figures,
         "samples": samples,
         "calls": [] if repeats is None else repeats.growth,
         "family": family,
         "content_blind": content_blind,
         "resolution": dict(writers),
-        "dollars": None if price is None else price * 2 * samples,
-        "missing": missing,
+        "dollars": dollars,
+        "missing": [
+            *_missing_answers(row.kind, votes, repeats is not None, price),
+            *_missing_facts(figures, preference, content_blind, writers),
+        ],
     }
     return build(JudgeCard, plain(content), row.rater)
-
-
-def _repeat_figures(repeats: Repeats | None) -> dict[str, Interval]:
-    if repeats is None:
-        return {}
-    names = ("self_agreement", "by_repeats", "by_order", "gain")
-    return {name: getattr(repeats, name) for name in names}
-
-
-def _own_figures(preference: SelfPreference | str) -> dict[str, Interval]:
-    if isinstance(preference, str):
-        return {}
-    return {
-        "own_family": preference.judge,
-        "own_family_people": preference.people,
-        "own_family_excess": preference.excess,
-    }
-
-
-def _resolutions(
-    pairs: pa.Table, credits: Mapping[str, np.ndarray], rows: Mapping[str, LeaderboardRow]
-) -> dict[str, Resolution]:
-    """The resolution of raters, of the longer story and of people; empty without writers."""
-    name = source_column(pairs)
-    if name is None:
-        return {}
-    lengths, people = np.sign(length_differences(pairs)), people_preference(pairs)
-    credits = {**credits, "people": people, "longer": (lengths + 1) / 2}
-    sources = {side: pairs[f"{side}_{name}"].to_pylist() for side in SIDES}
-    dollars = {rater: rows[rater].cost_usd for rater in credits if rater in rows}
-    return resolutions(credits, dollars, sources, connected_prompts(pairs))
 
 
 def _content_blind(evaluation: Evaluation, audits: Sequence[Path]) -> dict[str, float]:
@@ -382,68 +361,57 @@ def _content_blind(evaluation: Evaluation, audits: Sequence[Path]) -> dict[str, 
     # The folder beside that of the pairs may be the audit of other pairs, or none.
     with contextlib.suppress(DataError):
         results.append(read_audit(evaluation.pairs_path.parent.parent / "audit", pairs))
-    of_raters = [result["rater"] for result in results if "rater" in result]
-    return {
-        rater["rater"]: rater["reproduced"]
-        for rater in of_raters
-        if rater["reproduced"] is not None
-    }
+    raters = [result["rater"] for result in results if "rater" in result]
+    return {row["rater"]: row["reproduced"] for row in raters if row["reproduced"] is not None}
 
 
 # What is missing -------------------------------------------------------------------------------
 
 
-def _missing_repeats(
-    row: LeaderboardRow, repeats: Repeats | None, calls: int, price: float | None
+def _missing_answers(
+    kind: str, votes: np.ndarray | None, has_repeats: bool, price: float | None
 ) -> list[MissingFigures]:
-    if repeats is not None:
-        return []
-    if row.kind == "judge":
-        dollars = None if price is None else price * calls
+    """Missing answers of a rater, with their dollars at the price of an answer."""
+
+    def missing(part: str, why: str, remedy: str, calls: int | None = None) -> MissingFigures:
+        dollars = None if calls is None or price is None else calls * price
+        return MissingFigures(part, why, remedy, calls, dollars)
+
+    if kind != "judge" or votes is None:
+        why = "the recording has one answer" if kind == "recorded" else "it has no repeated answers"
+        return [missing("repeats", why, "ask a judge of pairs with samples")]
+    parts = []
+    if not has_repeats:
         why, remedy = "each question has one answer", f"run the judge again with samples {_SAMPLES}"
-        return [MissingFigures("repeats", why, remedy, calls, dollars)]
-    why = "the recording has one answer" if row.kind == "recorded" else "it has no repeated answers"
-    return [MissingFigures("repeats", why, "ask a judge of the kind judge with samples")]
-
-
-def _missing_people(beside: Mapping[str, Interval | None]) -> list[MissingFigures]:
-    if beside["minus_annotator"] is not None:
-        return []
-    why = "no ratings of single annotators are known"
-    return [MissingFigures("one annotator", why, "litbench eval benchmark --ratings")]
-
-
-def _missing_own(preference: SelfPreference | str) -> list[MissingFigures]:
-    if not isinstance(preference, str):
-        return []
-    remedy = "pairs with texts by its family and by others, chosen by people"
-    return [MissingFigures("own family", preference, remedy)]
-
-
-def _missing_share(content_blind: float | None) -> list[MissingFigures]:
-    if content_blind is not None:
-        return []
-    why = "no audit of the rater is known, or it is not above chance there"
-    return [
-        MissingFigures("content-blind share", why, "litbench audit with the rater, see --audit")
-    ]
-
-
-def _missing_writers(writers: Mapping[str, Any]) -> list[MissingFigures]:
-    if any(resolution.pairs for resolution in writers.values()):
-        return []
-    why = "no writers with three common prompts are known"
-    remedy = f"columns chosen_{SOURCES[0]} and rejected_{SOURCES[0]}"
-    return [MissingFigures("writers told apart", why, remedy)]
-
-
-def _missing_forms(row: LeaderboardRow, price: float | None) -> list[MissingFigures]:
-    if row.kind != "judge":
-        return []
-    calls = _PAIRS_OF_FORMS * 2 * MIN_SAMPLES * MAX_FORMS
+        parts.append(missing("repeats", why, remedy, votes.size * (_SAMPLES - 1)))
     why, remedy = "no question was asked in another form", f"litbench card --ask {_PAIRS_OF_FORMS}"
-    dollars = None if price is None else calls * price
-    return [MissingFigures(_FORMS, why, remedy, calls, dollars)]
+    calls = _PAIRS_OF_FORMS * 2 * MIN_SAMPLES * MAX_FORMS
+    return [*parts, missing(_FORMS, why, remedy, calls)]
+
+
+def _missing_facts(
+    figures: Mapping[str, Interval],
+    preference: Mapping[str, Interval] | str,
+    content_blind: float | None,
+    writers: Mapping[str, ResolutionFigures],
+) -> list[MissingFigures]:
+    """What is missing about people, writers and the content."""
+    columns = f"columns chosen_{SOURCES[0]} and rejected_{SOURCES[0]}"
+    parts = []
+    if "minus_annotator" not in figures:
+        why = "no ratings of single annotators are known"
+        parts.append(MissingFigures("one annotator", why, "litbench eval benchmark --ratings"))
+    if isinstance(preference, str):
+        remedy = "pairs with texts by its family and by others, chosen by people"
+        parts.append(MissingFigures("own family", preference, remedy))
+    if content_blind is None:
+        why = "no audit of the rater is known, or it is not above chance there"
+        remedy = "litbench audit with the rater, see --audit"
+        parts.append(MissingFigures("content-blind share", why, remedy))
+    if not any(resolution.pairs for resolution in writers.values()):
+        why = "no writers with three common prompts are known"
+        parts.append(MissingFigures("writers told apart", why, columns))
+    return parts
 
 
 # The page --------------------------------------------------------------------------------------
@@ -452,79 +420,66 @@ def _missing_forms(row: LeaderboardRow, price: float | None) -> list[MissingFigu
 def card_section(rater: str, card: JudgeCard, title: str, name: str) -> Section:
     """The card as a section: questions, figures and what they mean, and what is missing."""
     rows = [
-        *_agreement_rows(card),
-        *_order_rows(card),
+        *_figure_rows(card, _QUESTIONS),
         *_call_rows(card),
-        *_bias_rows(card),
-        *_form_rows(card),
+        *_figure_rows(card, _QUESTIONS_OF_CALLS),
+        *_content_rows(card),
         *_writer_rows(rater, card),
+        *_price_rows(card),
     ]
-    if card.dollars is not None:
-        calls = f"both orders, {card.samples} answers each" if card.samples > 1 else "both orders"
-        rows.append(_row("What does a pair cost?", f"${write_dollars(card.dollars)}", calls))
     table = Table(["question", "answer", "meaning"], rows)
-    missing = [
-        [
-            Cell(part.part, is_text=True),
-            Cell(f"{part.why}: {part.remedy}", is_text=True),
-            part.calls,
-            write_dollars(part.dollars),
-        ]
-        for part in card.missing
-    ]
-    parts = []
-    if missing:
-        heading = ["what is missing", "why, and what to do", "calls", "$"]
-        part = Section("What is missing", table=Table(heading, missing), name=f"missing-{name}")
-        parts = [part]
-    return Section(title, table=table, parts=parts, name=name)
+    missing = table_of(
+        card.missing,
+        {
+            "what is missing": lambda part: Cell(part.part, is_text=True),
+            "why, and what to do": lambda part: Cell(f"{part.why}: {part.remedy}", is_text=True),
+            "calls": lambda part: part.calls,
+            "$": lambda part: write_dollars(part.dollars),
+        },
+    )
+    part = Section("What is missing", table=missing, name=f"missing-{name}")
+    return Section(title, table=table, parts=[part] if card.missing else [], name=name)
 
 
-def _row(question: str, answer: Any, meaning: str) -> list[Any]:
+def _row(question: str, answer: Any, meaning: str) -> list[Cell]:
     return [Cell(question, is_text=True), as_cell(answer), Cell(meaning, is_text=True)]
 
 
-def _signed(interval: Interval | None) -> Cell:
-    return stacked(interval, is_signed=True)
+def _figure_rows(card: JudgeCard, questions: Mapping[str, str]) -> list[list[Cell]]:
+    return [
+        _row(question, stacked(figure, is_signed=name in _SIGNED), _meaning(card, name, figure))
+        for name, question in questions.items()
+        if (figure := card.interval(name)) is not None
+    ]
 
 
-def _agreement_rows(card: JudgeCard) -> list[list[Any]]:
-    agreement, longer = card.interval("agreement"), card.interval("longer")
-    meaning = "a coin has 0.500" if longer is None else f"the longer story has {longer}"
-    rows = [_row("Does it agree with people?", stacked(agreement), meaning)]
-    if (minus := card.interval("minus_annotator")) is not None:
-        rows.append(
-            _row("As well as one annotator?", _signed(minus), _direction(minus, "annotator"))
+def _meaning(card: JudgeCard, name: str, figure: Interval) -> str:
+    """What a figure of a card says."""
+    if name == "agreement":
+        longer = card.interval("longer")
+        return "a coin has 0.500" if longer is None else f"the longer story has {longer}"
+    if name == "minus_annotator":
+        if not figure.is_bounded or figure.low <= 0 <= figure.high:
+            return "no clear difference from one annotator"
+        return f"significantly {'better' if figure.mean > 0 else 'worse'} than one annotator"
+    if name == "position_bias":
+        if not figure.is_bounded or figure.low <= 0.5 <= figure.high:
+            return "no clear preference for a position"
+        return f"it prefers the {'first' if figure.mean > 0.5 else 'second'} story"
+    if name == "own_family_excess":
+        own, people = (card.mean(f"own_family{end}") for end in ("", "_people"))
+        return (
+            f"it prefers {card.family} in {own:.3f} of {figure.n:,} pairs, people in {people:.3f}"
         )
-    return rows
+    return {
+        "flip_rate": "pairs in which the verdict changes when the stories swap places",
+        "self_agreement": "two answers to the same question, in the same order",
+        "by_order": f"beyond the {percent(card.mean('by_repeats'))} that repeats explain",
+        "gain": "last line minus the one above",
+    }[name]
 
 
-def _direction(interval: Interval, other: str) -> str:
-    if not interval.is_bounded or interval.low <= 0 <= interval.high:
-        return f"no clear difference from one {other}"
-    return f"significantly {'better' if interval.mean > 0 else 'worse'} than one {other}"
-
-
-def _order_rows(card: JudgeCard) -> list[list[Any]]:
-    rows = []
-    if (flips := card.interval(_FLIPS)) is not None:
-        text = "pairs in which the verdict changes when the stories swap places"
-        rows.append(_row("Does it keep its verdict in the other order?", stacked(flips), text))
-    if (first := card.interval("position_bias")) is not None:
-        is_clear = first.is_bounded and not first.low <= 0.5 <= first.high
-        side = "first" if first.mean > 0.5 else "second"
-        text = f"it prefers the {side} story" if is_clear else "no clear preference for a position"
-        rows.append(_row("How often does the story shown first win?", stacked(first), text))
-    if (same := card.interval("self_agreement")) is not None:
-        text = "two answers to the same question, in the same order"
-        rows.append(_row("Does it agree with itself?", stacked(same), text))
-    if (order := card.interval("by_order")) is not None:
-        text = f"beyond the {percent(card.figures['by_repeats'].mean)} that repeats explain"
-        rows.append(_row("How many flips does the order explain?", _signed(order), text))
-    return rows
-
-
-def _call_rows(card: JudgeCard) -> list[list[Any]]:
+def _call_rows(card: JudgeCard) -> list[list[Cell]]:
     rows = []
     for calls in card.calls:
         orders = "one order" if calls.orders == 1 else "both orders"
@@ -534,35 +489,23 @@ def _call_rows(card: JudgeCard) -> list[list[Any]]:
         text = f"{count} call{'s' * (count > 1)}{dollars}"
         agreement = stacked(calls.agreement.interval())
         rows.append(_row(f"Agreement with {orders}, {answers}", agreement, text))
-    if (gain := card.interval("gain")) is not None:
-        rows.append(_row("What do repeats gain?", _signed(gain), "last line minus the one above"))
     return rows
 
 
-def _bias_rows(card: JudgeCard) -> list[list[Any]]:
+def _content_rows(card: JudgeCard) -> list[list[Cell]]:
+    """How far verdicts need the content, and change with the form of the question."""
     rows = []
-    if (excess := card.interval("own_family_excess")) is not None:
-        own, people = (card.figures[f"own_family{end}"].mean for end in ("", "_people"))
-        text = (
-            f"it prefers {card.family} in {own:.3f} of {excess.n:,} pairs, people in {people:.3f}"
-        )
-        rows.append(_row("Does it prefer its family more than people do?", _signed(excess), text))
     if card.content_blind is not None:
         text = "of its agreement above chance, by cues that need no reading"
         rows.append(_row("How much needs no reading?", percent(card.content_blind), text))
-    return rows
-
-
-def _form_rows(card: JudgeCard) -> list[list[Any]]:
-    rows = []
     for form in card.invariance:
-        beyond, p = form.beyond.interval(), p_value(form.p_holm)
-        text = f"changed in {percent(form.changed.mean)}; beyond repeats, {p}"
-        rows.append(_row(f"Changed verdicts: {form.form}", _signed(beyond), text))
+        beyond = stacked(form.beyond.interval(), is_signed=True)
+        text = f"changed in {percent(form.changed.mean)}; beyond repeats, {p_value(form.p_holm)}"
+        rows.append(_row(f"Changed verdicts: {form.form}", beyond, text))
     return rows
 
 
-def _writer_rows(rater: str, card: JudgeCard) -> list[list[Any]]:
+def _writer_rows(rater: str, card: JudgeCard) -> list[list[Cell]]:
     rows = []
     for name, figures in card.resolution.items():
         if not figures.pairs:
@@ -581,3 +524,11 @@ def _resolution_text(figures: ResolutionFigures) -> str:
     if figures.dollars is not None and figures.told_apart:
         text += f"; ${write_dollars(figures.dollars / figures.told_apart)} per pair told apart"
     return text
+
+
+def _price_rows(card: JudgeCard) -> list[list[Cell]]:
+    if card.dollars is None:
+        return []
+    calls = "both orders" if "flip_rate" in card.figures else "one verdict"
+    calls += f", {card.samples} answers each" if card.samples > 1 else ""
+    return [_row("What does a pair cost?", f"${write_dollars(card.dollars)}", calls)]

@@ -7,7 +7,7 @@ counted beyond those that repeats of each form explain (`litbench.suite.repeats.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,11 @@ from litbench.judges.answers import Answer
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.metrics.comparisons import difference_interval, holm
 from litbench.metrics.intervals import Interval, clustered_mean, jackknife_interval
+from litbench.metrics.leaderboard import plain
 from litbench.raters.interface import Estimate, blind, judge_pairs
 from litbench.raters.templates.parser import Verdict
 from litbench.raters.templates.template import Template
+from litbench.suite.passport import InvarianceFigures, PassportInterval
 from litbench.suite.repeats import distances, votes_of
 
 ORIGINAL = "as it was asked"
@@ -32,23 +34,6 @@ _SIDE = re.compile(r'\bA or B\b|(?<=STORY )[AB]\b|(?<=: )[AB](?=$| or )|(?<=")[A
 _MARKDOWN = re.compile(r"^ {0,3}(?:#{1,6} +|[-*+] +|> ?)|\*{1,3}|(?<!\w)_+|_+(?!\w)|`+", re.M)
 # Answers to each question in each form, and the number of forms with the original one.
 MIN_SAMPLES, MAX_FORMS = 2, 7
-
-
-@dataclass(frozen=True)
-class Invariance:
-    """How often verdicts change with the form of the question.
-
-    Attributes:
-        form: what was changed.
-        changed: how often an answer differs from one to the other form.
-        beyond: `changed` minus what repeats explain.
-        p_holm: p value of no effect, after Holm's correction for all forms.
-    """
-
-    form: str
-    changed: Interval
-    beyond: Interval
-    p_holm: float
 
 
 class NamedTemplate(Template):
@@ -105,11 +90,6 @@ def without_markdown(text: str) -> str:
     return _MARKDOWN.sub("", text)
 
 
-def with_white_space(text: str) -> str:
-    """A text with trailing white space."""
-    return f"{text} \n\n"
-
-
 def forms_of(
     name: str, options: JudgeOptions, pairs: pa.Table
 ) -> dict[str, tuple[Judge, pa.Table]]:
@@ -131,7 +111,7 @@ def forms_of(
         if named.template.pieces != judge.template.pieces:
             forms[f"sides {names[0]} and {names[1]}"] = (named, pairs)
     forms["stories without Markdown"] = (judge, _changed(pairs, without_markdown))
-    forms["stories with white space"] = (judge, _changed(pairs, with_white_space))
+    forms["stories with white space"] = (judge, _changed(pairs, "{} \n\n".format))
     return {form: (asked, table) for form, (asked, table) in forms.items() if table.num_rows}
 
 
@@ -154,7 +134,7 @@ def estimate_forms(forms: Mapping[str, tuple[Judge, pa.Table]], folder: Path) ->
     return estimates
 
 
-def ask_forms(forms: Mapping[str, tuple[Judge, pa.Table]], folder: Path) -> list[Invariance]:
+def ask_forms(forms: Mapping[str, tuple[Judge, pa.Table]], folder: Path) -> list[InvarianceFigures]:
     """Ask all forms and compare them with the original one.
 
     Args:
@@ -180,7 +160,9 @@ def ask_forms(forms: Mapping[str, tuple[Judge, pa.Table]], folder: Path) -> list
         results.append(_compare(original[rows], answered, prompts[rows]))
     adjusted = holm([p for *_, p in results])
     return [
-        Invariance(form, changed, beyond, p)
+        InvarianceFigures(
+            form, PassportInterval.of(changed), PassportInterval.of(beyond), plain(float(p))
+        )
         for form, (changed, beyond, _), p in zip(votes, results, adjusted, strict=True)
     ]
 

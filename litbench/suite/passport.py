@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from litbench.data.sources.registry import Judged, Kind, Language
 from litbench.metrics.intervals import LEVEL, Interval
-from litbench.metrics.leaderboard import lacks_information
+from litbench.metrics.leaderboard import lacks_information, plain
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import read_object, write_json
@@ -79,6 +79,11 @@ class PassportInterval:
                 f"effective_clusters, clusters and n are {self.effective_clusters}, "
                 f"{self.clusters} and {self.n}"
             )
+
+    @classmethod
+    def of(cls, interval: Interval) -> Self:
+        """The interval, rounded to six digits, with null for NaN."""
+        return cls(**plain(interval))
 
     def interval(self) -> Interval:
         """Return the interval, with NaN for null."""
@@ -148,7 +153,7 @@ class Stop:
 
 @dataclass
 class CallFigures:
-    """Agreement by number of calls, see `litbench.suite.repeats.Calls`."""
+    """A way to ask: the answers that a verdict takes, its agreement, and dollars a pair."""
 
     orders: PositiveInt
     samples: PositiveInt
@@ -158,19 +163,36 @@ class CallFigures:
 
 @dataclass
 class ResolutionFigures:
-    """See `litbench.suite.resolution.Resolution`."""
+    """The writers that a rater tells apart.
+
+    Attributes:
+        writers: number of writers.
+        pairs: pairs of writers with at least three common prompts.
+        told_apart: pairs that differ significantly after Holm's correction.
+        smallest: the difference that is found in 80 % for the median pair of writers, at the level
+            of the first of Holm's tests; null if no possible difference is.
+        spread: the largest minus the smallest mean grade, to compare `smallest` with.
+        dollars: price of all grades; null if unknown.
+    """
 
     writers: NonNegativeInt
     pairs: NonNegativeInt
     told_apart: NonNegativeInt
     smallest: Number | None
     spread: Number
-    dollars: Annotated[Number, Field(ge=0)] | None
+    dollars: Annotated[Number, Field(ge=0)] | None = None
 
 
 @dataclass
 class InvarianceFigures:
-    """See `litbench.suite.invariance.Invariance`."""
+    """How often verdicts change with the form of the question.
+
+    Attributes:
+        form: what was changed.
+        changed: how often an answer differs from one to the other form.
+        beyond: `changed` minus what repeats explain.
+        p_holm: p value of no effect, after Holm's correction for all forms.
+    """
 
     form: Name
     changed: PassportInterval
@@ -203,7 +225,7 @@ class JudgeCard:
         content_blind: the share of its agreement above chance that needs no reading, see
             `litbench audit`.
         resolution: writers told apart by the judge, `longer` and `people`.
-        dollars: price of a pair in both orders with all samples; null if it is not known.
+        dollars: price of a pair, in all its orders and samples; null if it is not known.
         missing: what is missing.
         invariance: changes with the form of the question; empty if no other form was asked.
     """
@@ -218,9 +240,19 @@ class JudgeCard:
     missing: list[MissingFigures]
     invariance: list[InvarianceFigures] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Check the ranges; ValueError otherwise."""
+        for name, figure in self.figures.items():
+            figure.check(f"card.{name}", -1)
+
     def interval(self, name: str) -> Interval | None:
         """A figure; None if it is missing."""
         return self.figures[name].interval() if name in self.figures else None
+
+    def mean(self, name: str) -> float:
+        """The mean of a figure; NaN if it is missing."""
+        figure = self.interval(name)
+        return math.nan if figure is None else figure.mean
 
 
 @dataclass
@@ -326,8 +358,8 @@ class Drift:
         result: whether the judge has changed; `undecided` if the run had too few questions.
         date: of the check, in UTC.
         questions: number of questions asked again.
-        odd: questions with an odd one among three answers.
-        single: those whose odd answer is the one of its time.
+        odd: questions with one answer that differs from two equal ones.
+        single: those whose odd answer is the single one of its time.
         change: the share of changed verdicts that was looked for.
         p_value: of no change.
         answered_by: models by the provider's answers.
@@ -360,8 +392,9 @@ class Passport:
         input_tokens: null if unknown, as `output_tokens`.
         versions: of Python and libraries.
         date: when the last set was judged, in UTC.
-        answered_by: models of a judge, as the provider's answers name them.
-        template: question of a judge; null for other raters.
+        answered_by: models of a judge, as the provider's answers name them; empty in passports
+            from before LitBench recorded it.
+        template: question of a judge; null for other raters, and in such passports.
         drift: whether it has changed since; null if that was not checked.
         version: version of this form.
     """

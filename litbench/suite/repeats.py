@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from litbench.metrics.agreement import OUTCOME_CREDITS
 from litbench.metrics.comparisons import difference_interval
 from litbench.metrics.intervals import Interval, clustered_mean, jackknife_interval
+from litbench.suite.passport import CallFigures, PassportInterval
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,10 @@ class Distances:
 
 
 @dataclass(frozen=True)
-class Calls:
-    """A way to ask: the answers that a verdict takes, its agreement, and dollars a pair."""
-
-    orders: int
-    samples: int
-    agreement: Interval
-    dollars: float | None
-
-
-@dataclass(frozen=True)
 class Repeats:
     """What repeated answers show about a judge.
 
     Attributes:
-        samples: answers to each question.
         self_agreement: of two answers to the same question.
         flips: how often an answer differs from one to the other order.
         by_repeats: how often two answers to the same question differ, which explains as many flips.
@@ -66,14 +56,19 @@ class Repeats:
         gain: agreement of the last minus that of one answer in each order.
     """
 
-    samples: int
     self_agreement: Interval
     flips: Interval
     by_repeats: Interval
     by_order: Interval
     p_order: float
-    growth: list[Calls]
+    growth: list[CallFigures]
     gain: Interval
+
+    @property
+    def figures(self) -> dict[str, Interval]:
+        """The figures on a card, by name."""
+        names = ("self_agreement", "by_repeats", "by_order", "gain")
+        return {name: getattr(self, name) for name in names}
 
 
 def votes_of(verdicts: pa.Table, pair_ids: Sequence[str], rater: str) -> np.ndarray | None:
@@ -85,13 +80,11 @@ def votes_of(verdicts: pa.Table, pair_ids: Sequence[str], rater: str) -> np.ndar
     rows = verdicts.filter(pc.equal(verdicts["rater"], rater))
     by_pair: dict[str, list[list[float]]] = {}
     names = ("pair_id", "order", "outcome", "samples")
-    columns = [rows[name].to_pylist() for name in names if name in rows.column_names]
-    for pair, order, outcome, *samples in zip(*columns, strict=True):
+    columns = [rows[name].to_pylist() for name in names]
+    for pair, order, outcome, samples in zip(*columns, strict=True):
         if order is not None:
-            outcomes = ((samples and samples[0]) or outcome).split()
-            by_pair.setdefault(pair, []).append(
-                [OUTCOME_CREDITS.get(name, np.nan) for name in outcomes]
-            )
+            votes = [OUTCOME_CREDITS.get(name, np.nan) for name in (samples or outcome).split()]
+            by_pair.setdefault(pair, []).append(votes)
     orders = [by_pair.get(pair, []) for pair in pair_ids]
     shapes = {tuple(map(len, votes)) for votes in orders}
     if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or shape[0] != shape[1]:
@@ -138,17 +131,16 @@ def repeats_of(
     ways = [(1, 1, single[:, 0]), (2, 1, single.mean(axis=1)), (2, samples, verdicts.mean(axis=1))]
     gain = clustered_mean(ways[2][2] - ways[1][2], keys)
     return Repeats(
-        samples,
         share(1 - parts.within),
         share(parts.between),
         share(parts.within),
         by_order,
         p_order,
         [
-            Calls(
+            CallFigures(
                 orders,
                 count,
-                jackknife_interval(credit, keys),
+                PassportInterval.of(jackknife_interval(credit, keys)),
                 None if dollars is None else dollars * orders * count,
             )
             for orders, count, credit in ways

@@ -7,16 +7,19 @@ Holm's correction over all pairs of writers.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.data.records import SIDES
+from litbench.data.records import SIDES, connected_prompts
+from litbench.metrics.agreement import length_differences
 from litbench.metrics.comparisons import difference_interval, holm
 from litbench.metrics.intervals import clustered_mean
 from litbench.metrics.power import needed_signal
+from litbench.suite.passport import ResolutionFigures
+from litbench.suite.self_preference import people_preference, source_column
 
 _ALPHA, _POWER = 0.05, 0.8
 
@@ -24,34 +27,12 @@ _ALPHA, _POWER = 0.05, 0.8
 Grades = Mapping[str, Mapping[str, float]]
 
 
-@dataclass(frozen=True)
-class Resolution:
-    """What a rater tells about writers.
-
-    Attributes:
-        writers: number of writers.
-        pairs: pairs of writers with at least three common prompts.
-        told_apart: pairs that differ significantly after Holm's correction.
-        smallest: the difference that is found in 80 % for the median pair of writers, at the level
-            of the first of Holm's tests; NaN if no possible difference is.
-        spread: the largest minus the smallest mean grade, to compare `smallest` with.
-        dollars: price of all grades; None if unknown.
-    """
-
-    writers: int
-    pairs: int
-    told_apart: int
-    smallest: float
-    spread: float
-    dollars: float | None = None
-
-
 @cache
 def _signal(freedom: float, alpha: float) -> float:
     return needed_signal(_POWER, freedom, alpha)
 
 
-def resolution_of(grades: Grades, limit: float = math.inf) -> Resolution:
+def resolution_of(grades: Grades, limit: float = math.inf) -> ResolutionFigures:
     """Compare every two writers.
 
     Args:
@@ -71,11 +52,11 @@ def resolution_of(grades: Grades, limit: float = math.inf) -> Resolution:
     smallest = [error * _signal(freedom, _ALPHA / len(tests)) for error, freedom in errors]
     median = float(np.median(smallest)) if smallest else math.nan
     means = [float(np.mean(list(by_prompt.values()))) for by_prompt in grades.values()]
-    return Resolution(
+    return ResolutionFigures(
         len(grades),
         len(tests),
         sum(p < _ALPHA for p in holm(tests)),
-        median if median <= limit else math.nan,
+        median if median <= limit else None,
         max(means) - min(means),
     )
 
@@ -105,24 +86,24 @@ def win_rates(
 
 
 def resolutions(
-    credits: Mapping[str, np.ndarray],
-    dollars: Mapping[str, float | None],
-    sources: Mapping[str, Sequence[str]],
-    prompts: Sequence[str],
-) -> dict[str, Resolution]:
-    """The resolution of several raters on the same pairs, by win rates.
+    pairs: pa.Table, credits: Mapping[str, np.ndarray], dollars: Mapping[str, float | None]
+) -> dict[str, ResolutionFigures]:
+    """The resolution of raters, of the longer story and of people, by win rates on the same pairs.
 
     Args:
+        pairs: the pairs; without a `source_column` there are no figures.
         credits: by rater, see `win_rates`.
         dollars: what its verdicts cost, by rater.
-        sources: see `win_rates`.
-        prompts: see `win_rates`.
     """
+    name = source_column(pairs)
+    if name is None:
+        return {}
+    longer = (np.sign(length_differences(pairs)) + 1) / 2
+    credits = {**credits, "people": people_preference(pairs), "longer": longer}
+    sources = {side: pairs[f"{side}_{name}"].to_pylist() for side in SIDES}
+    prompts = connected_prompts(pairs)
     return {
-        rater: replace(
-            resolution_of(grades, limit=1.0),
-            dollars=dollars.get(rater),
-        )
+        rater: replace(resolution_of(grades, limit=1.0), dollars=dollars.get(rater))
         for rater, credit in credits.items()
         if len(grades := win_rates(credit, sources, prompts)) > 1
     }
@@ -130,7 +111,7 @@ def resolutions(
 
 def resolutions_of_grades(
     grades: pa.Table, turns: pa.Table, headline: str
-) -> dict[str, Resolution]:
+) -> dict[str, ResolutionFigures]:
     """The resolution of the judges of a protocol's run, by their mean grades of an item.
 
     Beside the judges stand the run's quantities that need none, such as `words`.

@@ -6,7 +6,6 @@ same pairs is the measure of that, so without people there is no number.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,6 @@ _FAMILIES = Path(__file__).with_name("families.yaml")
 SOURCES = ("writer", "system", "model", "source", "generator")
 # Label sources that are people's choices.
 PEOPLE = ("votes", "people")
-
-
-@dataclass(frozen=True)
-class SelfPreference:
-    """A judge's preference for its own family, on pairs of which one side is by that family.
-
-    Attributes:
-        family: the family.
-        judge: how often the judge prefers the side by its family; a tie counts 1/2.
-        people: how often people do, on the same pairs.
-        excess: `judge` minus `people`, clustered by prompt and by the source of the other side.
-        p_value: of no excess.
-    """
-
-    family: str
-    judge: Interval
-    people: Interval
-    excess: Interval
-    p_value: float
 
 
 def read_families(path: Path | None = None) -> dict[str, re.Pattern[str]]:
@@ -105,7 +85,7 @@ def self_preference(
     pairs: pa.Table,
     family: str,
     families: Mapping[str, re.Pattern[str]],
-) -> SelfPreference | str:
+) -> dict[str, Interval] | str:
     """Compute a judge's self-preference beyond people's.
 
     Args:
@@ -115,7 +95,10 @@ def self_preference(
         families: see `read_families`.
 
     Returns:
-        The figures; or why there are none.
+        Figures of a card, on pairs of which one side is by the family; or why there are none.
+        `own_family` is how often the judge prefers that side (a tie counts 1/2),
+        `own_family_people` how often people do, and `own_family_excess` the difference, clustered
+        by prompt and by the source of the other side.
     """
     column = source_column(pairs)
     if column is None:
@@ -123,7 +106,8 @@ def self_preference(
     sources = np.array([pairs[f"{side}_{column}"].to_pylist() for side in SIDES], dtype=object)
     of_name = {name: family_of(name, families) == family for name in set(sources.ravel().tolist())}
     is_own = np.vectorize(of_name.get, otypes=[bool])(sources)
-    rows = np.flatnonzero(is_own[0] != is_own[1])
+    is_named = sources.astype(bool).all(axis=0)
+    rows = np.flatnonzero(is_named & (is_own[0] != is_own[1]))
     if not len(rows):
         return f"no pair has one text by {family}"
     people = people_preference(pairs)
@@ -134,14 +118,11 @@ def self_preference(
     judge, chosen = (0.5 + sign * (values[rows] - 0.5) for values in (credit, people))
     prompts = np.array(connected_prompts(pairs))[rows]
     others = np.where(is_own[0], sources[1], sources[0])[rows]
-    excess, p_value = difference_interval(excess_mean(judge - chosen, prompts, others))
-    return SelfPreference(
-        family,
-        jackknife_interval(judge, prompts),
-        jackknife_interval(chosen, prompts),
-        excess,
-        p_value,
-    )
+    return {
+        "own_family": jackknife_interval(judge, prompts),
+        "own_family_people": jackknife_interval(chosen, prompts),
+        "own_family_excess": difference_interval(excess_mean(judge - chosen, prompts, others))[0],
+    }
 
 
 def excess_mean(

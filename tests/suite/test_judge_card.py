@@ -2,18 +2,22 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from conftest import pair_table
 from fake_openai import FakeOpenAI, shown_story, uncoded
+from test_page import estimate
 
 from litbench.data.tables import write_table
 from litbench.data.text import digest
 from litbench.evaluation.command import Judge, judge
 from litbench.evaluation.report.document import Page, render
+from litbench.evaluation.results import Evaluation
 from litbench.runs.errors import ConfigError
-from litbench.suite.card import CardKeys, card_section, write_card
+from litbench.suite.card import CardKeys, card_section, cards_of, pairs_of, write_card
 from litbench.suite.passport import JudgeCard, MissingFigures
 
 PRICE = {"input": 1.0, "output": 1.0}
@@ -113,14 +117,41 @@ def test_the_page_escapes_and_has_the_figures(run, card):
     excess = card["figures"]["own_family_excess"]["mean"]
     assert f"{excess:+.3f}" in text
     missing = MissingFigures("part", "<script>why</script>", "do")
-    hostile = JudgeCard({}, 1, [], "<script>", None, {}, 0.5, [missing])
+    # A stranger's passport may have a figure without those that explain it.
+    alone = {name: estimate(0.1) for name in ("by_order", "own_family_excess")}
+    hostile = JudgeCard(alone, 1, [], "<script>", None, {}, 0.5, [missing])
     section = card_section("<b>", hostile, "<script>rater</script>", "card-0")
     page = render(Page("title", "lead", "facts", [section]), {})
     assert "&lt;script&gt;why" in page
     assert "&lt;script&gt;rater" in page
     assert "<script>" not in page
+    with pytest.raises(ValueError, match="between -1 and 1"):
+        replace(hostile, figures={"gain": estimate(1.5)})
 
 
-def test_an_unknown_rater_is_named(run):
-    with pytest.raises(ConfigError, match=re.escape("no rater 'jugde'")):
-        write_card(CardKeys(run=run / "run", rater=["jugde"]))
+def test_a_verdict_without_an_order_has_its_price_and_no_repeats_to_buy(run):
+    evaluation = Evaluation.find(run / "once")
+    table = evaluation.verdicts
+    rows = table.filter(pc.not_equal(pc.fill_null(table["order"], ""), "rejected")).to_pylist()
+    rows = [row | {"order": None} for row in rows]
+    vars(evaluation)["verdicts"] = pa.Table.from_pylist(rows, table.schema)
+    (card,) = cards_of(evaluation, pairs_of(evaluation), [FakeOpenAI.model], {}, {}).values()
+    costs = [row["cost_usd"] for row in rows if row["rater"] == FakeOpenAI.model]
+    assert card.dollars == pytest.approx(sum(costs) / 24, rel=0.01)
+    missing = {part.part: part.calls for part in card.missing}
+    assert missing["repeats"] is None
+    assert "other forms" not in missing
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [({"rater": ["jugde"]}, "no rater 'jugde'"), ({"dry_run": True}, "without ask")],
+)
+def test_what_cannot_be_shown_is_refused(run, keys, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        write_card(CardKeys(run=run / "run", **keys))
+
+
+def test_only_judges_are_asked_in_other_forms(run, capsys):
+    write_card(CardKeys(run=run / "run", rater=["longer"], ask=2, dry_run=True))
+    assert "longer: only a judge" in capsys.readouterr().out

@@ -7,10 +7,12 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import pair_table
 
 from litbench.data.records import GRADES, TURNS
 from litbench.data.tables import write_table
 from litbench.metrics.power import needed_signal
+from litbench.runs.errors import ConfigError
 from litbench.runs.outputs import Artifact
 from litbench.suite.card import CardKeys, write_card
 from litbench.suite.resolution import resolution_of, resolutions, win_rates
@@ -60,7 +62,7 @@ def test_writers_with_fewer_than_three_common_prompts_are_not_compared():
     grades = {"a": {"p": 1.0, "q": 2.0}, "b": {"p": 2.0, "q": 3.0}}
     result = resolution_of(grades)
     assert (result.writers, result.pairs, result.told_apart) == (2, 0, 0)
-    assert math.isnan(result.smallest)
+    assert result.smallest is None
 
 
 SOURCES = {"chosen": ["a", "a", "b", "b"], "rejected": ["b", "c", "c", "b"]}
@@ -72,10 +74,13 @@ def test_win_rates_counted_by_hand():
 
 
 def test_a_rater_without_any_judgement_has_no_resolution():
-    credits = {"judge": np.full(4, np.nan), "longer": np.ones(4)}
-    result = resolutions(credits, {"longer": 2.0}, SOURCES, ["p", "p", "q", "q"])
-    assert list(result) == ["longer"]
+    pairs = pair_table.__wrapped__()([{"prompt_id": f"p{number // 2}"} for number in range(4)])
+    assert resolutions(pairs, {"judge": np.ones(4)}, {}) == {}, "no columns of writers"
+    for side, writers in SOURCES.items():
+        pairs = pairs.append_column(f"{side}_writer", pa.array(writers))
+    result = resolutions(pairs, {"judge": np.full(4, np.nan)}, {"longer": 2.0})
     assert result["longer"].dollars == 2.0
+    assert "judge" not in result
 
 
 def test_the_judges_of_a_run_of_a_protocol_have_a_resolution(tmp_path, capsys):
@@ -110,3 +115,5 @@ def test_the_judges_of_a_run_of_a_protocol_have_a_resolution(tmp_path, capsys):
     assert critic["dollars"] == pytest.approx(0.06)
     assert (results["words"]["told_apart"], results["words"]["dollars"]) == (2, None)
     assert "$0.03 per pair told apart" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ConfigError, match="ask"):
+        write_card(CardKeys(run=tmp_path, ask=2))

@@ -69,12 +69,15 @@ ROWS = [
 
 def test_preference_beyond_people_counted_by_hand():
     """The judge prefers GPT-4 always; people in 1, 0, 1/2 and 1 of four pairs."""
-    credit = np.array([1.0, 0, 0, 1, 1, 1])
-    result = self_preference(credit, pairs_of(ROWS), "OpenAI", FAMILIES)
-    assert result.judge.mean == 1
-    assert result.people.mean == pytest.approx(2.5 / 4)
-    assert result.excess.mean == pytest.approx(1.5 / 4)
-    assert (result.excess.n, result.excess.clusters) == (4, 3)
+    credit = np.array([1.0, 0, 0, 1, 1, 1, 1])
+    rows = [*ROWS, (3, "GPT-4", None, 4.0, 1.0)]
+    result = self_preference(credit, pairs_of(rows), "OpenAI", FAMILIES)
+    means = {name: figure.mean for name, figure in result.items()}
+    assert means == pytest.approx(
+        {"own_family": 1, "own_family_people": 2.5 / 4, "own_family_excess": 1.5 / 4}
+    )
+    excess = result["own_family_excess"]
+    assert (excess.n, excess.clusters) == (4, 3)
 
 
 @pytest.mark.parametrize(
