@@ -45,6 +45,7 @@ from litbench.runs.outputs import (
 from litbench.suite.card import BASELINE_KINDS, cards_of, pairs_of
 from litbench.suite.page import SiteEntry, write_site
 from litbench.suite.passport import (
+    Drift,
     JudgeCard,
     OverSets,
     Passport,
@@ -164,6 +165,8 @@ def suite(config: Suite) -> None:
         passports = make_passports(config.out, datasets)
         for passport in passports:
             path = config.out / "passports" / f"{file_name(passport.rater)}.json"
+            if path.is_file():
+                passport.drift = _drift_of(read_passport(path), passport)
             write_passport(passport, path)
             if (record := Path(passport.rater) / "run.json").is_file():
                 # Not written into the model's folder, whose digest is in the passport.
@@ -173,6 +176,17 @@ def suite(config: Suite) -> None:
                 write_atomically(path.with_suffix(".md"), write)
         print(f"{config.out / 'passports'}: {len(passports)} passports")
     check_judged(evaluations.values())
+
+
+def _drift_of(earlier: Passport, passport: Passport) -> Drift | None:
+    """What an earlier passport says about drift; None if all sets have been judged again."""
+    is_valid = any(
+        name in earlier.sets and _recomputed(earlier.sets[name]) == _recomputed(figures)
+        for name, figures in passport.sets.items()
+    )
+    if earlier.drift is not None and not is_valid:
+        print(f"{passport.rater}: judged again: `litbench drift` has to check it again")
+    return earlier.drift if is_valid else None
 
 
 def _set_entry(config: Suite, name: str, dataset: Dataset) -> dict[str, Any]:
@@ -322,7 +336,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 def _set_figures(result: JudgedSet, row: LeaderboardRow, group: str) -> SetFigures:
     def estimate(value: Any) -> Any:
-        return None if value is None else PassportInterval(**plain(value))
+        return None if value is None else PassportInterval.of(value)
 
     stop, record = None, result.evaluation.until_decided
     if record is not None:
@@ -484,6 +498,9 @@ def _recompute(config: Site, passports: Mapping[str, Passport]) -> set[str]:
                 | {"sets": {name: _recomputed(figures) for name, figures in entry.sets.items()}}
                 for entry in (published, passport)
             )
+            if (published.template, published.answered_by) == (None, []):
+                # A passport from before both were recorded.
+                followed |= {"template": None, "answered_by": []}
             wrong = [name for name, value in followed.items() if stated[name] != value]
             sets = [
                 name

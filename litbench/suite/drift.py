@@ -2,11 +2,12 @@
 
     litbench drift runs/suite/passports/NAME.json --dry_run
 
-Questions of the run are asked again, in blocks, until it is known whether the judge has changed.
-Of each question there are three answers, two of one time and one of the other: two stored samples
-and a new answer, or a stored answer and two new ones. If the judge is the same, each of the three
-is the odd one out with the chance 1/3, however often its answers differ by themselves. So the
-number of questions whose odd answer is the single one is binomial, and the test is exact.
+Questions of the run are asked again, in blocks, until a change of the judge is found or excluded.
+Each question has three answers, two from one time and a single one from the other: two stored
+samples and a new answer, or a stored answer and two new ones. If one answer differs from two equal
+ones, it is the odd one. Without a change each answer is the odd one with probability 1/3, however
+much repeats differ. So the number of questions whose odd answer is the single one is binomial, and
+the test is exact.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from litbench.evaluation.results import Evaluation
 from litbench.judges.judge import Judge, JudgeOptions, StoriesQuestion
 from litbench.metrics.sequential import boundaries
 from litbench.raters.interface import estimates_text
-from litbench.runs.config import Positional, build
+from litbench.runs.config import Positional, build, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import file_name
 from litbench.suite.passport import Drift, read_passport, write_passport
@@ -63,11 +64,8 @@ def looks_of(questions: int) -> list[int]:
 @cache
 def _levels() -> np.ndarray:
     """The p value at or below which each look finds a change."""
-    from scipy import special  # noqa: PLC0415
-
     bounds = boundaries(tuple(look / LOOKS for look in range(1, LOOKS + 1)), 2 * ALPHA)
-    levels: np.ndarray = special.ndtr(-np.array(bounds))
-    return levels
+    return np.array([NormalDist().cdf(-bound) for bound in bounds])
 
 
 def p_value(single: Any, odd: Any) -> Any:
@@ -90,20 +88,6 @@ def is_unchanged(single: Any, odd: Any, asked: Any, change: float) -> Any:
     return upper - (odd - single) / 2 / asked < change
 
 
-def decisions(single: np.ndarray, odd: np.ndarray, asked: Sequence[int], change: float) -> Any:
-    """Decide at each look: 1 for changed, -1 for unchanged, 0 to go on.
-
-    Args:
-        single: questions whose odd answer is the single one, cumulative; shape (..., looks).
-        odd: questions with an odd answer; shape (..., looks).
-        asked: questions asked; shape (looks,), with the planned looks.
-        change: the planned change.
-    """
-    found = p_value(single, odd) <= _levels()[: len(asked)]
-    excluded = is_unchanged(single, odd, np.asarray(asked), change)
-    return np.where(found, 1, np.where(excluded, -1, 0))
-
-
 def simulate(rate: float, change: float, questions: int, planned: float, seed: int = 0) -> Plan:
     """Simulate drift checks; `power` is the share in which a change is found.
 
@@ -116,11 +100,13 @@ def simulate(rate: float, change: float, questions: int, planned: float, seed: i
     blocks = np.diff(asked, prepend=0)
     drawn = np.stack([random.multinomial(n, chances, _SIMULATIONS) for n in blocks], axis=1)
     totals = drawn.cumsum(axis=1)
-    decided = decisions(totals[..., 0], totals[..., :2].sum(axis=2), asked, planned)
-    decided[:, -1] = np.where(decided[:, -1] == 0, -1, decided[:, -1])
-    first = (decided != 0).argmax(axis=1)
-    outcome = decided[np.arange(_SIMULATIONS), first]
-    return Plan(questions, float((outcome == 1).mean()), float(np.take(asked, first).mean()))
+    single, odd = totals[..., 0], totals[..., :2].sum(axis=2)
+    found = p_value(single, odd) <= _levels()
+    is_decided = found | is_unchanged(single, odd, np.asarray(asked), planned)
+    is_decided[:, -1] = True
+    first = is_decided.argmax(axis=1)
+    power = found[np.arange(_SIMULATIONS), first].mean()
+    return Plan(questions, float(power), float(np.take(asked, first).mean()))
 
 
 @cache
@@ -196,8 +182,9 @@ def check_drift(config: DriftKeys) -> None:
     plan = plan_for(round(rate, 2), config.change)
     about = "assumed: there are no repeats" if measured is None else "measured"
     print(
-        f"repeats differ in {rate:.1%} ({about}): at most {plan.questions:,} questions find a "
-        f"change of {config.change:.0%} in {plan.power:.0%}; about {plan.expected:,.0f} exclude it"
+        f"repeats differ in {rate:.1%} ({about}): up to {plan.questions:,} questions find a change "
+        f"of {config.change:.0%} with probability {plan.power:.2f}; without a change, about "
+        f"{plan.expected:,.0f} are asked"
     )
     if len(questions) < plan.questions:
         print(f"the run has only {len(questions):,} questions, so a change is found less often")
@@ -210,17 +197,21 @@ def check_drift(config: DriftKeys) -> None:
         return
     drift = _ask_until_decided(judge, questions, plan, config.change)
     print(
-        f"{drift.result}: {drift.questions:,} questions, of {drift.odd} odd answers {drift.single} "
-        f"are of the single time, p = {drift.p_value:.4f}"
+        f"{drift.result}: {drift.odd} of {drift.questions:,} questions have an odd answer; "
+        f"{drift.single} of these are the single answer of their time (expected without a change: "
+        f"{drift.odd / 3:.1f}), p = {drift.p_value:.4f}"
     )
     write_passport(replace(passport, drift=drift), config.passport)
 
 
 def _judge_of(evaluation: Evaluation, rater: str, max_cost_usd: float | None) -> Judge:
     """The judge of an evaluation, with answers of its own."""
-    entry = dict(evaluation.manifest["config"]["raters"][rater])
+    raters = evaluation.manifest["config"]["raters"]
+    if rater not in raters:
+        raise ConfigError(f"{evaluation.folder} has no rater '{rater}': {nearest(rater, raters)}")
+    entry = dict(raters[rater])
     if entry.pop("kind") != "judge":
-        raise ConfigError(f"{rater} is no judge that can be asked again: give a passport of one")
+        raise ConfigError(f"{rater} cannot be asked again: give the passport of a judge of pairs")
     entry |= {"answers": None, "batch": None}
     if max_cost_usd is not None:
         entry["traffic"] = {**entry.get("traffic", {}), "max_cost_usd": max_cost_usd}
@@ -228,7 +219,7 @@ def _judge_of(evaluation: Evaluation, rater: str, max_cost_usd: float | None) ->
 
 
 def _stored_questions(evaluations: Sequence[Evaluation], rater: str) -> list[StoredQuestion]:
-    """A question of each pair, in one of its orders; those of a prompt follow each other last.
+    """A question of each pair, in one of its orders: first one of each prompt, then a second.
 
     Raises:
         DataError: the judge has no verdicts in both orders.

@@ -1,6 +1,7 @@
 """Drift: the plan, its errors, and judges that have changed or not."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fake_openai import FakeOpenAI, uncoded
@@ -9,7 +10,7 @@ from test_suite import RATED, write_rows
 from litbench.cli import main
 from litbench.data.sources.registry import import_dataset, read_registry
 from litbench.data.text import digest
-from litbench.runs.errors import ConfigError
+from litbench.runs.errors import ConfigError, DataError
 from litbench.suite.command import Site, Suite, leaderboard_site, suite
 from litbench.suite.drift import (
     DriftKeys,
@@ -19,7 +20,7 @@ from litbench.suite.drift import (
     plan_for,
     simulate,
 )
-from litbench.suite.passport import read_passport
+from litbench.suite.passport import Drift, read_passport, write_passport
 
 
 @pytest.mark.parametrize(("single", "odd", "p"), [(0, 0, 1), (5, 5, 3**-5), (1, 2, 1 - 4 / 9)])
@@ -63,11 +64,15 @@ def run(tmp_path_factory):
     (folder / "own.yaml").write_text(json.dumps({"rated": entry}))
     dataset = read_registry(folder / "own.yaml")["rated"]
     import_dataset("rated", dataset, folder / "runs/rated", "", copy=folder)
-    shared = {"sets": ["rated"], "data": folder / "runs", "registry": folder / "own.yaml"}
-    with FakeOpenAI(answering(0)) as server:
-        suite(Suite(**shared, out=folder / "out", model=[server.model], samples=2))
+    with FakeOpenAI(answering(0)):
+        suite(suite_of(folder))
     (path,) = (folder / "out/passports").glob("*judge*.json")
     return folder, path
+
+
+def suite_of(folder):
+    shared = {"sets": ["rated"], "data": folder / "runs", "registry": folder / "own.yaml"}
+    return Suite(**shared, out=folder / "out", model=[FakeOpenAI.model], samples=2)
 
 
 def answering(changed):
@@ -115,10 +120,43 @@ def test_the_passport_names_template_and_returned_model(run):
     assert (passport.answered_by, passport.template) == (["judge-1"], "alternative")
 
 
+def test_drift_stays_in_the_passport_until_all_sets_are_judged_again(run, capsys):
+    folder, path = run
+    passport = read_passport(path)
+    drift = Drift("changed", passport.date, 60, 20, 20, 0.2, 0.0, ["judge-2"])
+    write_passport(replace(passport, drift=drift), path)
+    suite(suite_of(folder))
+    assert read_passport(path) == replace(passport, drift=drift)
+    earlier = {name: replace(figures, coverage=0.5) for name, figures in passport.sets.items()}
+    write_passport(replace(passport, drift=drift, sets=earlier), path)
+    suite(suite_of(folder))
+    assert read_passport(path) == passport
+    assert "has to check it again" in capsys.readouterr().out
+
+
+def test_a_passport_from_before_template_and_model_is_recomputed(run, tmp_path, capsys):
+    folder, path = run
+    keys = {"runs": [folder / "out"], "registry": folder / "own.yaml", "out": tmp_path / "site"}
+    content = json.loads(path.read_text())
+    del content["template"], content["answered_by"], content["drift"]
+    for figures in content["sets"].values():
+        del figures["card"]
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    leaderboard_site(Site(passports=[tmp_path / "old.json"], **keys))
+    assert "1 recomputed" in capsys.readouterr().out
+    (tmp_path / "old.json").write_text(json.dumps(content | {"template": "minimal"}))
+    with pytest.raises(DataError, match=r"answered_by, template"):
+        leaderboard_site(Site(passports=[tmp_path / "old.json"], **keys))
+
+
 def test_what_was_not_asked_cannot_drift(run, monkeypatch):
-    folder, _ = run
+    folder, path = run
     with pytest.raises(ConfigError, match="asked again"):
         check_drift(DriftKeys(passport=folder / "out/passports/longer.json"))
+    other = replace(read_passport(path), rater="other")
+    write_passport(replace(other, over_sets=None), folder / "other.json")
+    with pytest.raises(ConfigError, match="no rater 'other'"):
+        check_drift(DriftKeys(passport=folder / "other.json", run=folder / "out"))
     monkeypatch.setattr("sys.argv", ["litbench", "drift", "--help"])
     with pytest.raises(SystemExit):
         main()
