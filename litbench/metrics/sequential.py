@@ -99,26 +99,6 @@ class _Path:
         self._share = share
 
 
-def exit_probabilities(
-    shares: Sequence[float], bounds: Sequence[float], drift: float = 0.0
-) -> np.ndarray:
-    """The chances that z first leaves the boundaries at each look.
-
-    Args:
-        shares: shares of the pairs judged at the looks, increasing; shape (looks,).
-        bounds: of |z|; shape (looks,).
-        drift: mean of z at share 1.
-
-    Returns:
-        Shape (looks, 2): below and above.
-    """
-    path, exits = _Path(), []
-    for share, bound in zip(shares, bounds, strict=True):
-        exits.append(path.exits(share, bound, drift))
-        path.advance(share, bound)
-    return np.array(exits)
-
-
 @lru_cache(maxsize=4096)
 def boundaries(shares: tuple[float, ...], alpha: float = ALPHA) -> tuple[float, ...]:
     """The boundaries of |z| at looks whose last share need not be 1, see the module.
@@ -277,8 +257,10 @@ def stagewise_interval(
         drift = optimize.brentq(
             lambda drift: more_extreme(shares, bounds, z, drift) - chance, -reach, reach
         )
-        distance = float(special.ndtr(z - drift * math.sqrt(share)))
-        value = estimate.mean - estimate.error * special.stdtrit(estimate.freedom, distance)
+        distance = z - drift * math.sqrt(share)
+        # By the lower tail, because the upper one rounds to 1.
+        t = -special.stdtrit(estimate.freedom, float(special.ndtr(-abs(distance))))
+        value = estimate.mean - estimate.error * math.copysign(t, distance)
         return float(np.clip(value, -1, 1))
 
     low, median, high = map(difference, (ALPHA / 2, 0.5, 1 - ALPHA / 2))

@@ -16,7 +16,6 @@ from litbench.metrics.sequential import (
     boundaries,
     conditional_power,
     decided,
-    exit_probabilities,
     expected_looks,
     level_at,
     more_extreme,
@@ -32,6 +31,15 @@ from litbench.metrics.sequential import (
 POCOCK = [2.178, 2.289, 2.361, 2.413, 2.453, 2.485, 2.512, 2.535, 2.555]
 OBRIEN_FLEMING = [1.977, 2.004, 2.024, 2.040, 2.053, 2.063, 2.072, 2.080, 2.087]
 TENTHS = tuple(look / 10 for look in range(1, 11))
+
+
+def exit_probabilities(shares, bounds, drift=0.0):
+    """The chances that z first leaves the boundaries at each look: below and above."""
+    path, exits = _Path(), []
+    for share, bound in zip(shares, bounds, strict=True):
+        exits.append(path.exits(share, bound, drift))
+        path.advance(share, bound)
+    return np.array(exits)
 
 
 @pytest.mark.parametrize(("constants", "power"), [(POCOCK, 0.0), (OBRIEN_FLEMING, 0.5)])
@@ -60,19 +68,6 @@ def test_looks_at_any_times_spend_the_planned_error(shares, alpha):
     exits = exit_probabilities(shares, boundaries(shares, alpha))
     assert exits.sum(axis=1).cumsum() == pytest.approx([spent(s, alpha) for s in shares])
     assert exits[:, 0] == pytest.approx(exits[:, 1])
-
-
-def test_exit_probabilities_are_those_of_simulated_paths():
-    shares, bounds = (0.2, 0.3, 0.7, 1.0), (2.5, 2.4, 2.3, 2.2)
-    steps = np.diff(shares, prepend=0)
-    paths = np.random.default_rng(0).normal(2 * steps, np.sqrt(steps), (200_000, 4)).cumsum(axis=1)
-    z = paths / np.sqrt(shares)
-    is_out = np.abs(z) > bounds
-    first = is_out.argmax(axis=1)
-    for look, (below, above) in enumerate(exit_probabilities(shares, bounds, drift=2.0)):
-        exits = is_out.any(axis=1) & (first == look)
-        assert below == pytest.approx((exits & (z[:, look] < 0)).mean(), abs=1e-3)
-        assert above == pytest.approx((exits & (z[:, look] > 0)).mean(), abs=4e-3)
 
 
 def test_an_early_boundary_does_not_depend_on_later_looks():
@@ -178,6 +173,14 @@ def test_stagewise_interval_is_the_test_and_the_t_interval_of_one_look():
         assert (result.low * result.high > 0) == (factor > 1), "it excludes 0 where it is decided"
         assert result.low < result.mean < result.high
         assert abs(result.mean) < abs(scaled.mean), "the plain mean is biased away from 0"
+    # A z that no earlier look foretold is beyond the precision of its distribution.
+    far = clustered_mean(np.resize([0.9, 0.7], 60), np.arange(60))
+    results = [
+        stagewise_interval(replace(far, mean=sign * far.mean), TENTHS[:2], bounds[:1])
+        for sign in (1, -1)
+    ]
+    assert results[0].mean == pytest.approx(-results[1].mean)
+    assert results[0].low > 0
 
 
 def test_expected_looks_are_those_of_the_boundaries():
