@@ -125,6 +125,9 @@ def _extra(value: str, form: str, *, nested: bool = False) -> str:
     if form == "JSON":
         # Texts are written without quotes.
         return f"({value}->>'$')"
+    if form.startswith("TIME") and form.endswith("_NS"):
+        # Python reads nanoseconds only with pandas.
+        return f"{value}::{form.removesuffix('_NS')}"
     if form == "INTERVAL":
         # Parquet has no such type.
         return f"{value}::VARCHAR"

@@ -129,9 +129,9 @@ def _valid(rows: pa.Table, where: str, problem: Problem, encoding: str) -> pa.Ta
         for index in range(rows.num_rows):
             try:
                 for column in rows.columns:
-                    column[index].as_py()
+                    column[index].validate(full=True)
                 indices.append(index)
-            except UnicodeDecodeError:
+            except pa.ArrowInvalid:
                 problem(rows[ROW][index].as_py(), where, f"bytes that are not {encoding.upper()}")
         rows = rows.take(pa.array(indices, pa.int64()))
     return rows

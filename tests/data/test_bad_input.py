@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import random
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -324,6 +325,32 @@ def test_column_of_any_type_stops_nothing_unless_it_is_read(make_stories, tmp_pa
             assert outcome.says(str(path))
         else:
             assert outcome.adds_up_to(6)
+
+
+NANOSECONDS = """
+import sys
+
+
+class WithoutPandas:
+    def find_spec(self, name, *_):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, WithoutPandas())
+from litbench.data.ingest import RejectedRows, read_foreign
+from litbench.data.records import STORIES
+columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'x'"}
+table = read_foreign(sys.argv[1], STORIES, columns=columns, rejected_rows=RejectedRows())
+assert len(table.to_pylist()) == 6
+"""
+
+
+def test_repeated_rows_with_nanoseconds_need_no_pandas(tmp_path):
+    table = pa.Table.from_pylist(rows_of()).append_column("x", EXOTIC["nanoseconds"])
+    pq.write_table(pa.concat_tables([table, table]), tmp_path / "raw.parquet")
+    command = [sys.executable, "-c", NANOSECONDS, str(tmp_path / "raw.parquet")]
+    subprocess.run(command, check=True)
 
 
 def test_numbers_of_unusual_types_are_read(make_stories, tmp_path):
