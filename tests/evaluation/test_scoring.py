@@ -682,7 +682,7 @@ LISTS = {
 @pytest.mark.parametrize("column", LISTS)
 def test_each_answer_of_a_row_is_scored(column, suffix, tmp_path):
     """Rows without texts are rejected; the other columns are repeated, and answers share a key."""
-    lists = [*LISTS[column], [], ["a", 3]]
+    lists = [*LISTS[column], [], ["a", 3], ["a", "&nbsp;"]]
     rows = [{"prompt": f"P{k}", column: answers, "n": k} for k, answers in enumerate(lists)]
     source = write_jsonl(rows, tmp_path / "rows.jsonl")
     if suffix == ".csv":
@@ -704,4 +704,4 @@ def test_each_answer_of_a_row_is_scored(column, suffix, tmp_path):
     assert len({row["item_id"] for row in scored}) == len(LISTS[column])
     assert column not in scored[0]
     rejected = read_foreign(f"{out}.rejected.jsonl", ANY)["reason"].to_pylist()
-    assert rejected == ["no list of answers", "an answer is not text"]
+    assert rejected == ["no list of answers", "an answer is not text", "no text"]

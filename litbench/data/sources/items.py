@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from litbench.data.chunks import LINE, ROW
 from litbench.data.columns import GUESS, guess_column
 from litbench.data.ingest import RejectedRows
 from litbench.data.records import SIDES, Column, is_text
 from litbench.data.sources.messages import CELL_ERRORS, parse_cell, read_messages
-from litbench.data.text import digest
+from litbench.data.text import NO_TEXT, are_empty, digest, valid_unicode
 
 # How a column orders the answers.
 _ORDERS = ("ranks", "scores", "best")
@@ -168,10 +169,13 @@ def list_answers(
             texts = [_text_of(value) for value in _list(row[answers]) or ()]
             if not texts:
                 raise ValueError("no list of answers")
+            if pc.any(are_empty(pa.array(texts, pa.large_string()))).as_py():
+                raise ValueError(NO_TEXT)
         except ValueError as error:
             rejected_rows.add(file, row[ROW], answers, str(error), row[answers])
             continue
-        item = str(row.get("item_id") or digest("item", row[prompt], row[answers]))
+        item = row.get("item_id")
+        item = digest("item", row[prompt], row[answers]) if item in (None, "") else str(item)
         before = json.loads(row.get(LINE) or "{}")
         before.pop(answers, None)
         for value in texts:
@@ -192,7 +196,14 @@ def _text_of(value: Any) -> str:
     """The text of an answer, which may be an object with other keys."""
     if isinstance(value, dict):
         value = value.get(guess_column("text", list(value)) or "")
-    return _texts(value if isinstance(value, str) else None)[0]
+    return _visible(value)
+
+
+def _visible(value: Any) -> str:
+    """An answer as UTF-8 can encode it; ValueError unless it is text."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("an answer is not text")
+    return valid_unicode(value)
 
 
 def _sides(row: Mapping[str, Any], names: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
@@ -230,9 +241,9 @@ def _texts(value: str | None) -> list[str]:
     """The answers of a cell, which may be one text."""
     values = _list(value)
     texts = [value] if values is None else values
-    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError("no answers" if not texts else "an answer is not text")
-    return [str(text) for text in texts]
+    if not texts:
+        raise ValueError("no answers")
+    return [_visible(text) for text in texts]
 
 
 def _grades(value: str | None, order: str, texts: Sequence[str]) -> Iterator[float]:
@@ -255,7 +266,7 @@ def _graded(value: Any) -> tuple[str, float]:
     key = rank or score
     if text is None or key is None:
         raise ValueError("an answer without a text, or without a rank or score")
-    return _texts(value[text])[0], (-1.0 if rank else 1.0) * _number(value[key])
+    return _visible(value[text]), (-1.0 if rank else 1.0) * _number(value[key])
 
 
 def _number(value: Any) -> float:
