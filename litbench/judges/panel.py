@@ -65,8 +65,10 @@ class Panel(Rater):
 
     def __post_init__(self) -> None:
         self.not_judged = dict.fromkeys(self.members, 0)
-        shards = [rater.shard for rater in self.members.values() if rater.shard is not None]
-        self.shard = min(shards, default=None)
+        shards = {(rater.kind, rater.shard) for rater in self.members.values()}
+        sizes = [shard for _, shard in shards if shard is not None]
+        # Batches and items are judged whole; scores of stories can be shards of any size.
+        self.shard = None if ("judge", None) in shards else min(sizes, default=None)
 
     def work_in(self, folder: Path) -> None:
         """Share one folder of answers between members, so that no question is sent twice."""

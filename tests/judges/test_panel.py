@@ -110,6 +110,8 @@ def test_members_share_a_folder_and_estimate(tmp_path):
         ("a", 2),
         ("b", 2),
     ]
+    other.kind, other.shard = "judge", None
+    assert Panel({"a": first, "b": other}).shard is None, "items are judged whole"
     free = panel_of([FIRST], [FIRST])
     assert (free.estimate([PAIR]), free.shard) == ([], None)
 
