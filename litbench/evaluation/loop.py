@@ -13,7 +13,7 @@ rater judges only that rater.
 import json
 import shutil
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -50,6 +50,7 @@ from litbench.raters.interface import (
     estimates_text,
     judge_pairs,
 )
+from litbench.raters.templates.parser import LETTERS
 from litbench.raters.templates.template import load_template
 from litbench.runs.config import as_plain
 from litbench.runs.errors import ConfigError, DataError
@@ -281,16 +282,23 @@ def print_estimates(
         print(f"{pairs.num_rows:,} pairs; estimate:")
         print(estimates_text(estimates))
     if dry_run and (ways := item_estimates(specs, blinded, folder)):
-        print("\nthe same items, asked in three ways:")
+        print("\nthe same items, in each way to ask:")
         print(estimates_text(ways))
 
 
 def item_estimates(
     specs: Sequence[RaterSpec], pairs: Sequence[BlindPair], folder: Path
 ) -> list[Estimate]:
-    """The cost of the ways to ask each model about items; none without three or more answers."""
-    sizes = Counter((pair.prompt, pair.item) for pair in pairs if pair.item is not None)
-    if max(sizes.values(), default=0) < 2:
+    """The cost of the ways to ask each model about items; none without three or more answers.
+
+    One question about all answers is left out if an item has too many of them.
+    """
+    answers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for pair in pairs:
+        if pair.item is not None:
+            answers[pair.prompt, pair.item] |= {pair.first, pair.second}
+    max_answers = max(map(len, answers.values()), default=0)
+    if max_answers < 3:
         return []
     estimates = []
     for spec in specs:
@@ -299,6 +307,8 @@ def item_estimates(
         template = getattr(spec.options, "template", None)
         takes_list = template is not None and load_template(template, may_take_list=True).takes_list
         for way, (kind, options) in _WAYS.items():
+            if "template" in options and max_answers > len(LETTERS):
+                continue
             keys = set(spec.given) if kind == spec.kind else _SHARED
             if takes_list != ("template" in options):
                 keys = keys - {"template", "answer"}

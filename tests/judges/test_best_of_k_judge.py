@@ -163,11 +163,16 @@ def test_a_limit_is_said_once_and_the_run_goes_on(rows, tmp_path):
     assert server.requests == ITEMS * K
 
 
-def test_an_item_of_too_many_answers_is_refused(pair_table, tmp_path):
+def test_an_item_of_too_many_answers_is_refused(pair_table, tmp_path, capsys):
     item = {"item_id": "i", "prompt": "p", "chosen": "best"}
     pairs = pair_table([{**item, "rejected": f"worse {k}"} for k in range(24)])
     with pytest.raises(DataError, match="25 answers"):
         rater_of(tmp_path).estimate(blind(pairs)[0])
+    spec = RaterSpec("asked", "judge", {"model": "openai/gpt-4.1"})
+    print_estimates([spec], pairs, tmp_path)
+    said = capsys.readouterr().out.partition("in each way")[2]
+    assert "grades (" in said
+    assert "rotations" not in said
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ def test_an_item_of_too_many_answers_is_refused(pair_table, tmp_path):
 def test_a_dry_run_shows_the_cost_of_three_ways(pairs, tmp_path, capsys, kind, options):
     spec = RaterSpec("asked", kind, {"model": "openai/gpt-4.1", **options})
     print_estimates([spec], pairs, tmp_path)
-    said = capsys.readouterr().out.partition("in three ways")[2]
+    said = capsys.readouterr().out.partition("in each way")[2]
     calls = {
         "pairs, both orders": 2 * ITEMS * (K - 1),
         "grades": ITEMS * K,
@@ -186,4 +191,4 @@ def test_a_dry_run_shows_the_cost_of_three_ways(pairs, tmp_path, capsys, kind, o
     for way, n_calls in calls.items():
         assert re.search(rf"^{way} \(openai/gpt-4.1\) +{n_calls} ", said, re.M)
     print_estimates([spec], pairs.slice(0, 1), tmp_path)
-    assert "three ways" not in capsys.readouterr().out
+    assert "each way" not in capsys.readouterr().out
