@@ -163,6 +163,27 @@ class ModelRater(Rater):
             metric=metric,
         )
 
+    def effort(self, turns: Sequence[Turn]) -> dict[str, Any]:
+        """Return the messages, tokens, dollars and seconds of turns, by names of `Judgement`."""
+        answers, price = [turn.answer for turn in turns], self._price
+        usual = self.options.traffic.connections
+        seconds = [
+            answer.seconds / (answer.connections or usual)
+            for answer in answers
+            if not answer.batched and answer.seconds
+        ]
+        return {
+            "messages": [
+                message
+                for turn in turns
+                for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
+            ],
+            "input_tokens": _total(answer.input_tokens for answer in answers),
+            "output_tokens": _total(answer.output_tokens for answer in answers),
+            "cost_usd": _total(price.of_answer(answer) for answer in answers) if price else None,
+            "seconds": sum(seconds) if seconds else None,
+        }
+
     def _work_folder(self) -> Path:
         if self._folder is None:
             raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
@@ -324,27 +345,6 @@ class Judge(ModelRater):
             explanation=explanation or None,
             **self.effort(turns),
         )
-
-    def effort(self, turns: Sequence[Turn]) -> dict[str, Any]:
-        """Return the messages, tokens, dollars and seconds of turns, by names of `Judgement`."""
-        answers, price = [turn.answer for turn in turns], self._price
-        usual = self.options.traffic.connections
-        seconds = [
-            answer.seconds / (answer.connections or usual)
-            for answer in answers
-            if not answer.batched and answer.seconds
-        ]
-        return {
-            "messages": [
-                message
-                for turn in turns
-                for message in (("user", turn.question), ("assistant", shown_text(turn.answer)))
-            ],
-            "input_tokens": _total(answer.input_tokens for answer in answers),
-            "output_tokens": _total(answer.output_tokens for answer in answers),
-            "cost_usd": _total(price.of_answer(answer) for answer in answers) if price else None,
-            "seconds": sum(seconds) if seconds else None,
-        }
 
     def _questions(self, pairs: Sequence[BlindPair]) -> list[Readable]:
         """Questions of all pairs; the two orders of a pair are adjacent."""

@@ -28,7 +28,6 @@ from litbench.data.sources.ratings import ROUNDING
 from litbench.judges.answers import Sampling, shown_text
 from litbench.judges.judge import ModelOptions, ModelRater
 from litbench.judges.log import LogSample
-from litbench.judges.prices import dollars_of
 from litbench.judges.session import ATTEMPTS, JUDGE, Mock, Session, Turn, finish_sessions
 from litbench.raters.interface import UNASKED, BlindPair, Estimate, Judgement, Preference
 from litbench.raters.templates.parser import without_reasoning
@@ -303,17 +302,17 @@ class RubricRater(ModelRater):
             prefers = "tie"
         else:
             prefers = "first" if grades[0] > grades[1] else "second"
-        turns = [turn for session in (*first, *second) for turn in session.transcript.values()]
-        answers = [turn.answer for turn in turns]
-        usual = self.options.traffic.connections
-        seconds = sum((answer.seconds or 0) / (answer.connections or usual) for answer in answers)
+        effort = self.effort(
+            [turn for session in (*first, *second) for turn in session.transcript.values()]
+        )
+        for session in (*first, *second):
+            # Only the first pair of a story has its costs, so that all add up to what was paid.
+            session.transcript.clear()
+        effort |= {"messages": (), "seconds": effort["seconds"] or 0.0}
         return Judgement(
             prefers,
             reward_first=grades[0],
             reward_second=grades[1],
             explanation="\n\n".join(shown_text(rated_text.reply.answer) for rated_text in rated),
-            input_tokens=sum(answer.input_tokens or 0 for answer in answers),
-            output_tokens=sum(answer.output_tokens or 0 for answer in answers),
-            cost_usd=dollars_of(answers, self._price),
-            seconds=seconds,
+            **effort,
         )

@@ -11,6 +11,7 @@ from litbench.data.records import VERDICTS
 from litbench.data.tables import read_table, write_table
 from litbench.data.text import count_words
 from litbench.judges.client import estimate_tokens
+from litbench.judges.prices import Price
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import blind, judge_pairs
 from litbench.raters.templates.rubric import load_rubric
@@ -186,8 +187,10 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
     (told,) = rater().estimate(blinded)
     assert (told.calls, told.known) == (len(stories) - 5, 5)
     twice = rater(max_calls=len(stories) - 5)
-    judge_pairs(twice, pairs)
+    verdicts = judge_pairs(twice, pairs)
     assert server.requests == len(stories)
+    # A story of several pairs is paid once.
+    assert sum(verdicts["cost_usd"].to_pylist()) == pytest.approx(server.dollars(Price(1.0, 1.0)))
     other = pair_table([{"chosen": "A new story", "rejected": "And another"}])
     with pytest.raises(ConfigError, match="0 of 2 stories"):
         judge_pairs(twice, other)
