@@ -217,7 +217,8 @@ def _with_scores(table: pa.Table) -> pa.Table:
     return table
 
 
-def _no_rows(source: str | Path, options: ReadOptions) -> DataError:
+def no_rows(source: str | Path, options: ReadOptions) -> DataError:
+    """The error of a source without usable rows, with the reasons."""
     rejected = options.get("rejected_rows") or RejectedRows()
     reasons = "; ".join(f"{why} ({n})" for why, n in rejected.counts().items()) or "none"
     where = f"where: {options.get('where')!r}, " if options.get("where") else ""
@@ -272,7 +273,7 @@ class StreamingTable:
                         advice = "free space or choose another folder"
                         raise DataError(f"cannot write {path}: {error}; {advice}") from error
         if not keys:
-            raise _no_rows(sources[0], options)
+            raise no_rows(sources[0], options)
         names = dict.fromkeys(name for schema in schemas for name in schema.names)
         self._all = pa.schema([(name, _common_type(schemas, name)) for name in names])
         internal = {KEY} if options.get("numbered") else {KEY, ROW}
@@ -376,4 +377,4 @@ def stream_foreign(
     for chunk in _fitted_chunks(source, schema, options):
         yield without(chunk, KEY, *([] if options.get("numbered") else [ROW]))
     if chunk is None:
-        raise _no_rows(source, options)
+        raise no_rows(source, options)

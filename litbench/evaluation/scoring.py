@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from litbench.data.chunks import LINE
-from litbench.data.ingest import RejectedRows, StreamingTable
+from litbench.data.ingest import RejectedRows, StreamingTable, no_rows
 from litbench.data.records import SIDES, Column, Schema
 from litbench.data.sources.items import list_answers
 from litbench.data.sources.pairs import read_any_pairs
@@ -353,6 +353,9 @@ def _read_rows(job: ScoringJob, rejected: RejectedRows, path: Path) -> None:
         of_rows = rows_of(table.schema.empty_table()).schema
         reader = pa.RecordBatchReader.from_batches(of_rows, batches)
         write_atomically(path, lambda part: write_sorted_batches(reader, job.schema, part))
+    if not pq.read_metadata(path).num_rows:
+        path.unlink()
+        raise no_rows(job.input, {"where": job.where, "rejected_rows": rejected})
 
 
 def _chunks(job: ScoringJob, rows: Path, index: int = 0, count: int = 1) -> Iterator[Chunk]:

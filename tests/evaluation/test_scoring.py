@@ -674,7 +674,7 @@ def test_load_gives_whatever_was_saved(tmp_path, pair_table, tiny_model):
 
 LISTS = {
     "completions": [["a door", "a door opens"], ["a", "a b", "a b c"], ["a"]],
-    "answers": [[{"text": "a door", "rank": 2}, {"text": "a door opens"}], *[[{"story": "a"}]] * 2],
+    "answers": [[{"text": "a door", "rank": 2}, {"text": "a door opens"}], *[[{"story": "a"}]] * 3],
 }
 
 
@@ -705,3 +705,6 @@ def test_each_answer_of_a_row_is_scored(column, suffix, tmp_path):
     assert column not in scored[0]
     rejected = read_foreign(f"{out}.rejected.jsonl", ANY)["reason"].to_pylist()
     assert rejected == ["no list of answers", "an answer is not text", "no text"]
+    source = write_jsonl([{"prompt": "P", column: ["&nbsp;"]}], tmp_path / "empty.jsonl")
+    with pytest.raises(DataError, match="no usable row"):
+        score(Score(rater={"kind": "longer"}, input=str(source), out=out))
