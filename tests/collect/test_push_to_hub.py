@@ -238,7 +238,7 @@ def test_ids_without_texts(publish, artifact, load_program):
     needed = load_program("data_prep/rehydrate.py").IDS.columns
     assert {column.name for column in needed if column.required} <= set(table.column_names)
     assert "no stories and no prompts" in card
-    assert "data_prep/rehydrate.py" in card
+    assert "litbench data rehydrate" in card
     assert "| chosen\\_comment\\_id | text | story\\_id of chosen |" in card
 
 

@@ -280,10 +280,10 @@ def test_three_lines_of_output_without_a_terminal(tiny_model, pairs_file, progra
 def test_training_configs_are_valid_and_match_the_paper(path, load_program):
     text = path.read_text(encoding="utf-8")
     name_of_file = path.relative_to(ROOT)
-    (name,) = set(re.findall(rf"(train/\w+\.py) --config {name_of_file}", text))
-    if name == "train/grpo.py":
+    (name,) = set(re.findall(rf"litbench train (\w+) --config {name_of_file}", text))
+    if name == "grpo":
         pytest.importorskip("litbench.rl.rewards")
-    module = load_program(name)
+    module = load_program(f"litbench train {name}")
     assert "Not run" in text or re.search(r"\d+(\.\d)? s|seconds", text), "measured, or not run"
     if not issubclass(module.Config, TrainingOptions):
         load_config(module.Config, ["--config", str(path)])

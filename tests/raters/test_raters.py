@@ -108,6 +108,7 @@ def test_nothing_but_the_texts_reaches_a_rater(invented_pairs):
         texts = (row["chosen"], row["rejected"])
         assert vars(pair) == {
             "prompt": row["prompt"],
+            "item": None,
             **dict(zip(("first", "second"), texts if is_first else texts[::-1], strict=True)),
         }
 

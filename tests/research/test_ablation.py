@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -93,7 +94,7 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
     monkeypatch.setattr(experiment, "make_pairs", remembered)
 
     def make(out="out", stories=None, draws=False, **changes):
-        empty = figures.Drawing("<svg></svg>", None)
+        empty = figures.Drawing("<svg></svg>", SimpleNamespace(get_figwidth=lambda: 1))
         monkeypatch.setattr(figures, "curves", curves if draws else lambda *_, **__: empty)
         monkeypatch.setattr(
             figures.Drawing, "_write_png", png if draws else lambda _, path: path.touch()
