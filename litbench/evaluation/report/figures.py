@@ -550,7 +550,6 @@ def dots(
     marked = {name: value for name, value in (hollow or {}).items() if name in dict(rows)}
 
     def draw(axes: Any) -> None:
-        heights = np.arange(len(rows), dtype=float)
         for level in levels:
             axes.axvline(level, color=INK, linewidth=0.7, linestyle=":", zorder=0.6)
         step = 0.72 / len(names)
@@ -558,26 +557,16 @@ def dots(
         for number in range(len(names)):
             color, marker = SERIES[number % 6], MARKERS[number // 6 % 5]
             handles += axes.plot([], [], marker=marker, color=color, markersize=4, linewidth=1)
-            for center, (_, cells) in zip(heights, rows, strict=True):
+            for center, (_, cells) in enumerate(rows):
                 if cells and cells[number]:
                     at = center - 0.36 + step * (number + 0.5)
                     _series(axes, at, cells[number], color, marker)
         if marked:
             order = [name for name, _ in rows]
-            handles += axes.plot(
-                list(marked.values()),
-                [heights[order.index(name)] for name in marked],
-                "D",
-                markerfacecolor="none",
-                markeredgecolor=INK,
-                markersize=5.5,
-            )
-        axes.set_yticks(heights, [name for name, _ in rows])
-        for text, (_, cells) in zip(axes.get_yticklabels(), rows, strict=True):
-            if not cells:
-                text.set_fontweight("bold")
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
+            heights = [order.index(name) for name in marked]
+            look = {"markerfacecolor": "none", "markeredgecolor": INK, "markersize": 5.5}
+            handles += axes.plot(list(marked.values()), heights, "D", **look)
+        _name_rows(axes, rows)
         if behind is not None:
             _density_behind(axes, behind)
         if limits is not None:
@@ -590,6 +579,16 @@ def dots(
     legend = [*(names if len(names) > 1 else []), *([mark] if marked else [])]
     height = 0.7 + (0.17 + 0.06 * len(names)) * len(rows) + _legend_height(legend or [""])
     return drawing(f"dots {label} {rows[0][0]}", draw, height)
+
+
+def _name_rows(axes: Any, rows: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    """The names of rows on the y axis, from the top; those without values are headings."""
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    for text, (_, cells) in zip(axes.get_yticklabels(), rows, strict=True):
+        if not cells:
+            text.set_fontweight("bold")
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
 
 
 def _series(axes: Any, at: float, cells: Sequence[Interval], color: str, marker: str) -> None:
