@@ -152,16 +152,17 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
     _check_unique(rows)
     graded = [row for row in rows if row["grade"] is not None] + criteria
     quantities = {row["quantity"] for row in graded}
+    notes = dict.fromkeys(note for of_run in counts for note in of_run.get("not_comparable", []))
     return GradeTable(
-        graded,
-        len(rows) + len(criteria) - len(graded),
-        people,
-        pa.concat_tables(stories, promote_options="default") if stories else None,
-        texts,
-        next(iter(protocols))[1],
-        list(dict.fromkeys(note for run in counts for note in run.get("not_comparable", []))),
-        repeats,
-        [name for name in dict.fromkeys(rated_criteria) if name in quantities],
+        rows=graded,
+        missing=len(rows) + len(criteria) - len(graded),
+        people=people,
+        stories=pa.concat_tables(stories, promote_options="default") if stories else None,
+        text_grades=texts,
+        headline=next(iter(protocols))[1],
+        notes=list(notes),
+        repeats=repeats,
+        criteria=[name for name in dict.fromkeys(rated_criteria) if name in quantities],
     )
 
 

@@ -45,7 +45,6 @@ class WriterRow:
         grade: mean over all prompts of the grades without the judges' offsets; see
             `additive_grades`. The interval is by prompt; `clusters` are the writer's prompts.
         plain: mean of the grades as they are.
-        grades: number of grades.
         missing: number of prompts that other writers have grades for and this one has not.
         difference: grade minus that of the reference; None for the reference, and if no prompts
             connect the two.

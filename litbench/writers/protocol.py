@@ -42,8 +42,6 @@ class Item:
     """One item of a protocol: what a writer is asked for.
 
     Attributes:
-        prompt_id: its id.
-        prompt: its text.
         content: the protocol's own.
         groups: what it belongs to, such as its genre: columns of the run's stories.
     """

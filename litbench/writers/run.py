@@ -333,12 +333,7 @@ class _Tables:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A config as read, and checked: what follows takes its parts, never the config.
-
-    Attributes:
-        name: name of the protocol.
-        samples: how often each writer writes each item; `judge_samples` likewise for judges.
-    """
+    """A config as read, and checked: what follows takes its parts, never the config."""
 
     name: str
     protocol: Protocol

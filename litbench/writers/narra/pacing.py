@@ -100,8 +100,6 @@ class SceneState:
     """The guard's view of the story before a turn.
 
     Attributes:
-        location: where the scene plays.
-        objective: what the protagonist is after.
         progressed: result of the progress check; True without one.
         suggested_development: the check's suggestion.
         reasoning: the check's reason.
