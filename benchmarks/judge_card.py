@@ -85,7 +85,7 @@ def figures(votes: np.ndarray) -> Repeats:
 def repeats(pairs: int, planted: float, random: np.random.Generator) -> bool:
     """Whether instability is found: more than the tolerated rate."""
     votes = answers(pairs, planted or REPEAT_RATE, 0.0, random)
-    return figures(votes).by_repeats.low > REPEAT_RATE
+    return figures(votes).figures["by_repeats"].low > REPEAT_RATE
 
 
 def position(pairs: int, planted: float, random: np.random.Generator) -> bool:
@@ -98,7 +98,7 @@ def position(pairs: int, planted: float, random: np.random.Generator) -> bool:
 def order(pairs: int, planted: float, random: np.random.Generator) -> bool:
     """Whether an effect of the order is found."""
     result = figures(answers(pairs, REPEAT_RATE, planted, random))
-    return result.p_order < 0.05 and result.by_order.mean > 0
+    return result.p_order < 0.05 and result.figures["by_order"].mean > 0
 
 
 FAULTS: dict[str, Callable[[int, float, np.random.Generator], bool]] = {

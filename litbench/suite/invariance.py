@@ -2,7 +2,7 @@
 
 Some questions of a run are asked again with another instruction, with other names of the sides,
 without Markdown in the stories, and with white space behind them, each at least twice. Changes are
-counted beyond those that repeats of each form explain (`litbench.suite.repeats.Distances`).
+counted beyond those that repeats of each form explain (`litbench.suite.repeats.distances`).
 """
 
 import re
@@ -171,7 +171,9 @@ def _compare(
     original: np.ndarray, answered: np.ndarray, prompts: Sequence[str] | np.ndarray
 ) -> tuple[Interval, Interval, float]:
     """How often votes change, how often beyond repeats, and the p value; shapes (n, 2, samples)."""
-    parts = distances(*(votes.reshape(-1, votes.shape[2]) for votes in (original, answered)))
-    is_known, clusters = np.isfinite(parts.excess), np.repeat(prompts, 2)
-    beyond = difference_interval(clustered_mean(parts.excess[is_known], clusters[is_known]))
-    return jackknife_interval(parts.between[is_known], clusters[is_known]), *beyond
+    groups = (votes.reshape(-1, votes.shape[2]) for votes in (original, answered))
+    between, within = distances(*groups)
+    is_known, clusters = np.isfinite(between - within), np.repeat(prompts, 2)
+    excess = clustered_mean((between - within)[is_known], clusters[is_known])
+    changed = jackknife_interval(between[is_known], clusters[is_known])
+    return changed, *difference_interval(excess)

@@ -20,55 +20,20 @@ from litbench.suite.passport import CallFigures, PassportInterval
 
 
 @dataclass(frozen=True)
-class Distances:
-    """Mean distances of votes; arrays have shape (n,), NaN where an answer is missing.
-
-    Attributes:
-        between: of a vote of one group and a vote of the other.
-        within: of two votes of a group, averaged over both groups.
-    """
-
-    between: np.ndarray
-    within: np.ndarray
-
-    @property
-    def excess(self) -> np.ndarray:
-        """What the groups explain: `between` minus `within`.
-
-        It is an unbiased estimate of half of the energy distance (Szekely and Rizzo, 2013, Energy
-        statistics), whose mean is 0 only if both groups vote alike.
-        """
-        difference: np.ndarray = self.between - self.within
-        return difference
-
-
-@dataclass(frozen=True)
 class Repeats:
     """What repeated answers show about a judge.
 
     Attributes:
-        self_agreement: of two answers to the same question.
-        flips: how often an answer differs from one to the other order.
-        by_repeats: how often two answers to the same question differ, which explains as many flips.
-        by_order: `flips` minus `by_repeats`: what the order explains.
+        figures: `self_agreement` of two answers to the same question; `by_repeats`, how often they
+            differ, which explains as many flips; `by_order`, the other flips; and `gain`, the
+            agreement of the last of `growth` minus that of one answer in each order.
         p_order: p value of no effect of the order.
         growth: agreement by number of calls; the last is the judge's verdict.
-        gain: agreement of the last minus that of one answer in each order.
     """
 
-    self_agreement: Interval
-    flips: Interval
-    by_repeats: Interval
-    by_order: Interval
+    figures: dict[str, Interval]
     p_order: float
     growth: list[CallFigures]
-    gain: Interval
-
-    @property
-    def figures(self) -> dict[str, Interval]:
-        """The figures on a card, by name."""
-        names = ("self_agreement", "by_repeats", "by_order", "gain")
-        return {name: getattr(self, name) for name in names}
 
 
 def votes_of(verdicts: pa.Table, pair_ids: Sequence[str], rater: str) -> np.ndarray | None:
@@ -92,17 +57,27 @@ def votes_of(verdicts: pa.Table, pair_ids: Sequence[str], rater: str) -> np.ndar
     return np.array(orders)
 
 
-def distances(first: np.ndarray, second: np.ndarray) -> Distances:
-    """Compare two groups of votes on the same questions; shapes (n, answers) each."""
+def distances(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean distances of votes in two groups of answers to the same questions.
+
+    The first minus the second is an unbiased estimate of half of the energy distance (Szekely and
+    Rizzo, 2013, Energy statistics), whose mean is 0 only if both groups vote alike.
+
+    Args:
+        first: votes of a group; shape (n, answers).
+        second: votes of the other group; shape (n, answers).
+
+    Returns:
+        The distance of a vote of one group and a vote of the other, and that of two votes of a
+        group, averaged over both groups; shape (n,) each, NaN where an answer is missing.
+    """
 
     def within(votes: np.ndarray) -> np.ndarray:
         upper = np.triu_indices(votes.shape[1], 1)
         return _row_means(np.abs(votes[:, upper[0]] - votes[:, upper[1]]))
 
     between = np.abs(first[:, :, None] - second[:, None, :]).reshape(len(first), -1)
-    return Distances(
-        _row_means(between), _row_means(np.column_stack([within(first), within(second)]))
-    )
+    return _row_means(between), _row_means(np.column_stack([within(first), within(second)]))
 
 
 def repeats_of(
@@ -118,35 +93,31 @@ def repeats_of(
     samples = votes.shape[2]
     if samples < 2:
         return None
-    parts = distances(votes[:, 0], votes[:, 1])
-    keys, is_known = np.asarray(clusters), np.isfinite(parts.excess)
-
-    def share(values: np.ndarray) -> Interval:
-        return jackknife_interval(values[is_known], keys[is_known])
-
-    by_order, p_order = difference_interval(clustered_mean(parts.excess[is_known], keys[is_known]))
+    between, within = distances(votes[:, 0], votes[:, 1])
+    keys, is_known = np.asarray(clusters), np.isfinite(between - within)
+    excess = clustered_mean((between - within)[is_known], keys[is_known])
+    by_order, p_order = difference_interval(excess)
     single = np.nan_to_num(votes, nan=0.5).mean(axis=2)
     # The verdict of an order is the side with more votes; without votes it counts 1/2.
     verdicts = (np.sign(np.nansum(votes - 0.5, axis=2).round(9)) + 1) / 2
     ways = [(1, 1, single[:, 0]), (2, 1, single.mean(axis=1)), (2, samples, verdicts.mean(axis=1))]
     gain = clustered_mean(ways[2][2] - ways[1][2], keys)
-    return Repeats(
-        share(1 - parts.within),
-        share(parts.between),
-        share(parts.within),
-        by_order,
-        p_order,
-        [
-            CallFigures(
-                orders,
-                count,
-                PassportInterval.of(jackknife_interval(credit, keys)),
-                None if dollars is None else dollars * orders * count,
-            )
-            for orders, count, credit in ways
-        ],
-        difference_interval(gain)[0],
-    )
+    growth = [
+        CallFigures(
+            orders,
+            count,
+            PassportInterval.of(jackknife_interval(credit, keys)),
+            None if dollars is None else dollars * orders * count,
+        )
+        for orders, count, credit in ways
+    ]
+    figures = {
+        "self_agreement": jackknife_interval(1 - within[is_known], keys[is_known]),
+        "by_repeats": jackknife_interval(within[is_known], keys[is_known]),
+        "by_order": by_order,
+        "gain": difference_interval(gain)[0],
+    }
+    return Repeats(figures, p_order, growth)
 
 
 def _row_means(values: np.ndarray) -> np.ndarray:

@@ -55,14 +55,15 @@ def test_a_single_answer_is_read_and_has_no_repeats():
 
 def test_repeats_counted_by_hand():
     votes = votes_of(verdicts_of(ROWS), ["p", "q"], "judge")
-    parts = distances(votes[:, 0], votes[:, 1])
-    np.testing.assert_allclose(parts.between, [4 / 6, 1.5 / 9])
+    between, within = distances(votes[:, 0], votes[:, 1])
+    np.testing.assert_allclose(between, [4 / 6, 1.5 / 9])
     # Of pair p: two of three distances are 1 in one order, none in the other.
-    np.testing.assert_allclose(parts.within, [1 / 3, 1 / 6])
+    np.testing.assert_allclose(within, [1 / 3, 1 / 6])
     result = repeats_of(votes, ["a", "b"], dollars=0.25)
-    assert result.flips.mean == pytest.approx((4 / 6 + 1.5 / 9) / 2)
-    assert result.self_agreement.mean == pytest.approx(1 - (1 / 3 + 1 / 6) / 2)
-    assert result.by_repeats.mean + result.by_order.mean == pytest.approx(result.flips.mean)
+    means = {name: figure.mean for name, figure in result.figures.items()}
+    assert means["self_agreement"] == pytest.approx(1 - (1 / 3 + 1 / 6) / 2)
+    assert means["by_repeats"] == pytest.approx((1 / 3 + 1 / 6) / 2)
+    assert means["by_repeats"] + means["by_order"] == pytest.approx((4 / 6 + 1.5 / 9) / 2)
     # Three answers decide p's orders as chosen and rejected, and q's both as chosen.
     assert [(way.orders, way.samples, way.dollars) for way in result.growth] == [
         (1, 1, 0.25),
@@ -74,18 +75,18 @@ def test_repeats_counted_by_hand():
         [(2 / 3 + 2.5 / 3) / 2, ((2 / 3 + 0.5 / 3) / 2 + (2.5 / 3 + 1) / 2) / 2, (0.5 + 1) / 2],
         abs=1e-6,
     )
-    assert result.gain.mean == pytest.approx(agreements[2] - agreements[1], abs=1e-6)
+    assert means["gain"] == pytest.approx(agreements[2] - agreements[1], abs=1e-6)
 
 
 def test_order_explains_nothing_of_a_coin_and_all_of_a_position():
     random = np.random.default_rng(0)
     coin = random.integers(0, 2, (2_000, 2, 3)).astype(float)
     result = repeats_of(coin, np.arange(2_000))
-    assert result.by_order.low < 0 < result.by_order.high
-    assert result.by_repeats.mean == pytest.approx(0.5, abs=0.03)
+    assert result.figures["by_order"].low < 0 < result.figures["by_order"].high
+    assert result.figures["by_repeats"].mean == pytest.approx(0.5, abs=0.03)
     position = np.zeros((20, 2, 3))
     position[:, 0] = 1
     result = repeats_of(position, np.arange(20))
-    assert (result.by_repeats.mean, result.by_order.mean, result.flips.mean) == (0, 1, 1)
-    assert result.self_agreement.mean == 1
+    means = [result.figures[name].mean for name in ("by_repeats", "by_order", "self_agreement")]
+    assert means == [0, 1, 1]
     assert result.p_order < 0.01
