@@ -133,8 +133,10 @@ def load_backbone(
                     **quantization,
                 )
             if "gguf_file" in common:
-                # transformers treats dequantised weights as quantised, and refuses to save them.
+                # transformers treats dequantised weights as quantised, and refuses to save them,
+                # and again what was trained from them.
                 weights = model.state_dict()
+                del model.config.quantization_config
                 model = type(model)(model.config).to(model.dtype)
                 model.load_state_dict(weights)
     except Exception as error:  # transformers' loaders raise many types

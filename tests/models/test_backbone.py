@@ -321,3 +321,4 @@ def test_gguf_model_can_be_saved(tmp_path, capsys):
     RewardModel(model, tokenizer, form="story").save(tmp_path)
     again, _ = load_backbone(str(tmp_path))
     assert torch.equal(again.model.norm.weight, model.model.norm.weight)
+    assert not hasattr(again, "hf_quantizer"), "it could not be saved again after training"
