@@ -67,8 +67,8 @@ def main() -> None:
             quality = random.normal(0, 1, (ITEMS, k))
             # The first answer is people's best one.
             quality = -np.sort(-quality, axis=1)
-            own = random.normal(0, 1, quality.shape)
-            opinions = TASTE * quality + (1 - TASTE**2) ** 0.5 * own
+            taste = random.normal(0, 1, quality.shape)
+            opinions = TASTE * quality + (1 - TASTE**2) ** 0.5 * taste
             texts = [f"{answer} " + "word " * WORDS for answer in range(k)]
             item = [BlindPair("A prompt.", texts[0], text, "item") for text in texts[1:]]
             spec = RaterSpec("judge", "judge", {"model": MODEL})

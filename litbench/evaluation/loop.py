@@ -312,8 +312,8 @@ def item_estimates(
             keys = set(spec.given) if kind == spec.kind else _SHARED
             if takes_list != ("template" in options):
                 keys = keys - {"template", "answer"}
-            given = options | {key: spec.given[key] for key in keys & set(spec.given)}
-            rater = RaterSpec(spec.name, kind, given).load(folder)
+            entry = options | {key: spec.given[key] for key in keys & set(spec.given)}
+            rater = RaterSpec(spec.name, kind, entry).load(folder)
             estimates += [replace(row, rater=way) for row in rater.estimate(pairs)]
     return estimates
 

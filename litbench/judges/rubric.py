@@ -237,10 +237,14 @@ class RubricRater(ModelRater):
             for rated in session.result or ():
                 self._counts.update(rating.outcome for rating in rated.ratings.values())
         self._write_log([session for session in ended if session.reason is None])
-        return [
-            [self._judgement(*(by_story[pair.prompt, text] for text in (pair.first, pair.second)))]
-            for pair in pairs
-        ]
+        judged = list[list[Judgement]]()
+        # Only the first pair of a story has its costs, so that all add up to what was paid.
+        costs = dict(by_story)
+        for pair in pairs:
+            first, second = ((pair.prompt, text) for text in (pair.first, pair.second))
+            paid = [*costs.pop(first, ()), *costs.pop(second, ())]
+            judged.append([self._judgement(by_story[first], by_story[second], paid)])
+        return judged
 
     def _sessions(self, pairs: Sequence[BlindPair]) -> dict[tuple[str, str, int], Session]:
         """A session per distinct prompt, story and sample."""
@@ -289,7 +293,10 @@ class RubricRater(ModelRater):
         metadata = {"rubric": [rubric.name for rubric in self._rubrics]}
         self.write_samples(samples, questions, metadata, "mean")
 
-    def _judgement(self, first: Sequence[Session], second: Sequence[Session]) -> Judgement:
+    def _judgement(
+        self, first: Sequence[Session], second: Sequence[Session], paid: Sequence[Session]
+    ) -> Judgement:
+        """The judgement of a pair by the sessions of its stories; `paid` have its costs."""
         for session in (*first, *second):
             if session.reason is not None:
                 return Judgement("error", explanation=f"{UNASKED}{session.reason}")
@@ -302,12 +309,7 @@ class RubricRater(ModelRater):
             prefers = "tie"
         else:
             prefers = "first" if grades[0] > grades[1] else "second"
-        effort = self.effort(
-            [turn for session in (*first, *second) for turn in session.transcript.values()]
-        )
-        for session in (*first, *second):
-            # Only the first pair of a story has its costs, so that all add up to what was paid.
-            session.transcript.clear()
+        effort = self.effort([turn for session in paid for turn in session.transcript.values()])
         effort |= {"messages": (), "seconds": effort["seconds"] or 0.0}
         return Judgement(
             prefers,

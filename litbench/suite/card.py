@@ -43,7 +43,6 @@ from litbench.evaluation.report.document import (
 )
 from litbench.evaluation.results import Evaluation, find_input
 from litbench.evaluation.stopping import common_pairs
-from litbench.judges.judge import JudgeOptions
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow, plain
@@ -52,7 +51,14 @@ from litbench.runs.config import Positional, build, nearest
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.outputs import read_manifest_of, write_atomically, write_json
 from litbench.runs.terminal import write_dollars
-from litbench.suite.invariance import MAX_FORMS, MIN_SAMPLES, ask_forms, estimate_forms, forms_of
+from litbench.suite.invariance import (
+    MAX_FORMS,
+    MIN_SAMPLES,
+    ask_forms,
+    estimate_forms,
+    forms_of,
+    judge_options,
+)
 from litbench.suite.passport import (
     InvarianceFigures,
     JudgeCard,
@@ -134,8 +140,10 @@ def write_card(config: CardKeys) -> None:
     if config.dry_run and not config.ask:
         raise ConfigError("dry_run without ask: the card sends no requests but those of --ask")
     if (config.run / _GRADES).is_file():
-        if config.ask:
-            raise ConfigError(f"{config.run} has grades, no pairs: leave ask out")
+        if config.ask or config.rater or config.families or config.audit:
+            raise ConfigError(
+                f"{config.run} has grades, no pairs: leave ask, rater, families and audit out"
+            )
         _write_resolution(config)
         return
     evaluation = Evaluation.find(config.run)
@@ -227,12 +235,8 @@ def _asked_forms(
     folder = next((path for path in folders if (path / "answers").is_dir()), config.run)
     results = {}
     for name in names:
-        entry = dict(evaluation.manifest["config"]["raters"][name])
-        if config.max_cost_usd is not None:
-            entry["traffic"] = {**entry.get("traffic", {}), "max_cost_usd": config.max_cost_usd}
-        forms = {}
-        if entry.pop("kind") == "judge":
-            forms = forms_of(name, build(JudgeOptions, entry, f"raters.{name}"), drawn)
+        options = judge_options(evaluation, name, config.max_cost_usd)
+        forms = {} if options is None else forms_of(name, options, drawn)
         if not forms:
             print(f"{name}: only a judge of pairs can be asked in other forms")
             continue

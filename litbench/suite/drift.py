@@ -25,12 +25,13 @@ import pyarrow.compute as pc
 from litbench.data.records import SIDES
 from litbench.data.text import digest, prompt_key
 from litbench.evaluation.results import Evaluation
-from litbench.judges.judge import Judge, JudgeOptions, StoriesQuestion
+from litbench.judges.judge import Judge, StoriesQuestion
 from litbench.metrics.sequential import boundaries
 from litbench.raters.interface import estimates_text
-from litbench.runs.config import Positional, build, nearest
+from litbench.runs.config import Positional, nearest
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.outputs import file_name
+from litbench.suite.invariance import judge_options
 from litbench.suite.passport import Drift, read_passport, write_passport
 
 # One-sided error over all looks, the wanted power, and the number of looks.
@@ -42,7 +43,7 @@ _SIMULATIONS = 4_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class DriftPlan:
     """How many questions tell whether a judge has changed.
 
     Attributes:
@@ -68,7 +69,7 @@ def _levels() -> np.ndarray:
     return np.array([NormalDist().cdf(-bound) for bound in bounds])
 
 
-def p_value(single: Any, odd: Any) -> Any:
+def binomial_p(single: Any, odd: Any) -> Any:
     """The chance of at least `single` of `odd` questions whose odd answer is the single one."""
     from scipy import special  # noqa: PLC0415
 
@@ -88,7 +89,9 @@ def is_unchanged(single: Any, odd: Any, asked: Any, change: float) -> Any:
     return upper - (odd - single) / 2 / asked < change
 
 
-def simulate(rate: float, change: float, questions: int, planned: float, seed: int = 0) -> Plan:
+def simulate(
+    rate: float, change: float, questions: int, planned: float, seed: int = 0
+) -> DriftPlan:
     """Simulate drift checks; `power` is the share in which a change is found.
 
     Of the questions, 2 * rate are coins, so that repeats differ in `rate`; a share `change` gets
@@ -101,16 +104,16 @@ def simulate(rate: float, change: float, questions: int, planned: float, seed: i
     drawn = np.stack([random.multinomial(n, chances, _SIMULATIONS) for n in blocks], axis=1)
     totals = drawn.cumsum(axis=1)
     single, odd = totals[..., 0], totals[..., :2].sum(axis=2)
-    found = p_value(single, odd) <= _levels()
-    is_decided = found | is_unchanged(single, odd, np.asarray(asked), planned)
+    is_changed = binomial_p(single, odd) <= _levels()
+    is_decided = is_changed | is_unchanged(single, odd, np.asarray(asked), planned)
     is_decided[:, -1] = True
     first = is_decided.argmax(axis=1)
-    power = found[np.arange(_SIMULATIONS), first].mean()
-    return Plan(questions, float(power), float(np.take(asked, first).mean()))
+    power = is_changed[np.arange(_SIMULATIONS), first].mean()
+    return DriftPlan(questions, float(power), float(np.take(asked, first).mean()))
 
 
 @cache
-def plan_for(rate: float, change: float) -> Plan:
+def plan_for(rate: float, change: float) -> DriftPlan:
     """The smallest number of questions that finds a change in 80 %, by simulation.
 
     Args:
@@ -122,8 +125,8 @@ def plan_for(rate: float, change: float) -> Plan:
         middle = (low + high) // 2
         is_enough = simulate(rate, change, middle, change).power >= POWER
         low, high = (low, middle) if is_enough else (middle, high)
-    found = simulate(rate, change, high, change)
-    return replace(found, expected=simulate(rate, 0.0, high, change).expected)
+    plan = simulate(rate, change, high, change)
+    return replace(plan, expected=simulate(rate, 0.0, high, change).expected)
 
 
 # The command -----------------------------------------------------------------------------------
@@ -205,17 +208,14 @@ def check_drift(config: DriftKeys) -> None:
 
 
 def _judge_of(evaluation: Evaluation, rater: str, max_cost_usd: float | None) -> Judge:
-    """The judge of an evaluation, with answers of its own."""
+    """The judge of an evaluation, without its stored answers."""
     raters = evaluation.manifest["config"]["raters"]
     if rater not in raters:
         raise ConfigError(f"{evaluation.folder} has no rater '{rater}': {nearest(rater, raters)}")
-    entry = dict(raters[rater])
-    if entry.pop("kind") != "judge":
+    options = judge_options(evaluation, rater, max_cost_usd)
+    if options is None:
         raise ConfigError(f"{rater} cannot be asked again: give the passport of a judge of pairs")
-    entry |= {"answers": None, "batch": None}
-    if max_cost_usd is not None:
-        entry["traffic"] = {**entry.get("traffic", {}), "max_cost_usd": max_cost_usd}
-    return Judge(rater, build(JudgeOptions, entry, f"raters.{rater}"))
+    return Judge(rater, replace(options, answers=None, batch=None))
 
 
 def _stored_questions(evaluations: Sequence[Evaluation], rater: str) -> list[StoredQuestion]:
@@ -259,7 +259,7 @@ def _asked(judge: Judge, question: StoredQuestion) -> StoriesQuestion:
 
 
 def _ask_until_decided(
-    judge: Judge, questions: Sequence[StoredQuestion], plan: Plan, change: float
+    judge: Judge, questions: Sequence[StoredQuestion], plan: DriftPlan, change: float
 ) -> Drift:
     """Ask block by block until a change is found or excluded."""
     triples: list[tuple[str, ...]] = []
@@ -269,14 +269,14 @@ def _ask_until_decided(
         triples += _triples(judge, questions[len(triples) : asked])
         kinds = [_odd_one(triple) for triple in triples]
         single, odd = kinds.count("single"), len(kinds) - kinds.count(None)
-        found = p_value(single, odd) <= level
-        if found or is_unchanged(single, odd, asked, change):
+        is_changed = binomial_p(single, odd) <= level
+        if is_changed or is_unchanged(single, odd, asked, change):
             break
     is_whole = asked == plan.questions
     excluded = is_whole or bool(is_unchanged(single, odd, asked, change))
-    result: Any = "changed" if found else "unchanged" if excluded else "undecided"
+    result: Any = "changed" if is_changed else "unchanged" if excluded else "undecided"
     answered_by = sorted(judge.notes()["answered_by"])
-    p = round(float(p_value(single, odd)), 6)
+    p = round(float(binomial_p(single, odd)), 6)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return Drift(result, now, asked, odd, single, change, p, answered_by)
 

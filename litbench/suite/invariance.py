@@ -7,7 +7,7 @@ counted beyond those that repeats of each form explain (`litbench.suite.repeats.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.data.records import SIDES, connected_prompts
+from litbench.evaluation.results import Evaluation
 from litbench.judges.answers import Answer
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.metrics.comparisons import difference_interval, holm
@@ -23,6 +24,7 @@ from litbench.metrics.leaderboard import plain
 from litbench.raters.interface import Estimate, blind, judge_pairs
 from litbench.raters.templates.parser import Verdict
 from litbench.raters.templates.template import Template
+from litbench.runs.config import build
 from litbench.suite.passport import InvarianceFigures, PassportInterval
 from litbench.suite.repeats import distances, votes_of
 
@@ -36,19 +38,17 @@ _MARKDOWN = re.compile(r"^ {0,3}(?:#{1,6} +|[-*+] +|> ?)|\*{1,3}|(?<!\w)_+|_+(?!
 MIN_SAMPLES, MAX_FORMS = 2, 7
 
 
+@dataclass(frozen=True)
 class NamedTemplate(Template):
     """A template whose sides have other names than A and B."""
 
-    names: tuple[str, str]
+    names: tuple[str, str] = ("A", "B")
 
     @classmethod
     def of(cls, template: Template, names: tuple[str, str]) -> "NamedTemplate":
         """The template with these names."""
-        renamed = cls(**vars(template))
-        object.__setattr__(renamed, "names", names)
-        pieces = tuple(renamed._named(piece) for piece in template.pieces)
-        object.__setattr__(renamed, "pieces", pieces)
-        return renamed
+        renamed = cls(**vars(template), names=names)
+        return replace(renamed, pieces=tuple(map(renamed._named, template.pieces)))
 
     def _named(self, text: str) -> str:
         by_side = dict(zip("AB", self.names, strict=True))
@@ -88,6 +88,18 @@ class NamedJudge(Judge):
 def without_markdown(text: str) -> str:
     """A text without headings, lists, emphasis and code marks."""
     return _MARKDOWN.sub("", text)
+
+
+def judge_options(
+    evaluation: Evaluation, rater: str, max_cost_usd: float | None
+) -> JudgeOptions | None:
+    """The options of a judge of an evaluation, with another cap; None for other kinds of raters."""
+    entry = dict(evaluation.manifest["config"]["raters"][rater])
+    if entry.pop("kind") != "judge":
+        return None
+    if max_cost_usd is not None:
+        entry["traffic"] = {**entry.get("traffic", {}), "max_cost_usd": max_cost_usd}
+    return build(JudgeOptions, entry, f"raters.{rater}")
 
 
 def forms_of(

@@ -102,8 +102,11 @@ def _lengths(graded: GradeTable, words: tuple[int, int] | None) -> Section | Non
     if not rows:
         return None
     means = [
-        (short_name(writer), [[mean_interval(np.array([r[2] for r in of]), [r[1] for r in of])]])
-        for writer, of in grouped(rows, lambda row: row[0]).items()
+        (
+            short_name(writer),
+            [[mean_interval(np.array([r[2] for r in texts]), [r[1] for r in texts])]],
+        )
+        for writer, texts in grouped(rows, lambda row: row[0]).items()
     ]
     means.sort(key=lambda row: -row[1][0][0].mean)
     label = "words of a text (characters in Chinese)"

@@ -14,9 +14,9 @@ from litbench.runs.errors import ConfigError, DataError
 from litbench.suite.command import Site, Suite, leaderboard_site, suite
 from litbench.suite.drift import (
     DriftKeys,
+    binomial_p,
     check_drift,
     is_unchanged,
-    p_value,
     plan_for,
     simulate,
 )
@@ -25,7 +25,7 @@ from litbench.suite.passport import Drift, read_passport, write_passport
 
 @pytest.mark.parametrize(("single", "odd", "p"), [(0, 0, 1), (5, 5, 3**-5), (1, 2, 1 - 4 / 9)])
 def test_the_single_answer_is_odd_in_a_third(single, odd, p):
-    assert p_value(single, odd) == pytest.approx(p)
+    assert binomial_p(single, odd) == pytest.approx(p)
 
 
 def test_a_change_is_excluded_by_many_equal_answers_only():

@@ -34,14 +34,14 @@ def test_two_writers_are_told_apart_from_the_third():
 
 
 def test_the_smallest_difference_is_found_in_four_of_five():
-    found, noise = 0, 1.0
+    told_apart, noise = 0, 1.0
     smallest = resolution_of(grades_of([0, 0], noise, 20)).smallest
     for seed in range(300):
-        found += resolution_of(grades_of([0, 0.93], noise, 20, seed)).told_apart
+        told_apart += resolution_of(grades_of([0, 0.93], noise, 20, seed)).told_apart
     # Paired differences have the error sqrt(2 / 20); t with 19 degrees needs 2.96 of them.
     assert 2.96 * math.sqrt(2 / 20) == pytest.approx(0.936, abs=0.01)
     assert smallest == pytest.approx(0.936, abs=0.25)
-    assert found / 300 == pytest.approx(0.8, abs=0.07)
+    assert told_apart / 300 == pytest.approx(0.8, abs=0.07)
 
 
 def test_holm_keeps_wrong_pairs_of_writers_rare():

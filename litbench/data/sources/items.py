@@ -196,11 +196,11 @@ def _text_of(value: Any) -> str:
     """The text of an answer, which may be an object with other keys."""
     if isinstance(value, dict):
         value = value.get(guess_column("text", list(value)) or "")
-    return _visible(value)
+    return _as_text(value)
 
 
-def _visible(value: Any) -> str:
-    """An answer as UTF-8 can encode it; ValueError unless it is text."""
+def _as_text(value: Any) -> str:
+    """An answer, as UTF-8 can encode it; ValueError unless it is a text with characters."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("an answer is not text")
     return valid_unicode(value)
@@ -243,7 +243,7 @@ def _texts(value: str | None) -> list[str]:
     texts = [value] if values is None else values
     if not texts:
         raise ValueError("no answers")
-    return [_visible(text) for text in texts]
+    return [_as_text(text) for text in texts]
 
 
 def _grades(value: str | None, order: str, texts: Sequence[str]) -> Iterator[float]:
@@ -266,7 +266,7 @@ def _graded(value: Any) -> tuple[str, float]:
     key = rank or score
     if text is None or key is None:
         raise ValueError("an answer without a text, or without a rank or score")
-    return _visible(value[text]), (-1.0 if rank else 1.0) * _number(value[key])
+    return _as_text(value[text]), (-1.0 if rank else 1.0) * _number(value[key])
 
 
 def _number(value: Any) -> float:

@@ -280,11 +280,11 @@ def heat_map(
             the lowest value to the highest.
         bold: cells whose numbers are in bold print; shape (rows, columns).
     """
-    known = values[np.isfinite(values)]
-    base = center if center is not None else known.min()
-    reach = np.abs(known - base).max() or 1.0
+    finite = values[np.isfinite(values)]
+    base = center if center is not None else finite.min()
+    reach = np.abs(finite - base).max() or 1.0
     # Longer numbers would touch each other.
-    digits = 0 if np.abs(known).max() >= 100 else 2
+    digits = 0 if np.abs(finite).max() >= 100 else 2
 
     def draw(axes: Any) -> None:
         from matplotlib.patches import Rectangle  # noqa: PLC0415
@@ -321,7 +321,10 @@ def heat_map(
 
 
 def scatter(
-    groups: Mapping[str, tuple[np.ndarray, np.ndarray]], x_label: str, y_label: str, most: int = 600
+    groups: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    x_label: str,
+    y_label: str,
+    max_points: int = 600,
 ) -> Drawing:
     """Points of each group, and the least-squares lines of each group and of all (bold).
 
@@ -329,11 +332,11 @@ def scatter(
         groups: by name, x and y, shape (n,) each.
         x_label: label of the x axis.
         y_label: label of the y axis.
-        most: number of points to draw; lines are of all points.
+        max_points: number of points to draw; lines are of all points.
     """
 
     def draw(axes: Any) -> None:
-        step = -(-sum(len(x) for x, _ in groups.values()) // most)
+        step = -(-sum(len(x) for x, _ in groups.values()) // max_points)
         handles = []
         for index, (x, y) in enumerate(groups.values()):
             style = {"color": SERIES[index % 6], "marker": MARKERS[index // 6 % 5]}
