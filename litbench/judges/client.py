@@ -636,8 +636,9 @@ def read_output(output: Any) -> Answer:
         # `text` is the provider's message: the question is too long.
         detail = f"{_short(output.error or text)} ({REPEATING}{advice(400, text)})"
         return replace(answer, detail=detail)
-    if outcome == "answered" and not text.strip():
-        return answer
+    if outcome in ("answered", "cut") and not text.strip():
+        detail = _why_empty(output.message.tool_calls, pieces, is_cut=outcome == "cut")
+        return replace(answer, outcome="cut" if outcome == "cut" else "error", detail=detail)
     if outcome == "refused" and output.error:
         # `text` is the provider's message, not the model's answer.
         detail, text = _short(output.error), ""
@@ -645,6 +646,15 @@ def read_output(output: Any) -> Answer:
         # `text` may be the model's answer or the provider's message.
         text = without_secrets(text)
     return replace(answer, outcome=outcome, text=text, detail=detail)
+
+
+def _why_empty(tool_calls: Any, pieces: Sequence[Any], *, is_cut: bool) -> str:
+    if tool_calls:
+        return "the answer is empty: the model called a tool"
+    if not any(getattr(piece, "type", None) == "reasoning" for piece in pieces):
+        return "the answer is empty"
+    remedy = "raise max_tokens" if is_cut else "turn reasoning off, or set another reasoning parser"
+    return f"the answer is hidden reasoning alone: {remedy}"
 
 
 def _short(text: str) -> str:

@@ -322,7 +322,7 @@ class Judge(ModelRater):
         if answer.outcome == "refused":
             return "refused", answer.text or answer.detail or ""
         if answer.outcome == "cut" and not (form == "label" and answer.text.strip() in ("A", "B")):
-            return "cut", answer.text
+            return "cut", answer.text or answer.detail or ""
         reading = read_answer(answer.text, form, code, letters=letters)
         return reading.verdict, reading.explanation
 

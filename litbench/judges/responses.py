@@ -45,6 +45,8 @@ _TOO_LONG = re.compile(
     r"|token count.{0,40}exceed",
     re.I,
 )
+# llama.cpp says so with status 400.
+_NO_MODEL = re.compile(r"\bmodel\b.{0,100}\bnot (found|loaded)", re.I)
 _ABOUT_KEY = re.compile(
     r"key|auth|permission|access|credential|token|countr|region|account|project|billing", re.I
 )
@@ -104,7 +106,7 @@ def is_block(status: int | None, message: str) -> bool:
 
 def lasting(status: int | None, message: str) -> Lasting:
     """Classify an error that would recur if the request was sent again."""
-    if status in (401, 402, 404, 405) or _NO_CREDIT.search(message):
+    if status in (401, 402) or _NO_CREDIT.search(message) or _lacks_model(status, message):
         return "model"
     if status in (408, 409, 425, 429):
         return "no"
@@ -116,6 +118,11 @@ def lasting(status: int | None, message: str) -> Lasting:
     return "question"
 
 
+def _lacks_model(status: int | None, message: str) -> bool:
+    """Whether the server has no such model, or no such page."""
+    return status in (404, 405) or (status == 400 and _NO_MODEL.search(message) is not None)
+
+
 def advice(status: int | None, message: str) -> str:
     """The advice for an error that would recur."""
     if status is not None and 300 <= status < 400:
@@ -124,7 +131,7 @@ def advice(status: int | None, message: str) -> str:
         return "add credit at the provider"
     if status in (401, 403):
         return "check the API key and what it may use"
-    if status in (404, 405):
+    if _lacks_model(status, message):
         return "check the model's name and the base URL"
     if _TOO_LONG.search(message):
         return "use a longer context, a lower max_tokens or shorter stories"

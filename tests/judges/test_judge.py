@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from conftest import pair_table
 from fake_openai import (
     KEY,
@@ -33,7 +34,7 @@ from litbench.judges.answers import Answer, AnswerStore, Attempt, Sampling, keys
 from litbench.judges.judge import averaged
 from litbench.judges.prices import Price
 from litbench.raters.entries import parse_raters
-from litbench.raters.interface import UNASKED, Judgement
+from litbench.raters.interface import UNASKED, BlindPair, Judgement
 from litbench.raters.templates.parser import make_code
 from litbench.raters.templates.template import load_template
 from litbench.runs.errors import ConfigError
@@ -134,6 +135,49 @@ def saying(verdicts):
         return verdicts[int(result[1]) // 2]
 
     return answer
+
+
+# Servers of one's own -------------------------------------------------------------------------
+
+SERVERS = yaml.safe_load((Path(__file__).parent / "servers.yaml").read_text(encoding="utf-8"))
+
+
+def answering(good, case):
+    """Answer as a server does: change a good response, or send an error."""
+
+    def change(content):
+        text = content["choices"][0]["message"]["content"]
+        message = {**good["message"], "content": text, **case.get("message", {})}
+        choice = {**good["choice"], "message": message, **case.get("choice", {})}
+        return {**good["rest"], "choices": [choice], "usage": case.get("usage", good["usage"])}
+
+    return (case["status"], {"error": case["error"]}) if "status" in case else change
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_verdicts_of_servers_of_your_own(name, tmp_path):
+    cases = {f"Case {case}.": row for case, row in SERVERS[name]["cases"].items()}
+    manners = {case: answering(SERVERS[name]["good"], row) for case, row in cases.items()}
+    (tmp_path / "prices.yaml").write_text(json.dumps({FakeOpenAI.model: PRICE}))
+    keys = {"traffic": {"max_retries": 0, "give_up_after": 99}, "prices": tmp_path / "prices.yaml"}
+    (spec,) = parse_raters({"judge": entry(**keys)})
+
+    def manner(question):
+        return next((manners[case] for case in cases if case in question), None)
+
+    with FakeOpenAI(manners=manner):
+        rater = spec.load(tmp_path)
+        pairs = [BlindPair(case, story(1, 9), story(2, 3)) for case in ["A good one.", *cases]]
+        _, *judged = rater.judge(pairs)
+    for (case, row), orders in zip(cases.items(), judged, strict=True):
+        prefers, tokens, words = row["sees"]
+        cost = None if tokens is None else pytest.approx(Price(**PRICE).of(*tokens))
+        for order in orders:
+            assert (order.prefers, words in str(order.explanation)) == (prefers, True), (
+                case,
+                order,
+            )
+            assert (order.input_tokens, order.cost_usd) == ((tokens or [None])[0], cost), case
 
 
 # One run of several judges --------------------------------------------------------------------
