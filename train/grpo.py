@@ -207,7 +207,7 @@ def _train(
             # trl loads the reference model by the model's name, without its revision or GGUF file.
             reference = checkpoints / "reference"
             model.save_pretrained(reference)
-            model.config._name_or_path = str(reference)
+            model.config.name_or_path = str(reference)
         trainer = GRPOTrainer(
             model,
             reward,

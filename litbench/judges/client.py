@@ -228,6 +228,9 @@ def providers() -> list[str]:
     """Return the names of inspect-ai's providers; none where it is not installed."""
     try:
         import inspect_ai.model  # noqa: F401, PLC0415
+
+        # inspect-ai's public interface adds providers, and does not list them:
+        # https://inspect.aisi.org.uk/extensions.html
         from inspect_ai._util.registry import (  # noqa: PLC0415
             registry_find,
             registry_unqualified_name,

@@ -25,6 +25,8 @@ Pooling = Literal["first", "last"]
 _LENGTH_STEP = 256
 # Names of the head of a sequence-classification model in transformers.
 HEADS = ("score", "classifier")
+# Of model classes: modules that stay in fp32 whatever the dtype.
+_IN_FP32 = "_keep_in_fp32_modules_strict"
 
 
 @contextlib.contextmanager
@@ -50,13 +52,16 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _head_in_fp32(model_class: Any) -> Iterator[None]:
-    """Make `from_pretrained` keep the head in fp32 when it loads other weights in 16 bits."""
-    before = model_class._keep_in_fp32_modules_strict
-    model_class._keep_in_fp32_modules_strict = {*(before or ()), *HEADS}
+    """Make `from_pretrained` keep the head in fp32 when it loads other weights in 16 bits.
+
+    Only model classes can ask for it: https://github.com/huggingface/transformers/pull/39058
+    """
+    before = getattr(model_class, _IN_FP32)
+    setattr(model_class, _IN_FP32, {*(before or ()), *HEADS})
     try:
         yield
     finally:
-        model_class._keep_in_fp32_modules_strict = before
+        setattr(model_class, _IN_FP32, before)
 
 
 def load_backbone(
@@ -93,6 +98,7 @@ def load_backbone(
     """
     import torch  # noqa: PLC0415
     from transformers import (  # noqa: PLC0415
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
         AutoConfig,
         AutoModel,
         AutoModelForCausalLM,
@@ -106,7 +112,8 @@ def load_backbone(
         from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415
         from transformers.utils import logging  # noqa: PLC0415
 
-        # transformers 5.23 dequantises under a bar that ignores its own setting.
+        # transformers 5.24 dequantises under a bar that ignores its own setting; it would go with
+        # https://github.com/huggingface/transformers/pull/44794
         modeling_gguf_pytorch_utils.tqdm = logging.tqdm
         path, common["gguf_file"] = os.path.split(path)
     auto = {
@@ -120,7 +127,7 @@ def load_backbone(
         with quiet():
             config = AutoConfig.from_pretrained(path, **common, **labels)
             tokenizer = AutoTokenizer.from_pretrained(path, **common)
-            mapping = auto._model_mapping
+            mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
             keeps = head == "reward" and type(config) in mapping
             with _head_in_fp32(mapping[type(config)]) if keeps else contextlib.nullcontext():
                 model, info = auto.from_pretrained(
@@ -213,9 +220,17 @@ def set_attention(model: Any, attention: str | None = None) -> None:
         ) from error
 
 
+def attention_of(config: Any) -> Any:
+    """The attention implementation, for which transformers has a public setter alone.
+
+    https://github.com/huggingface/transformers/pull/38974
+    """
+    return config._attn_implementation  # noqa: SLF001
+
+
 def is_packed(model: Any) -> bool:
     """Whether a model runs on packed sequences, and not on padded rows."""
-    implementation = str(model.config.get_text_config()._attn_implementation)
+    implementation = str(attention_of(model.config.get_text_config()))
     return implementation == ATTENTION or (
         implementation.startswith("flash_attention") and can_pack(model)
     )

@@ -20,6 +20,7 @@ import numpy as np
 from litbench.models.attention import can_pack
 from litbench.models.backbone import (
     answer_logits,
+    attention_of,
     batches,
     collate,
     is_packed,
@@ -43,7 +44,7 @@ def require_packing(model: Any, name: str) -> None:
     """Check that a language model runs on packed sequences."""
     if not is_packed(model) and can_pack(model):
         raise ConfigError(
-            f"attention: '{model.config.get_text_config()._attn_implementation}' works on rows "
+            f"attention: '{attention_of(model.config.get_text_config())}' works on rows "
             "with padding, which generative raters do not use: set attention to null, "
             "flash_attention_2 or flash_attention_3"
         )
@@ -187,7 +188,7 @@ class GenerativeModel(FolderRater):
         """Generate greedily, on padded rows; packed attention is restored at the end."""
         from transformers import GenerationConfig  # noqa: PLC0415
 
-        packed, own_config = self.model.config._attn_implementation, self.model.generation_config
+        packed, own_config = attention_of(self.model.config), self.model.generation_config
         greedy = GenerationConfig(
             do_sample=False,
             max_new_tokens=self.question.max_answer_tokens,

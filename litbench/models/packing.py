@@ -20,6 +20,7 @@ from litbench.models.backbone import Pooling, collate
 class StepSampler(BatchRebalanceSampler):  # type: ignore[misc]
     """Batch sampler whose steps depend only on the seed, the epoch and the number of pairs.
 
+    The parent class (https://github.com/huggingface/transformers/pull/47340) is not documented.
     Unlike the parent class, all steps of an epoch have the same size up to one pair, and the epoch
     comes from a callable, since a resumed data loader does not set it.
 

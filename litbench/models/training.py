@@ -280,6 +280,7 @@ class PairTrainer:
     packed = True
     # Of the training before the checkpoint that it resumes from.
     earlier_seconds = 0.0
+    # trl's own count, which it starts again at 0 after a resume.
     _total_train_tokens: int
 
     def train(self: Any, resume_from_checkpoint: str | None = None, **arguments: Any) -> Any:
@@ -299,7 +300,7 @@ class PairTrainer:
         super().log(logs, start_time)  # type: ignore[misc]
 
     def _send_telemetry(self) -> None:
-        """Send no telemetry to trl."""
+        """Send no telemetry to trl (https://github.com/huggingface/trl/pull/5758)."""
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Do nothing: `litbench.models.card` writes the card."""
@@ -431,8 +432,9 @@ def train(
     args.output_dir, args.push_to_hub, args.remove_unused_columns = str(folder), False, False
     # The pairs are truncated already.
     args.max_length = None
-    # Without this one process would use all visible GPUs, which trl refuses.
-    args._n_gpu = min(1, args.n_gpu)
+    # Without this one process would use all visible GPUs, which trl refuses:
+    # https://github.com/huggingface/trl/issues/6836
+    args._n_gpu = min(1, args.n_gpu)  # noqa: SLF001
     _prepare_trackers(args, folder)
     if is_main_process():
         print(counts_text(data.counts, validation.counts if args.validation else None))
@@ -683,6 +685,7 @@ def _record(
     shown = ("step", "epoch", "loss", "accuracy", "mean_token_accuracy", "margin", "grad_norm")
     seconds = trainer.earlier_seconds + state.log_history[-1].get("train_runtime", 0.0)
     best = state.best_model_checkpoint
+    tokens = trainer._total_train_tokens  # noqa: SLF001
     return {
         "options": options.record(),
         "bf16": options.bf16,
@@ -697,7 +700,7 @@ def _record(
         "steps": state.global_step,
         "kept_step": int(best.rpartition("-")[2]) if best else state.global_step,
         "seconds": round(seconds, 2),
-        "tokens_per_second": round(trainer._total_train_tokens / seconds, 1) if seconds else None,
+        "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
         "curve": [
             {name: round(entry[name], 8) for name in shown if name in entry}
             for entry in state.log_history

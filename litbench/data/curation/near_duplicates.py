@@ -121,7 +121,8 @@ class NearDuplicateIndex:
             estimated similarity; stories without a near-duplicate are left out.
         """
         matches = []
-        for name, signature in zip(others.story_ids, others._signatures, strict=True):
+        signatures = others._signatures  # noqa: SLF001
+        for name, signature in zip(others.story_ids, signatures, strict=True):
             rows = self._lsh.query(signature)
             similar = [(-self._similarity(signature, row), self.story_ids[row]) for row in rows]
             if similar and -min(similar)[0] >= self._threshold:
