@@ -448,6 +448,24 @@ class Line:
     published: Sequence[tuple[float, float]] = ()
 
 
+def _draw_line(axes: Any, line: Line, index: int, alpha: float) -> Any:
+    """Draw a line in the style of its index, with its intervals; returns the legend's handle."""
+    color, marker = SERIES[index % 6], MARKERS[index // 6 % 5]
+    x = np.array([at for at, *_ in line.points], dtype=float)
+    mean, low, high = bounds([interval for _, interval, _ in line.points])
+    if line.spread == "band" and len(x) > 1:
+        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
+    elif line.spread != "none":
+        axes.vlines(x, low, high, color=color, alpha=0.5, linewidth=1.6)
+    seeds = [(at, value) for at, _, values in line.points for value in values]
+    if seeds:
+        axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
+    (handle,) = axes.plot(x, mean, marker=marker, color=color, markersize=4, linewidth=1.3)
+    for text, at, value in zip(line.labels, x, mean, strict=False):
+        axes.annotate(text, (at, value), (4, 3), textcoords="offset points", fontsize=6.5)
+    return handle
+
+
 def curves(
     lines: Sequence[Line],
     label: str,
@@ -478,25 +496,10 @@ def curves(
         else:
             axes.axhline(level, color=INK, linewidth=0.7, linestyle=":", zorder=0.6)
         handles: dict[str, Any] = {}
+        # Fainter bands if many overlap.
+        alpha = 0.16 if len(lines) < 4 else 0.09
         for line in lines:
-            index = names.index(line.name)
-            color, marker = SERIES[index % 6], MARKERS[index // 6 % 5]
-            x = np.array([at for at, *_ in line.points], dtype=float)
-            mean, low, high = bounds([interval for _, interval, _ in line.points])
-            if line.spread == "band" and len(x) > 1:
-                # Fainter bands if many overlap.
-                alpha = 0.16 if len(lines) < 4 else 0.09
-                axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
-            elif line.spread != "none":
-                axes.vlines(x, low, high, color=color, alpha=0.5, linewidth=1.6)
-            seeds = [(at, value) for at, _, values in line.points for value in values]
-            if seeds:
-                axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
-            (handles[line.name],) = axes.plot(
-                x, mean, marker=marker, color=color, markersize=4, linewidth=1.3
-            )
-            for text, at, value in zip(line.labels, x, mean, strict=False):
-                axes.annotate(text, (at, value), (4, 3), textcoords="offset points", fontsize=6.5)
+            handles[line.name] = _draw_line(axes, line, names.index(line.name), alpha)
             if line.published:
                 (handles[mark],) = axes.plot(
                     *zip(*line.published, strict=True),
