@@ -122,6 +122,8 @@ def _tags_section(tags: TagFigures) -> Section:
         f"{tags.kappa:.2f}."
     )
     table = table_of(list(tags.counts.items()), columns, is_narrow=True)
+    if not tags.same.n:
+        remark = "No story has tags of two readers, so their agreement is unknown."
     return Section("Tags", table=table, remarks=[remark])
 
 
