@@ -30,6 +30,7 @@ from litbench.writers.grades import (
     agreements_with_people,
     cells_of,
     length_correlations,
+    method_correlations,
     pairwise_rankings,
     plan_inconsistencies,
     rankings_of,
@@ -37,7 +38,7 @@ from litbench.writers.grades import (
     without_people,
 )
 from litbench.writers.group_page import group_rows
-from litbench.writers.groups import group_matrices
+from litbench.writers.groups import NO_COLUMNS, group_matrices, groups_of_prompts
 from litbench.writers.metrics import (
     GradeCell,
     PairCredits,
@@ -163,7 +164,22 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
         notes=list(notes),
         repeats=repeats,
         criteria=[name for name in dict.fromkeys(rated_criteria) if name in quantities],
+        costs=_costs([folder for folder in folders if (folder / "turns.parquet").is_file()]),
     )
+
+
+def _costs(runs: Sequence[Path]) -> list[list[Any]]:
+    """Rows of `GradeTable.costs`; in tow, leaves and baselines are steps (HoWToBench, Table 3)."""
+    names = ["role", "step", "cost_usd", "input_tokens", "output_tokens"]
+    tables = [pq.read_table(run / "turns.parquet", columns=names) for run in runs]
+    if not tables:
+        return []
+    turns = pa.concat_tables(tables)
+    # Without the numbers of chapters and turns.
+    kinds = pc.replace_substring_regex(turns["step"], r"[\W_]*\d.*", "")
+    rows = turns.set_column(1, "step", kinds).group_by(names[:2], use_threads=False)
+    counts = [([], "count_all"), ("cost_usd", "sum"), *((name, "mean") for name in names[3:])]
+    return list(map(list, zip(*rows.aggregate(counts).to_pydict().values(), strict=True)))
 
 
 def _new_stories(stories: pa.Table, others: Sequence[pa.Table]) -> pa.Table:
@@ -263,18 +279,7 @@ def read_excerpts(graded: GradeTable, writers: Sequence[str]) -> dict[str, tuple
 def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterComparison:
     """Compare the writers by one quantity; raises a ConfigError if the config names an unknown."""
     quantity = config.quantity or graded.headline
-    by_quantity = {
-        name: cells_of(graded, name)
-        for name in dict.fromkeys(row["quantity"] for row in graded.rows)
-    }
-    if not by_quantity:
-        raise DataError(
-            f"all {graded.missing:,} grades are missing, since no rating could be read: see the "
-            "outcomes in ratings.parquet and the replies in turns.parquet"
-        )
-    if quantity not in by_quantity:
-        hint = nearest(quantity, list(by_quantity))
-        raise ConfigError(f"no grades of quantity '{quantity}': {hint}")
+    by_quantity = _by_quantity(graded, quantity)
     cells = by_quantity[quantity]
     judged = without_people(cells)
     writers = sorted({cell.writer for cell in judged})
@@ -284,6 +289,10 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         )
     rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
     offsets, is_connected = fit_offsets(judged)
+    rows_of = {
+        name: writer_rows(without_people(of_quantity), config.reference)
+        for name, of_quantity in by_quantity.items()
+    }
     columns = _columns(cells, quantity, rates)
     if config.slop is not None:
         columns |= prose_columns(graded, config.slop)
@@ -301,12 +310,21 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         },
         columns=columns,
         quantities={
-            name: {row.writer: row.grade.mean for row in writer_rows(without_people(of_quantity))}
-            for name, of_quantity in by_quantity.items()
+            name: {row.writer: row.grade.mean for row in rows} for name, rows in rows_of.items()
         },
         correlations=[correlate(*pair, columns) for pair in itertools.combinations(columns, 2)],
         text_agreement=agreements,
         people_agreement=agreements_with_people(graded),
+        method_correlation=method_correlations(
+            graded,
+            quantity,
+            [groups_of_prompts(graded, by) for by in config.by if by not in NO_COLUMNS],
+        ),
+        changes={
+            name: {row.writer: row.difference for row in rows if row.difference is not None}
+            for name, rows in rows_of.items()
+        },
+        costs=graded.costs,
         length_correlation=length_correlations(graded, quantity),
         plan_inconsistency=plan_inconsistencies(graded),
         ranges=prompt_ranges(judged, config.collapse),
@@ -316,6 +334,23 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         trained_on=trained_on,
         groups={by: group_matrices(graded, by, quantity, config.utility_prior) for by in config.by},
     )
+
+
+def _by_quantity(graded: GradeTable, quantity: str) -> dict[str, list[GradeCell]]:
+    """The grades of each quantity, among them the one to compare."""
+    by_quantity = {
+        name: cells_of(graded, name)
+        for name in dict.fromkeys(row["quantity"] for row in graded.rows)
+    }
+    if not by_quantity:
+        raise DataError(
+            f"all {graded.missing:,} grades are missing, since no rating could be read: see the "
+            "outcomes in ratings.parquet and the replies in turns.parquet"
+        )
+    if quantity not in by_quantity:
+        hint = nearest(quantity, list(by_quantity))
+        raise ConfigError(f"no grades of quantity '{quantity}': {hint}")
+    return by_quantity
 
 
 def _columns(

@@ -5,6 +5,8 @@ Grades are rows of `litbench.data.records.GRADES`; those of people count as thos
 """
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -20,6 +22,7 @@ from litbench.writers.metrics import (
     GradeCell,
     Inconsistency,
     LengthCorrelation,
+    correlate_writers,
     grade_agreement,
     grouped,
     length_correlation,
@@ -33,6 +36,8 @@ PEOPLE = "people"
 # shares of the criteria that a judge has planned for a text.
 LENGTHS = ("input characters", "output characters")
 WEIGHT, SHARE = "weight ", "share "
+# Lengths of an instruction's parts, and failures that judges named (narra).
+CHARACTERS, FAILURE = "characters of ", "failure "
 
 
 @dataclass
@@ -50,6 +55,7 @@ class GradeTable:
         notes: why results cannot be compared with published ones.
         repeats: the known grades of repeated judgements, rows of the table REPEATS.
         criteria: the criteria of the ratings that are also quantities.
+        costs: role, step, calls, dollars, and mean tokens of a call, read and written.
     """
 
     rows: list[dict[str, Any]]
@@ -61,6 +67,7 @@ class GradeTable:
     notes: list[str]
     repeats: list[dict[str, Any]] = field(default_factory=list)
     criteria: list[str] = field(default_factory=list)
+    costs: list[list[Any]] = field(default_factory=list)
 
     def story_rows(self, *names: str) -> list[tuple[Any, ...]]:
         """The values of some columns of the stories, row by row; none without stories."""
@@ -160,6 +167,33 @@ class PeopleAgreement:
     offset: Interval
     one_person: Interval | None
     against_others: Interval | None
+
+
+def method_correlations(
+    graded: GradeTable, quantity: str, groupings: Sequence[Mapping[str, str]]
+) -> list[tuple[str, str, dict[str, Correlation]]]:
+    """Correlate each judge's quantities with people's grades, over writers (HoWToBench, Table 3).
+
+    Only texts that people graded count. `groupings` have by prompt its group, such as its task.
+
+    Returns:
+        Quantity, judge ("" without), and the correlations over `all` prompts and those of each
+        group. Quantities that do not differ between writers are left out.
+    """
+    cells = cells_of(graded, quantity)
+    people = {(c.writer, c.prompt): c.grade for c in cells if c.judge == PEOPLE}
+    rows: dict[Any, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for name in dict.fromkeys(row["quantity"] for row in graded.rows) if people else ():
+        for writer, prompt, judge, grade in cells_of(graded, name):
+            groups = ["all", *(names[prompt] for names in groupings if prompt in names)]
+            for group in groups if judge != PEOPLE and (writer, prompt) in people else ():
+                row = (writer, prompt, people[writer, prompt], grade)
+                rows[name, judge][group].append(row)
+    methods = [
+        (*key, {group: correlate_writers(key[0], PEOPLE, r) for group, r in of_method.items()})
+        for key, of_method in rows.items()
+    ]
+    return [method for method in methods if math.isfinite(method[2]["all"].pearson)]
 
 
 # Writer, prompt and sample; without a sample all of them together.

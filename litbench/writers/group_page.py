@@ -25,7 +25,8 @@ from litbench.writers.groups import ALL, GroupCell, GroupMatrix
 _ABOUT = (
     "Mean of each row in each group. Bold: differs from the row's mean over all groups "
     "(p < 0.05 after Holm's correction over the writers' cells; the row of all writers is "
-    "corrected apart). Colour: from the lowest to the highest mean."
+    "corrected apart). Colour: from the lowest to the highest mean. All writers: on each "
+    "prompt the mean of the writers that have it."
 )
 _CENTERED = "Colours: above 0 and below 0."
 

@@ -13,6 +13,8 @@ from litbench.metrics.intervals import ClusteredMean, Interval, clustered_mean, 
 from litbench.runs.config import nearest
 from litbench.runs.errors import ConfigError
 from litbench.writers.grades import (
+    CHARACTERS,
+    FAILURE,
     PEOPLE,
     WEIGHT,
     GradeTable,
@@ -26,6 +28,14 @@ from litbench.writers.plackett_luce import plackett_luce
 # More groups make no readable matrix.
 _MAX_GROUPS = 60
 ALL = "all writers"
+# Groupings that are no column of the stories.
+NO_COLUMNS = ("criterion", "judge", "prompt", "step")
+# Quantities whose means by group are shown together (tow, narra).
+_BY_PREFIX = {
+    WEIGHT: "weights of content",
+    CHARACTERS: "characters of instructions",
+    FAILURE: "failures, as share of judgements,",
+}
 # Prompt, group and grade.
 GroupGrade = tuple[str, str, float]
 
@@ -159,20 +169,23 @@ def group_matrices(graded: GradeTable, by: str, quantity: str, prior: float) -> 
         return sorted(rows, key=lambda grade: grade[1])
 
     means = {writer: by_group(grades) for writer, grades in means_by_prompt(judged).items()}
-    weights = {leaf: by_group(of_leaf) for leaf, of_leaf in planned_weights(graded).items()}
     matrices = [group_matrix(f"{quantity} by {by}", _with_all(means))]
-    return [*matrices, *([group_matrix(f"weights of content by {by}", weights)] if weights else [])]
+    for prefix, title in _BY_PREFIX.items():
+        if rows := quantities_by_prompt(graded, prefix):
+            grades = {name: by_group(row) for name, row in rows.items()}
+            matrices.append(group_matrix(f"{title} by {by}", grades))
+    return matrices
 
 
-def planned_weights(graded: GradeTable) -> dict[str, dict[str, float]]:
-    """The planner's weights of the leaves of content, by leaf and prompt (protocol tow)."""
+def quantities_by_prompt(graded: GradeTable, prefix: str) -> dict[str, dict[str, float]]:
+    """Quantities with a prefix, without it, by prompt, such as the planner's weights (tow)."""
     return {
-        name.removeprefix(WEIGHT): {
+        name.removeprefix(prefix): {
             prompt: float(np.mean([cell.grade for cell in cells]))
             for prompt, cells in grouped(cells_of(graded, name), lambda cell: cell.prompt).items()
         }
         for name in dict.fromkeys(row["quantity"] for row in graded.rows)
-        if name.startswith(WEIGHT)
+        if name.startswith(prefix)
     }
 
 
@@ -182,7 +195,7 @@ def groups_of_prompts(graded: GradeTable, by: str) -> dict[str, str]:
         return {row["prompt_id"]: row["prompt_id"] for row in graded.rows}
     columns = [] if graded.stories is None else graded.stories.column_names
     if by not in columns:
-        choices = ["criterion", "judge", "prompt", "step", *columns]
+        choices = [*NO_COLUMNS, *columns]
         raise ConfigError(f"by: no column '{by}' in stories.parquet: {nearest(by, choices)}")
     rows = reversed(graded.story_rows("prompt_id", by))
     return {prompt: str(value) for prompt, value in rows if value is not None}

@@ -410,6 +410,14 @@ def grade_agreement(
     `graded` has the writer, the prompt, and the grades by reference and rater of each text.
     """
     writers, prompts, expected, values = zip(*graded, strict=True)
+    agreement = pair_credits(expected, values, prompts, prompts, writers).interval()
+    return agreement, correlate_writers(rater, reference, graded)
+
+
+def correlate_writers(
+    rater: str, reference: str, graded: Sequence[tuple[str, str, float, float]]
+) -> Correlation:
+    """Correlate the writers' means of `graded`, see `grade_agreement`."""
     by_writer = grouped(graded, lambda row: row[0])
     columns = {
         name: {
@@ -417,8 +425,7 @@ def grade_agreement(
         }
         for at, name in ((2, reference), (3, rater))
     }
-    agreement = pair_credits(expected, values, prompts, prompts, writers).interval()
-    return agreement, correlate(rater, reference, columns)
+    return correlate(rater, reference, columns)
 
 
 class Inconsistency(NamedTuple):

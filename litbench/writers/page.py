@@ -24,6 +24,7 @@ from litbench.evaluation.report.document import (
     table_of,
     written_now,
 )
+from litbench.metrics.intervals import Interval
 from litbench.writers.grades import PeopleAgreement, Repeats
 from litbench.writers.group_page import group_sections
 from litbench.writers.groups import GroupMatrix
@@ -54,6 +55,9 @@ class WriterComparison:
         quantities: mean grades by quantity and writer.
         text_agreement: of each rater with each judge.
         people_agreement: agreement of each judge with people, by quantity.
+        method_correlation: see `method_correlations`.
+        changes: by quantity and writer, the difference from the reference.
+        costs: see `GradeTable`.
         length_correlation: (x, y, correlation) of lengths and grades.
         plan_inconsistency: by planner, one per prompt.
         trained_on: by rater, the number of prompts it was trained on.
@@ -71,6 +75,9 @@ class WriterComparison:
     correlations: list[Correlation]
     text_agreement: list[TextAgreement]
     people_agreement: list[PeopleAgreement]
+    method_correlation: list[tuple[str, str, dict[str, Correlation]]]
+    changes: dict[str, dict[str, Interval]]
+    costs: list[list[Any]]
     length_correlation: list[tuple[str, str, LengthCorrelation]]
     plan_inconsistency: dict[str, list[Inconsistency]]
     ranges: list[PromptRange]
@@ -151,7 +158,38 @@ def _writer_tables(comparison: WriterComparison) -> dict[str, Table]:
             },
         ),
         "Columns": _numbers(comparison, comparison.columns, 3),
+        f"Changes from {comparison.reference}": _changes(comparison),
+        "Costs": Table(
+            ["role", "step", "calls", "dollars", "tokens read\nby a call", "written"],
+            comparison.costs,
+        ),
     }
+
+
+def _changes(comparison: WriterComparison) -> Table:
+    """The reference's mean by quantity, and how far the others differ (HoWToBench, Table 7)."""
+    reference = comparison.reference or ""
+    writers = [row.writer for row in comparison.rows if row.writer != reference]
+    means = {name: comparison.quantities[name].get(reference) for name in comparison.changes}
+    rows = [
+        [name, _number(means[name]), *(signed(changes.get(writer)) for writer in writers)]
+        for name, changes in comparison.changes.items()
+        if any(change.mean for change in changes.values())
+    ]
+    return Table(["quantity", reference, *writers], rows)
+
+
+def _methods(methods: Sequence[tuple[str, str, Mapping[str, Correlation]]]) -> Table:
+    """The three correlations of each quantity, by group."""
+    groups = list(dict.fromkeys(group for *_, by_group in methods for group in by_group))
+
+    def written(row: Correlation | None) -> str:
+        values = () if row is None else (row.pearson, row.kendall, row.spearman)
+        return " / ".join(map(_number, values)) or "–"
+
+    heading = [f"{group}: Pearson /\ntau-b / Spearman" for group in groups]
+    rows = [[*names, *(written(by_group.get(g)) for g in groups)] for *names, by_group in methods]
+    return Table(["quantity", "judge", *heading], rows)
 
 
 def _agreement_tables(comparison: WriterComparison) -> dict[str, Table]:
@@ -176,6 +214,7 @@ def _agreement_tables(comparison: WriterComparison) -> dict[str, Table]:
                 "p (Holm)": lambda row: p_value(row.p_holm),
             },
         ),
+        "Quantities against people, over writers": _methods(comparison.method_correlation),
         "Judges against people": table_of(
             comparison.people_agreement,
             {

@@ -13,6 +13,7 @@ from litbench.metrics.intervals import mean_interval
 from litbench.raters.templates.rubric import load_rubric
 from litbench.runs.errors import ConfigError
 from litbench.writers.grades import (
+    WEIGHT,
     GradeTable,
     Repeats,
     cells_of,
@@ -20,7 +21,7 @@ from litbench.writers.grades import (
     length_pairs,
     without_people,
 )
-from litbench.writers.groups import groups_of_prompts, planned_weights
+from litbench.writers.groups import NO_COLUMNS, groups_of_prompts, quantities_by_prompt
 from litbench.writers.metrics import grouped, writer_rows
 from litbench.writers.webnovel.placement import ReferenceDistribution
 
@@ -157,7 +158,7 @@ def _scatters(
 
 def _weights(graded: GradeTable, column: str) -> Section | None:
     """The spread of the planner's weights within each group (HoWToBench, Figures 3 and 6)."""
-    weights = planned_weights(graded) if column not in ("criterion", "judge", "step") else {}
+    weights = quantities_by_prompt(graded, WEIGHT) if column not in NO_COLUMNS else {}
     if not weights:
         return None
     names = groups_of_prompts(graded, column)

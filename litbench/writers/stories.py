@@ -112,8 +112,9 @@ class Stories(Protocol):
     def record(self) -> dict[str, Any]:
         """Rejected and left out rows of the table of prompts."""
         rows = self._rejected_rows
+        is_ours = self._options.task == TASK
         return {
-            **super().record(),
+            "not_comparable": ["no published text, so LitBench's own: the task"] * is_ours,
             "rejected_prompts": rows.counts(),
             "not_selected": rows.not_selected,
         }

@@ -8,9 +8,9 @@ import pytest
 
 from litbench.metrics.intervals import mean_interval
 from litbench.runs.errors import ConfigError
-from litbench.writers.grades import GradeTable
+from litbench.writers.grades import CHARACTERS, FAILURE, GradeTable, method_correlations
 from litbench.writers.group_page import group_rows, group_sections
-from litbench.writers.groups import ALL, group_matrices, group_matrix
+from litbench.writers.groups import ALL, group_matrices, group_matrix, groups_of_prompts
 
 RANDOM = np.random.default_rng(5)
 
@@ -90,6 +90,28 @@ def test_people_minus_judges_and_utilities_by_criterion():
     assert means(utilities, "plot")["cedar"] > 0 > means(utilities, "plot")["birch"]
     (alone, ranked) = group_matrices(graded(), "criterion", "overall", 1.0)
     assert (alone.title, ranked.title[-6:]) == (ratings.title, "judges")
+
+
+def test_groups_have_correlations_lengths_and_failures():
+    table = pa.table({"prompt_id": [f"p{k}" for k in range(6)], "task": ["open", "guide"] * 3})
+    of_run = graded(table, people=("ann",))
+    # A third writer, whom judges see last and people first.
+    for row in [row for row in of_run.rows if row["writer"] == "birch"]:
+        shift = 2 if row["rater"] == "ann" else -2
+        of_run.rows.append(row | {"writer": "ash", "grade": row["grade"] + shift})
+    for number in range(6):
+        row = {"prompt_id": f"p{number}", "writer": "ash", "sample": 0, "rater": "mild"}
+        failed = {"quantity": f"{FAILURE}platitude", "grade": float(number < 1)}
+        length = {"quantity": f"{CHARACTERS}reference", "rater": None, "grade": 10.0 * number}
+        of_run.rows += [row | failed, row | length]
+    _, lengths, failures = group_matrices(of_run, "task", "overall", 0.0)
+    assert means(lengths, "open") == pytest.approx({"reference": 20})
+    assert means(failures, "open") == pytest.approx({"platitude": 1 / 3})
+    methods = method_correlations(of_run, "overall", [groups_of_prompts(of_run, "task")])
+    assert {judge for _, judge, _ in methods} == {"mild", "strict"}
+    for _, _, by_group in methods:
+        spearman = {group: row.spearman for group, row in by_group.items()}
+        assert spearman == pytest.approx(dict.fromkeys(("all", "guide", "open"), -0.5))
 
 
 def test_judges_have_means_correlations_and_a_spread():

@@ -5,13 +5,17 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 from chinese_writers import write_books
 from test_longform import write_texts
 from test_published_texts import write_tow, write_webnovel
 
+from litbench.data.records import TURNS
+from litbench.data.tables import read_table, write_table
 from litbench.runs.config import load_config
+from litbench.writers.import_turns import TurnImport, import_turns
 from litbench.writers.run import RunCommand, command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +28,7 @@ CAPTIONS = {
     "NARRA-Gym": (1, 6, 4, 11),
 }
 OTHERS = ("Leaderboard", "Text statistics", "Chapter averages", "Similarity")
-STATES = ("whole", "in part", "not", "no result")
+STATES = ("whole", "not", "no result")
 KINDS = ("Table ", "Figure ", "Table A", "Figure A")
 # Presets that ask, without those that read published texts.
 PLANNED = {
@@ -86,6 +90,31 @@ def test_the_verifier_is_the_papers(name, preset, rater):
         raters = (content if chosen is None else content["presets"][chosen])["raters"]
         assert raters[rater]["path"] == f"{trained['output_dir']}/model"
     assert [recipe["model_name_or_path"].rpartition("-")[2] for recipe in recipes] == ["8B", "1B"]
+
+
+def test_texts_are_changed_as_in_table_7(tmp_path, monkeypatch):
+    """One to three paragraphs, or sentences of short texts, are missing, or stand there twice."""
+    monkeypatch.setenv("HOWTOBENCH", str(tmp_path))
+    long, short = "".join(f"第{n}段。也是。\n" for n in range(6)), "甲来了。乙走了！丙呢？"
+    rows = [
+        {"instruction_id": f"i{n}", "model": model, "text": (long, short)[n % 2]}
+        for n in range(400)
+        for model in ("deepseek-r1", "gemini-2.0-flash", "other")
+    ]
+    write_table(pa.Table.from_pylist(rows), tmp_path / "outputs.parquet")
+    path = ROOT / "configs/data/howtobench_changes.yaml"
+    import_turns(load_config(TurnImport, [f"--config={path}", f"--out={tmp_path / 'out'}"]))
+    texts = {}
+    for row in read_table(tmp_path / "out/turns.parquet", TURNS).to_pylist():
+        texts.setdefault(row["prompt_id"], {})[row["writer"]] = row["text"]
+    assert {text["initial"] for text in texts.values()} == {long, short}
+    for text in texts.values():
+        pieces = re.findall(".+\n" if text["initial"] == long else "[^。！？]+.", text["initial"])
+        dropped = [piece for piece in pieces if piece not in text["drop"]]
+        assert 1 <= len(dropped) <= min(3, len(pieces) - 1)
+        assert [text["repeat"].count(piece) for piece in pieces] == [
+            1 + (piece in dropped) for piece in pieces
+        ]
 
 
 @pytest.fixture

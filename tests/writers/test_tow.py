@@ -25,7 +25,7 @@ from litbench.models.baselines import LengthRater
 from litbench.raters.entries import RaterSpec
 from litbench.raters.interface import judge_pairs
 from litbench.raters.templates.rubric import load_rubric
-from litbench.runs.errors import ConfigError
+from litbench.runs.errors import ConfigError, DataError
 from litbench.writers.metrics import (
     LengthCorrelation,
     correlate,
@@ -328,6 +328,9 @@ def test_other_grades_and_ratings_are_kept(tmp_path):
     rest = (3 * nodes["format"] + nodes["impression"]) / 4
     assert of_judge(result, "overall without content")[0] == pytest.approx(rest)
     assert result["w", "i0", None, "output characters"] == (len(TEXT), of_judge(result)[1])
+    assert result["w", "i0", None, "characters of reference"][0] == len(STORY * 3)
+    stories = pq.read_table(tmp_path / "out/stories.parquet")
+    assert stories["cluster"].to_pylist() == ["creative open"]
     ratings = pq.read_table(tmp_path / "out/ratings.parquet").to_pylist()
     assert {row["criterion"]: row["rating"] for row in ratings if row["criterion"]} == LEAVES
 
@@ -487,10 +490,11 @@ def test_overlap_with_the_reference(tmp_path):
         ({}, {"weights": {"content": -1}}, "weights.content"),
         ({}, {"tasks": ["story"]}, "'completion', 'guide' or 'open'"),
         ({}, {"tasks": ["guide"]}, "no instruction of tasks guide"),
+        ({}, {"where": "task = 'guide'"}, "no usable row is left .where"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, row, options, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, DataError), match=message):
         load_protocol("tow", {"instructions": instructions(tmp_path, [row]), **options})
 
 

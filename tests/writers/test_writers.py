@@ -305,6 +305,7 @@ def test_program_compares_runs(compare, tmp_path):
         "<b>oak</b>",
     ]
     assert result["rows"][0]["difference"]["mean"] == pytest.approx(20)
+    assert result["changes"]["overall"]["elm"] == result["rows"][0]["difference"]
     assert result["columns"]["win rate by longer"]["elm"] == 1
     assert result["columns"]["win rate by shorter"]["<b>oak</b>"] == 1
     agreements = {item["rater"]: item["agreement"]["mean"] for item in result["text_agreement"]}
@@ -363,6 +364,7 @@ def test_every_protocol_has_a_page_and_tables(protocol, compare, tmp_path):
     result, text = compare(tmp_path / "run", **options)
     assert set(result["groups"][by][0]["cells"]) == {"ash", "birch", "all writers"}
     assert {row["writer"] for row in result["rows"]} == {"ash", "birch"}
+    assert {role for role, *_ in result["costs"]} >= {"writer", "strict"}
     assert "Mean grades" in text
     assert "Mean grades" in (tmp_path / "out/writers.html").read_text(encoding="utf-8")
     with (tmp_path / "out/writers.csv").open(encoding="utf-8-sig", newline="") as file:
@@ -397,6 +399,8 @@ def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
     assert fair["is_paired"]
     systems = {item["rater"]: item["systems"]["spearman"] for item in result["people_agreement"]}
     assert systems == pytest.approx({"strict": -1, "mild": 1, "fair": 1})
+    methods = {judge: by["all"]["spearman"] for _, judge, by in result["method_correlation"]}
+    assert methods == pytest.approx(systems)
     assert set(result["judges"]) == set(JUDGES)
 
 

@@ -20,6 +20,7 @@ from litbench.raters.templates.delimiters import without_delimiters
 from litbench.raters.templates.rubric import Rating, Rubric, load_rubric
 from litbench.runs.config import read_yaml
 from litbench.runs.errors import ConfigError
+from litbench.writers.grades import FAILURE
 from litbench.writers.narra.episode import PROMPTS, READER, Episode
 from litbench.writers.narra.history import render_transcript
 from litbench.writers.narra.pacing import Part
@@ -207,6 +208,7 @@ class Narra(Protocol):
             [
                 *((judge, name, grade, flags) for name, grade in grades(values).items()),
                 (judge, "failure_modes", float(len(named)), named),
+                *((judge, f"{FAILURE}{label}", float(label in named), []) for label in _FAILURES),
             ],
             [
                 {

@@ -36,6 +36,7 @@ from litbench.raters.templates.rubric import Criterion, Rubric, load_rubric, rub
 from litbench.raters.templates.template import fill
 from litbench.runs.config import nearest, read_yaml
 from litbench.runs.errors import ConfigError
+from litbench.writers.grades import CHARACTERS
 from litbench.writers.protocol import (
     Grade,
     Item,
@@ -95,6 +96,8 @@ _PROMPTS = "prompts.yaml"
 # With the first 16 digits of its SHA-256 as of commit efe51d9 (June 2026).
 _PUBLISHED_FILES = {_PROMPTS: "993e7a4e85e5f504"}
 _PLACES = ("instruction", "reference", "content")
+# Kinds of the paper's creative cluster (Table 2).
+_CREATIVE = ("argumentative", "prose", "article", "documentary", "fiction", "poetry")
 # Placeholders of the published texts, by key; the last three are for programs of theirs.
 _PUBLISHED_TEXTS = {
     "edge_weighting": ("instruction",),
@@ -117,6 +120,7 @@ class TowOptions:
     Attributes:
         instructions: table with the columns of `INSTRUCTIONS`.
         columns: maps them to the table's columns or SQL expressions over them.
+        where: SQL condition on the table's rows.
         tasks: only instructions of these tasks.
         texts: folder with the published `prompts.yaml` (`code/config/` of the repository); null for
             our own.
@@ -135,6 +139,7 @@ class TowOptions:
 
     instructions: Path
     columns: dict[str, str] | None = None
+    where: str | None = None
     tasks: list[TaskName] = field(default_factory=lambda: [*TASKS])
     texts: Path | None = None
     as_published: bool = False
@@ -385,6 +390,9 @@ class Tow(Protocol):
             "input characters": len(task.instruction) + len(task.information),
             "output characters": len(written),
         }
+        parts = ("instruction", "information", "reference")
+        lengths = {f"{CHARACTERS}{part}": len(getattr(task, part) or "") for part in parts}
+        measured |= {name: length for name, length in lengths.items() if length}
         if not text:
             return measured
         measured |= paragraph_statistics(text)
@@ -443,7 +451,9 @@ class Tow(Protocol):
     def _read_items(self) -> list[Item]:
         options = self._options
         genres = read_yaml(_FOLDER / "genres.yaml")
-        rows = read_foreign(options.instructions, INSTRUCTIONS, columns=options.columns).to_pylist()
+        rows = read_foreign(
+            options.instructions, INSTRUCTIONS, columns=options.columns, where=options.where
+        ).to_pylist()
         references = {}
         if options.reference == "item":
             references = {row["instruction_id"]: row["reference"] or None for row in rows}
@@ -471,7 +481,8 @@ class Tow(Protocol):
                 row["information"] or "",
                 references.get(name),
             )
-            groups = {"genre": task.kind, "task": task.task}
+            cluster = "creative" if task.kind in _CREATIVE else "functional"
+            groups = {"genre": task.kind, "task": task.task, "cluster": f"{cluster} {task.task}"}
             items.append(Item(name, task.question, task, groups))
         if not items:
             raise ConfigError(
