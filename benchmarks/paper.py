@@ -5,12 +5,15 @@
 
 `docs/results/papers.csv` says for each item in which page of a run it is. Without --from the pages
 are made first: by the commands, from the embedded sample and from writers and judges of a server on
-loopback, whose answers follow rules. The page has copies of the sections, not other results.
+loopback, whose answers follow rules. The page has copies of the sections, not other results. Its
+column `here` has what the repository's configs compute from published data.
 """
 
 import argparse
+import contextlib
 import csv
 import html
+import json
 import os
 import re
 import shutil
@@ -25,23 +28,28 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import yaml
 
 from litbench.data.records import GRADES, RATINGS
 from litbench.data.tables import read_table, write_table
+from litbench.evaluation.report.document import Cell, Page, Section, Table, render, written_now
 from litbench.raters.templates.rubric import load_rubric
+from litbench.runs.config import load_config
 from litbench.runs.outputs import Artifact, read_manifest
 from litbench.study.pairs import PairStudy
 from litbench.study.simulation import SimulatedReaders
 from litbench.writers.compare import WritersConfig, compare_writers
-from litbench.writers.run import Run, run
+from litbench.writers.import_turns import TurnImport, import_turns
+from litbench.writers.run import Run, RunCommand, command, run
 from litbench.writers.webnovel.placement import ReferenceDistribution
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/writers")]
 ITEMS = ROOT / "docs/results/papers.csv"
-STYLE = ROOT / "litbench/evaluation/report/style.css"
-INVENTED = "Invented data: it shows the shape only, not the paper's numbers."
+INVENTED, YOURS = "invented data, shape only", "your runs"
 MISSING = "No page has it here"
+# Instructions that the configs of Table 7 draw.
+HASHED = ("i4", "i10", "i16", "i31", "i50", "i121")
 WRITERS, JUDGES = ("ash", "birch", "cedar"), ("strict", "mild", "fair")
 
 
@@ -80,6 +88,52 @@ def make_pages(out: Path) -> None:
     write_table(choices, study / "export/choices.parquet")
     litbench("study", "analyse", "--study", study, "--out", out / "litbench_figure7/result")
     run_writers(out)
+    run_howtobench(out)
+
+
+def run_howtobench(out: Path) -> None:
+    """Run the presets of HoWToBench's config that need published texts or people, on invented ones.
+
+    A person's ratings are a judge's, so that judge agrees with people.
+    """
+    chinese, fake = map(import_module, ("chinese_writers", "fake_openai"))
+    config, work = ROOT / "configs/paper/howtobench_table4.yaml", out / "inputs/howtobench"
+    work.mkdir(parents=True, exist_ok=True)
+    tasks = zip(HASHED, cycle(("guide", "open", "completion")))
+    rows = [{"instruction_id": name, "task": task} for name, task in tasks]
+    chinese.write_instructions(work / "instructions.parquet", rows)
+    changes = (ROOT / "configs/data/howtobench_changes.yaml").read_text(encoding="utf-8")
+    models = re.findall(r"'([^']+-[^']+)'", yaml.safe_load(changes)["selects"][0]["where"])
+    texts = [
+        {"instruction_id": name, "model": model, "text": "船到了渡口。\n" * (4 + (i * j + j) % 9)}
+        for i, name in enumerate(HASHED)
+        for j, model in enumerate(models)
+    ]
+    write_table(pa.Table.from_pylist(texts), work / "outputs.parquet")
+    with contextlib.suppress(FileExistsError):
+        (work / "runs").symlink_to(out)
+    os.environ |= {"HOWTOBENCH": str(work), "HOWTOBENCH_EN": str(work)}
+    answers = {name: as_model(chinese.answer, name) for name in (*WRITERS, *JUDGES)}
+    with contextlib.chdir(work), fake.FakeOpenAI(others=answers, question_of=fake.messages_of):
+        called = {name: fake.FakeOpenAI.model_called(name) for name in answers}
+        for name in ("turns", "changes"):
+            path = ROOT / f"configs/data/howtobench_{name}.yaml"
+            import_turns(load_config(TurnImport, [f"--config={path}"]))
+        for preset in yaml.safe_load(config.read_text(encoding="utf-8"))["presets"]:
+            if preset in ("recorded", "inconsistency"):
+                continue
+            planned = load_config(RunCommand, [f"--config={config}", f"--preset={preset}"])
+            asked = WRITERS if preset == "table_8" else planned.writers
+            model = called[WRITERS[0]]
+            planned.writers = {name: called.get(name, model) for name in asked}
+            planned.judges = {n: called[n] for n in JUDGES[:2]} if planned.judges else {}
+            command(planned)
+    for number in (3, 8, 11, 12):
+        folder = out / f"howtobench_table{number}"
+        runs = [folder, as_people(folder, work / f"people{number}")]
+        compare_writers(WritersConfig(runs, folder / "page", by=["task"]))
+    changed = out / "howtobench_table7"
+    compare_writers(WritersConfig(changed, changed / "page", reference="initial"))
 
 
 def run_writers(out: Path) -> None:
@@ -111,7 +165,7 @@ def run_writers(out: Path) -> None:
         ),
         "howtobench_table4": (
             *("tow", chinese.answer, chinese.answer, {"instructions": str(instructions)}, {}),
-            {"by": ["genre", "task", "judge"]},
+            {"by": ["genre", "task", "cluster", "judge"]},
         ),
         "narra_table1": (
             *("narra", narra.writer, narra.judge, {}, {}),
@@ -191,25 +245,21 @@ def paper_page(rows: list[Mapping[str, str]], runs: Path, note: str) -> str:
         is_shown = bool(page) and (runs / page).is_file()
         shown = "".join(sections(runs / page, names, f"i{number}")) if is_shown else ""
         about = [row["about"], f"From {row['source']}" if row["source"] else "", note * is_shown]
+        if row["printed"]:
+            about.append(f"Printed: {row['printed']}. From published data here: {row['here']}.")
         about += [f"Not exactly the paper's: {row['why not exactly']}.", MISSING * (not is_shown)]
         lines = "".join(f'<p class="soft">{html.escape(line)}</p>' for line in about if line)
         parts.append(f'<h2 id="i{number}">{name}</h2>{lines}{shown}')
-        cells = (f'<a href="#i{number}">{name}</a>', html.escape(row["about"]), row["state"])
-        contents.append(
-            "".join(f"<td>{cell}</td>" for cell in (*cells, "yes" if is_shown else "–"))
-        )
-    heading = "".join(f"<th>{name}</th>" for name in ("item", "about", "state", "below"))
-    table = "".join(f"<tr>{cells}</tr>" for cells in contents)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">"
-        f"<title>LitBench: the papers' results</title><style>{STYLE.read_text()}</style></head>"
-        "<body><header><h1>The papers' tables and figures</h1>"
-        f'<p class="lead">{html.escape(note)}</p></header><main><div class="scroll"><table>'
-        f"<tr>{heading}</tr>{table}</table></div>{''.join(parts)}</main></body></html>"
-    )
+        here = row["here"] or (note if is_shown else "–")
+        link = Cell(f"{row['paper']}, {row['item']}", address=f"#i{number}")
+        texts = (Cell(text, is_text=True) for text in (row["about"], row["printed"] or "–", here))
+        contents.append([link, row["state"], *texts])
+    table = Table(["item", "state", "about", "printed by the paper", "here"], contents)
+    sections_above = [Section("Items", table=table)]
+    lead = f"Below: {note}. The column here has results from published data."
+    page_above = Page("The papers' tables and figures", lead, written_now(), sections_above)
+    text = render(page_above, {"papers.csv": json.dumps(rows, ensure_ascii=False, indent=1)})
+    return text.replace('<h2 id="manifest">', "".join(parts) + '<h2 id="manifest">', 1)
 
 
 def main() -> None:
@@ -229,9 +279,7 @@ def main() -> None:
         ]
     options.out.mkdir(parents=True, exist_ok=True)
     page = options.out / "paper.html"
-    note = (
-        INVENTED if options.runs is None else "From the runs' own data, beside published numbers."
-    )
+    note = YOURS if options.runs else INVENTED
     page.write_text(paper_page(rows, runs, note), encoding="utf-8")
     print(f"page: {page.resolve()}")
 

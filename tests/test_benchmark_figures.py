@@ -27,16 +27,19 @@ def test_the_page_of_the_papers_copies_sections_and_says_what_lacks(load_program
     sections = '<h2 id="one-b">One</h2><p id="x">first</p><h2 id="two">Two</h2>'
     (tmp_path / "a.html").write_text(f"<main>{sections}</main>")
     (tmp_path / "b.svg").write_text('<?xml?><svg id="x"><use href="#x"/></svg>')
-    keys = ("paper", "item", "about", "source", "page", "state", "why not exactly")
+    common = {"paper": "P", "about": "<about>", "source": "s", "state": "whole"}
+    common |= {"why not exactly": "why", "printed": "", "here": ""}
     rows = [
-        dict(zip(keys, ("P", f"Table {n}", "<about>", "here", page, "whole", "why"), strict=True))
+        common | {"item": f"Table {n}", "page": page}
         for n, page in enumerate(("a.html#one three", "b.svg", "c.html#one"))
     ]
+    rows[1] |= {"printed": "0.24", "here": "0.23"}
     page = paper.paper_page(rows, tmp_path, "invented")
     assert page.count('<p id="i1-x">first</p>') == 1
     assert "no section three" in page
     assert "Two</h3>" not in page
     assert '<svg id="i2-x"><use href="#i2-x"/></svg>' in page
     assert page.count(paper.MISSING) == 1
-    assert page.count("invented") == 3, "in the lead and with each item that is shown"
+    assert page.count("invented") == 4, "in the lead, its column, and with each item shown"
+    assert "Printed: 0.24. From published data here: 0.23." in page
     assert "<about>" not in page
