@@ -14,6 +14,7 @@ if its median is outside the baseline's range, and the baseline's median outside
 """
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -81,6 +82,8 @@ def in_turn(
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Time ways of doing the same work, in turn; every other repeat has the reverse order.
 
+    Each way starts without the garbage of the one before.
+
     Returns:
         The seconds of each repeat and the last value, by way.
     """
@@ -88,6 +91,7 @@ def in_turn(
     values = {}
     for repeat in range(repeats):
         for name in list(ways)[:: -1 if repeat % 2 else 1]:
+            gc.collect()
             started = clock()
             values[name] = ways[name]()
             seconds[name].append(clock() - started)

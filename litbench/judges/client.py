@@ -10,6 +10,7 @@ whatever ended in an error.
 
 import asyncio
 import contextvars
+import gc
 import ipaddress
 import math
 import os
@@ -352,6 +353,7 @@ class Client:
     batch: int | None = None
     pending: dict[str, asyncio.Task[Answer | None]] = field(default_factory=dict)
     _model: Any = None
+    _has_frozen: bool = False
     _consecutive_errors: int = 0
     # Whether a response has come, and whether one was an answer.
     _is_reached: bool = False
@@ -371,6 +373,8 @@ class Client:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        if self._has_frozen:
+            gc.unfreeze()
         if self._model is not None:
             await self._model.__aexit__(*error)
 
@@ -391,6 +395,11 @@ class Client:
             try:
                 if self._model is None:
                     self._model = self._open()
+                    if not gc.get_freeze_count():
+                        # Without this, garbage collections over imported objects take a tenth of
+                        # the time of asking a fast server.
+                        gc.freeze()
+                        self._has_frozen = True
                 answer = await self._answer(question, key)
                 while answer is None and self.budget.under_way:
                     # Calls under way have reserved their highest cost, and most cost less.

@@ -1,5 +1,6 @@
 """The client retries failures, respects limits and sends no stored question again."""
 
+import gc
 import json
 import os
 import re
@@ -642,6 +643,14 @@ def test_number_of_connections(tmp_path):
             traffic = Traffic(connections=connections, first_connections=connections)
             run(server, tmp_path / str(connections), QUESTIONS[:12], traffic)
             assert server.max_at_once == connections
+
+
+def test_garbage_collections_skip_what_was_imported_only_while_asking(tmp_path):
+    frozen = []
+    gc.unfreeze()
+    with serve(on_request=lambda *_: frozen.append(gc.get_freeze_count())) as server:
+        run(server, tmp_path, QUESTIONS[:2])
+    assert min(frozen) > gc.get_freeze_count() == 0
 
 
 @pytest.mark.long
