@@ -93,12 +93,9 @@ def write_trained_model(
     artifact: Artifact, model: Any, pairs: pa.Table, held_out: pa.Table | None, checkpoints: Path
 ) -> dict[str, Any]:
     """Judge the held-out pairs, write the folder and the manifest; return `run.json`'s content."""
-    if isinstance(model, ScoreRater):
-        model.score_training_stories(pairs)
+    scored = model.score_training_stories(pairs) if isinstance(model, ScoreRater) else None
     model.learn_scope(pairs)
-    nonstories = (
-        compare_nonstories(model, pairs, _MAX_STORIES) if isinstance(model, ScoreRater) else []
-    )
+    nonstories = compare_nonstories(model, pairs, _MAX_STORIES) if scored is not None else []
     record = model.training_record
     manifest = artifact.as_manifest()
     run = {
@@ -119,6 +116,8 @@ def write_trained_model(
 
     def write(folder: Path) -> None:
         model.save(folder)
+        if scored is not None:
+            run["bfloat16"] = model.bfloat16_error(folder, *scored)
         write_json(run, folder / "run.json")
         (folder / "README.md").write_text(model_card(run), encoding="utf-8")
 

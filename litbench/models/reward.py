@@ -32,6 +32,7 @@ from litbench.runs.errors import ConfigError
 from litbench.runs.progress import ProgressBar
 
 _DEFAULT_MAX_LENGTH = 2_048
+_STORIES_FOR_ERROR = 64
 
 
 class RewardModel(FolderRater, ScoreRater):
@@ -146,6 +147,32 @@ class RewardModel(FolderRater, ScoreRater):
         if pieces:
             scores[order] = torch.cat(pieces).double().cpu().numpy()
         return -scores if self.reversed else scores
+
+    def bfloat16_error(
+        self, folder: Path, texts: Sequence[tuple[str, str]], rewards: np.ndarray
+    ) -> dict[str, float]:
+        """How far bfloat16 moves the rewards of this model, in their standard deviations.
+
+        Args:
+            folder: where the model is saved.
+            texts: prompts and stories, of which the first 64 are scored.
+            rewards: their rewards by this model, float64, shape (n,).
+
+        Returns:
+            `stories`, `mean` and `max`; empty if this model has no float32 weights or the machine
+            is not fast in bfloat16.
+        """
+        rater = RewardRaterOptions(str(folder), dtype="auto").load(self.name)
+        if rater.load_exact is None or self.model.dtype.itemsize < 4:
+            return {}
+        prompts, stories = zip(*texts[:_STORIES_FOR_ERROR], strict=True)
+        change = np.abs(rater.score(prompts, stories) - rewards[:_STORIES_FOR_ERROR])
+        spread = max(float(rewards.std()), np.finfo(np.float32).tiny)
+        return {
+            "stories": len(stories),
+            "mean": float(change.mean() / spread),
+            "max": float(change.max() / spread),
+        }
 
 
 @dataclass

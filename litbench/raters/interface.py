@@ -267,13 +267,18 @@ class ScoreRater(Rater):
         ranks: np.ndarray = np.interp(np.asarray(rewards), self.reward_quantiles, percents)
         return ranks.round(1)
 
-    def score_training_stories(self, pairs: pa.Table) -> None:
-        """Set `reward_quantiles`, from at most 200 stories of the training pairs, drawn by hash."""
+    def score_training_stories(self, pairs: pa.Table) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """Set `reward_quantiles`, from at most 200 stories of the training pairs, drawn by hash.
+
+        Returns:
+            The prompts and stories, and their rewards, float64, shape (n,).
+        """
         blinded, _ = blind(pairs)
         texts = {(pair.prompt, story) for pair in blinded for story in (pair.first, pair.second)}
         drawn = sorted(texts, key=lambda text: digest(*text))[:_STORIES_FOR_QUANTILES]
         rewards = self.score([prompt for prompt, _ in drawn], [story for _, story in drawn])
         self.reward_quantiles = quantiles_of(rewards)
+        return drawn, rewards
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Compare rewards; equal rewards are a tie, non-finite rewards raise a DataError."""

@@ -141,6 +141,14 @@ def test_rates_of_the_flags_are_shown_if_the_model_has_them(run):
         assert "is_prose" not in model_card(without)
 
 
+def test_the_error_of_bfloat16_is_told_or_why_it_is_not(run):
+    assert "bfloat16" not in model_card(run)
+    measured = model_card(run | {"bfloat16": {"stories": 64, "mean": 0.01, "max": 0.0456}})
+    assert "of 64 training stories" in measured
+    assert "at most 0.0456" in measured
+    assert "bfloat16 was not measured" in model_card(run | {"bfloat16": {}})
+
+
 def test_texts_that_are_no_stories_are_a_table(run):
     assert "kind of text" not in model_card(run)
     row = {"flagged": 1_000, "flagged_preferred": 9, "kind": "JSON", "unflagged": 3}

@@ -45,6 +45,28 @@ def texts(invented):
     return [f"The {index % 5}. lantern" for index in range(len(stories))], stories
 
 
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_the_error_of_bfloat16_is_measured_where_it_is_fast(
+    texts, tiny_model, monkeypatch, has_bfloat16
+):
+    monkeypatch.setattr("litbench.models.folder.default_device", lambda: "cpu")
+    monkeypatch.setattr("litbench.models.folder._has_bfloat16", lambda: has_bfloat16)
+    folder, pairs = tiny_model("llama"), list(zip(*texts, strict=True))
+    exact, low = (
+        RewardModel.load(folder, device="cpu", dtype=dtype) for dtype in ("float32", "bfloat16")
+    )
+    rewards = exact.score(*texts)
+    error = exact.bfloat16_error(folder, pairs, rewards)
+    assert low.bfloat16_error(folder, pairs, rewards) == {}
+    if has_bfloat16:
+        change = np.abs(low.score(*texts) - rewards) / rewards.std()
+        assert error.pop("stories") == 20
+        assert error == pytest.approx({"mean": change.mean(), "max": change.max()})
+        assert 0 < error["mean"] < error["max"] < 1
+    else:
+        assert error == {}
+
+
 def test_rewards_do_not_depend_on_order_batch_size_or_saving(folder, texts, pair_table):
     prompts, stories = texts
     model = RewardModel.load(folder)
