@@ -32,8 +32,8 @@ from litbench.runs.outputs import Artifact, only_writer, write_json
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
 
-# A small network on a CPU scores about 15 texts a second.
-_MAX_STORIES = 10
+# A small network on a CPU scores about 15 texts a second; a generative one takes seconds per pair.
+_MAX_STORIES = {"reward": 10, "generative": 3}
 
 
 def train_and_write(
@@ -83,8 +83,7 @@ def _train_and_write(
         agreement = {f"test_agreement_{name}": row.get(name) for name in ("mean", "low", "high")}
         model.report({name: value for name, value in agreement.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
-        if run["nonstories"]:
-            print(nonstories_text(model.name, run["nonstories"]))
+        print(nonstories_text(model.name, run["nonstories"]))
     if is_main_process():
         push_model(out / "model", config)
 
@@ -95,7 +94,7 @@ def write_trained_model(
     """Judge the held-out pairs, write the folder and the manifest; return `run.json`'s content."""
     scored = model.score_training_stories(pairs) if isinstance(model, ScoreRater) else None
     model.learn_scope(pairs)
-    nonstories = compare_nonstories(model, pairs, _MAX_STORIES) if scored is not None else []
+    nonstories = compare_nonstories(model, pairs, _MAX_STORIES[model.kind])
     record = model.training_record
     manifest = artifact.as_manifest()
     run = {

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.data.text import are_empty, digest
-from litbench.raters.interface import ScoreRater
+from litbench.raters.interface import Rater
 from litbench.runs.config import read_yaml
 
 # A text of a kind from a source of random numbers, a story and its language, en or zh.
@@ -162,12 +162,12 @@ def _texts_of(stories: Sequence[str]) -> tuple[list[str], list[int], list[str]]:
 
 
 def compare_nonstories(
-    rater: ScoreRater, pairs: pa.Table, max_stories: int = MAX_STORIES
+    rater: Rater, pairs: pa.Table, max_stories: int = MAX_STORIES
 ) -> list[dict[str, Any]]:
     """Compare texts that are no stories with rejected stories of the same prompts.
 
     Args:
-        rater: a trained rater.
+        rater: a trained rater; it judges pairs in the orders that it reads.
         pairs: its training pairs, with texts.
         max_stories: number of rejected stories, drawn by hash.
 
@@ -178,11 +178,10 @@ def compare_nonstories(
     """
     sides = zip(pairs["prompt"].to_pylist(), pairs["rejected"].to_pylist(), strict=True)
     drawn = sorted(set(sides), key=lambda row: digest("nonstories", *row))[:max_stories]
-    stories = [story for _, story in drawn]
-    kinds, indices, texts = _texts_of(stories)
-    prompts = [prompt for prompt, _ in drawn]
-    rewards = np.asarray(rater.score(prompts, stories))[indices]
-    is_preferred = rater.score([prompts[index] for index in indices], texts) > rewards
+    kinds, indices, texts = _texts_of([story for _, story in drawn])
+    prompts, stories = zip(*(drawn[index] for index in indices), strict=True)
+    # A text that was not judged is not preferred.
+    is_preferred = rater.compare(prompts, texts, stories) > 1 / 2
     flags = rater.flags(texts)
     is_flagged = np.array(
         [False in both for both in zip(flags.is_prose, flags.like_training, strict=True)]

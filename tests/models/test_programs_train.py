@@ -22,6 +22,7 @@ from litbench.models import trained_columns
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
 from litbench.raters.interface import judge_pairs
+from litbench.raters.nonstories import KINDS
 from litbench.runs.errors import ConfigError
 
 torch = pytest.importorskip("torch")
@@ -133,11 +134,9 @@ def test_written_files(kind, train, pairs_file, capsys):
         assert f"| this model | {row['agreement']['mean']:.3f} (" in card
     assert "simulated" in card
     assert "## Limits" in card
-    # A generative model would need minutes.
-    is_compared = kind == "reward"
-    assert bool(run["nonstories"]) == is_compared
-    assert ("kind of text" in card) == is_compared
-    assert ("not stories: " in said) == is_compared
+    assert [row["kind"] for row in run["nonstories"]] == list(KINDS)
+    assert "kind of text" in card
+    assert "not stories: " in said
 
 
 def test_unused_pairs_are_listed_with_reasons(train, pairs_file):
