@@ -144,8 +144,9 @@ def evaluate(
 
     Yields:
         Each job, its verdicts and its record: `notes` of the rater, `trained_on` (number of
-        prompts of the pairs that it was trained on) and, if the job trained it, `pairs_used`,
-        `prompts_used` and `seed`.
+        prompts of the pairs that it was trained on), `scope` (rates of its flags on held-out
+        training stories, if known) and, if the job trained it, `pairs_used`, `prompts_used` and
+        `seed`.
     """
     for job in jobs:
         job.spec.check_installed()
@@ -182,6 +183,8 @@ def evaluate(
             index = verdicts.column_names.index("flipped_by")
             verdicts = verdicts.set_column(index, "flipped_by", column)
         record = {"notes": rater.notes(), **record}
+        if rater.scope is not None:
+            record["scope"] = rater.scope.held_out
         return verdicts.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
 
     total = sum(job.work for job in jobs)

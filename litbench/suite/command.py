@@ -302,11 +302,12 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         if key.startswith(start)
     }
     entry = config["raters"][rater]
-    notes = [
-        part["notes"]
+    records = [
+        part
         for result, _ in rows.values()
         for part in result.evaluation.manifest["counts"]["raters"][rater]
     ]
+    notes = [record["notes"] for record in records]
     costs = [row.cost_usd for _, row in rows.values() if row.cost_usd is not None]
     return Passport(
         rater=rater,
@@ -326,6 +327,7 @@ def _passport(rater: str, judged: Mapping[str, JudgedSet], groups: Mapping[str, 
         date=max(result.evaluation.manifest["finished_utc"] for result, _ in rows.values()),
         answered_by=sorted({name for note in notes for name in note.get("answered_by", [])}),
         template=notes[0].get("template"),
+        scope=records[0].get("scope"),
     )
 
 

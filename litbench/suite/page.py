@@ -442,6 +442,11 @@ def _rater_page(entry: SiteEntry) -> str:
     what = {"kind": passport.kind, **passport.options, **passport.files}
     what |= {"cost in dollars": passport.cost_usd, "date": passport.date}
     what |= {"template": passport.template, "returned model": ", ".join(passport.answered_by)}
+    if scope := passport.scope:
+        what["flags on held-out training stories"] = (
+            f"{percent(scope['is_prose'])} no prose, {percent(scope['like_training'])} unlike the "
+            f"others, of {scope['stories']:,.0f}"
+        )
     if passport.drift is not None:
         drift = passport.drift
         what["drift"] = f"{drift.result} by {drift.questions:,} questions on {drift.date[:10]}"

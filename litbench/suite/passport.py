@@ -395,6 +395,7 @@ class Passport:
         answered_by: models of a judge, as the provider's answers name them; empty in passports
             from before LitBench recorded it.
         template: question of a judge; null for other raters, and in such passports.
+        scope: see `litbench.raters.scope.Scope.held_out`; null if the rater has no scope.
         drift: whether it has changed since; null if that was not checked.
         version: version of this form.
     """
@@ -414,6 +415,7 @@ class Passport:
     date: Annotated[str, Field(pattern=_DATE)]
     answered_by: list[Name] = field(default_factory=list)
     template: str | None = None
+    scope: dict[Name, Annotated[Number, Field(ge=0)]] | None = None
     drift: Drift | None = None
     version: int = VERSION
 

@@ -339,7 +339,9 @@ def test_the_page_of_a_rater_has_its_figures(tmp_path):
         ),
     }
     mean = OverSets(["one", "two"], "judge", 0.61, 0.5, 0.7, 0.56, 0.66, None)
-    pages = site_of(tmp_path, passport("my judge", sets, over_sets=mean), recomputed=["my judge"])
+    scope = {"stories": 1200, "is_prose": 0.01, "like_training": 0.02}
+    judge = passport("my judge", sets, over_sets=mean, scope=scope)
+    pages = site_of(tmp_path, judge, recomputed=["my judge"])
     (name,) = set(pages) - {"index.html", "en.html", "stories.html", "en_stories.html"}
     page = pages[name]
     assert ("href", name) in Page(pages["index.html"]).attributes
@@ -357,6 +359,8 @@ def test_the_page_of_a_rater_has_its_figures(tmp_path):
     facts = {row[0]: row[1] for table in tables_of(page) for row in table if len(row) == 2}
     assert facts["model"] == "maker/model"
     assert facts["cost in dollars"] == "1.25"
+    flags = facts["flags on held-out training stories"]
+    assert flags == "1.0 % no prose, 2.0 % unlike the others, of 1,200"
     assert facts["date"] == "2026-11-01T00:00:00+00:00"
 
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from litbench.data.sources.registry import import_dataset, read_registry
 from litbench.evaluation.results import Evaluation
 from litbench.metrics.intervals import ratio_interval
 from litbench.metrics.sets import linked_sets, over_sets
+from litbench.models.baselines import RandomRater
 from litbench.raters.entries import KINDS, Kind
 from litbench.raters.interface import Judgement, Rater
 from litbench.runs.errors import ConfigError, DataError
@@ -58,6 +60,8 @@ RATED = {
         "recorded": {"table": "judges.jsonl", "rater": "rater", "values": ["plot"]},
     },
 }
+# Rates of the coin's flags on held-out training stories.
+SCOPE = {"stories": 300, "is_prose": 0.01, "like_training": 0.02}
 VOTED = {
     "language": "zh",
     "kind": "answers",
@@ -112,7 +116,10 @@ def keys_of(home, out):
 def judged(home):
     """The output of a suite with a coin of a hostile name."""
     out = home / "out"
-    suite(Suite(**keys_of(home, out), raters={HOSTILE: {"kind": "random"}}))
+    scope = SimpleNamespace(held_out=SCOPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RandomRater, "scope", scope)
+        suite(Suite(**keys_of(home, out), raters={HOSTILE: {"kind": "random"}}))
     return out
 
 
@@ -134,7 +141,9 @@ def test_every_rater_has_a_passport_with_the_figures_of_the_benchmark(judged, ho
             row["agreement_high"],
         )
         assert result[row["rater"]].over_sets.mean == means[row["rater"]]["mean"]
+    assert result[HOSTILE].scope == SCOPE
     longer = result["longer"]
+    assert longer.scope is None
     assert longer.sets["voted"].agreement.mean == 0.75
     assert longer.sets["voted"].people is None
     people = longer.sets["rated"].people
