@@ -101,6 +101,8 @@ class FitOptions:
             default it is trained once to be judged on the prompts of one fold, and once on all
             pairs.
         model_name_or_path: also train a reward model on this model.
+        negatives: add texts that are no stories as rejected sides to what the models are trained
+            on, at most 5 %; the pairs that judge the models have none.
         training: keys of the training of the reward model; also accepted as --KEY VALUE.
     """
 
@@ -126,6 +128,7 @@ class FitOptions:
     repeats: int | None = None
     crossvalidate_model: bool = False
     model_name_or_path: str | None = None
+    negatives: bool = False
     training: Annotated[dict[str, Any], Passed("litbench.models.reward_keys:RewardKeys")] = field(
         default_factory=dict
     )
@@ -384,7 +387,11 @@ def _fit(config: Fit, source: Source) -> Fitted:
             f"{_FEW_PROMPTS} effective prompts the ranking may not generalise"
         )
     best, of_models = _best(models, evaluations[-1])
-    nonstories = read_manifest(config.out)["counts"]["nonstories"][best]
+    counts = read_manifest(config.out)["counts"]
+    nonstories = counts["nonstories"][best]
+    if config.negatives:
+        n_pairs = made.part("train").num_rows
+        method += f"; {counts['negatives']:,} negatives added to {n_pairs:,} pairs"
     pages = {}
     try:
         pages = _report(config, made.folder, evaluations, learning, models[best], nonstories)
@@ -551,10 +558,11 @@ def _are_votes(columns: Mapping[str, str]) -> bool:
 
 def _raters(config: Fit, n_pairs: int) -> list[RaterSpec]:
     """Return the raters that are trained; options of the reward model fit the number of pairs."""
-    specs = [RaterSpec("features", "features")]
+    given = {"negatives": True} if config.negatives else {}
+    specs = [RaterSpec("features", "features", given)]
     if config.model_name_or_path is not None:
         # The paper's 128 pairs per step, or fewer, so that an epoch has 25 steps.
-        options = {"model_name_or_path": config.model_name_or_path, **config.training}
+        options = {"model_name_or_path": config.model_name_or_path, **given, **config.training}
         micro_batch = int(options.get("per_device_train_batch_size", 4))
         steps = max(min(n_pairs // 25, 128) // micro_batch, 1)
         specs.append(
@@ -591,6 +599,7 @@ def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str,
     features = cast(Any, specs[0].train(pairs, config.out, config.seed))
     features.columns = made.columns
     features.learn_scope(pairs)
+    artifact.counts["negatives"] = features.negatives
     artifact.counts["nonstories"] = {"features": compare_nonstories(features, pairs)}
     artifact.write_folder(folders["features"].name, features.save)
     if len(specs) == 1:
@@ -671,7 +680,8 @@ def _evaluate(
 def _learning_curve(config: Fit, made: OwnPairs) -> Evaluation:
     """Cross-validate the features on shares of the training prompts."""
     raters: dict[str, Any] = {"longer": {"kind": "longer"}}
-    raters |= {name: {"kind": "features", "share": share} for name, share in _SHARES.items()}
+    features = _raters(config, 0)[0].plain()
+    raters |= {name: {**features, "share": share} for name, share in _SHARES.items()}
     print("learning curve:")
     crossvalidation = CrossValidation(
         made.folder / PAIRS_FILE,

@@ -387,7 +387,7 @@ def test_a_file_of_pairs_becomes_a_model(fit, pairs):
 
 def test_held_out_prompts_are_in_no_training(fit, pairs):
     keys = ("--prompt", "question", "--test_share", "0.25")
-    code, said = fit(pairs(), "--out", "mine", *keys, is_verbose=False)
+    code, said = fit(pairs(each=7), "--out", "mine", *keys, is_verbose=False)
     assert code == 0, said
     assert "\ntrained on 6 prompts, judged on 2 held-out prompts\n" in said
     table = read_table("mine/pairs/pairs.parquet", PAIRS).to_pylist()
@@ -398,11 +398,15 @@ def test_held_out_prompts_are_in_no_training(fit, pairs):
     assert [len(part) for part in prompts.values()] == [6, 2]
     assert set(FeatureModel.load(Path("mine/model")).prompts) == prompts["train"]
     judged = json.loads(Path("mine/evaluation/manifest.json").read_text())["counts"]
-    assert judged["pairs"] == 6
-    # Pairs that have these splits keep them.
+    assert judged["pairs"] == 14
+    # Pairs that have these splits keep them; negatives are in no file of pairs.
     Path("mine/pairs/pairs.parquet").rename("split.parquet")
-    said = fit("split.parquet", "--out", "other", is_verbose=False)[1]
-    assert "trained on 6 prompts, judged on 2 held-out prompts" in said
+    said = fit("split.parquet", "--out", "other", "--negatives", "true", is_verbose=False)[1]
+    method = "trained on 6 prompts, judged on 2 held-out prompts; 2 negatives added to 42 pairs\n"
+    assert method in said
+    assert read_table("other/pairs/pairs.parquet", PAIRS).num_rows == 56
+    assert json.loads(Path("other/evaluation/manifest.json").read_text())["counts"]["pairs"] == 14
+    assert FeatureModel.load(Path("other/model")).negatives == 2
 
 
 def test_a_judge_is_asked_beside_the_models(fit, pairs, monkeypatch):

@@ -29,6 +29,7 @@ class Config(PairColumns, FeatureOptions):
         split: use only this split; null for all.
         c: inverse regularisation strengths, chosen by cross-validation on the training pairs.
         drop: features to exclude.
+        negatives: add texts that are no stories as rejected sides, at most 5 % of the pairs.
     """
 
     pairs: Path
@@ -57,11 +58,16 @@ def _fit_and_write(config: Config) -> None:
     artifact.counts = {
         "pairs": pairs.num_rows,
         "prompts": len(model.prompts),
+        "negatives": model.negatives,
         "nonstories": {model.name: nonstories},
         **model.notes(),
     }
     artifact.finish()
-    print(f"pairs: {pairs.num_rows:,} used, {len(model.prompts):,} prompts; no text is truncated")
+    negatives = f" and {model.negatives:,} negatives" if config.negatives else ""
+    print(
+        f"pairs: {pairs.num_rows:,}{negatives} used, {len(model.prompts):,} prompts; no text is "
+        "truncated"
+    )
     print(f"{folder}: C = {model.c}; coefficients of the standardised differences:")
     for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
         print(f"  {name:<22} {coefficient:+.3f}")

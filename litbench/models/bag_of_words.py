@@ -18,6 +18,7 @@ from litbench.data.records import PAIRS, connected_prompts, pair_weights
 from litbench.data.tables import read_table
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.raters.interface import blind, check_stories, training_prompts_of
+from litbench.raters.nonstories import add_negatives
 from litbench.raters.quantities import UNSPACED_RANGES
 from litbench.runs.errors import DataError
 
@@ -34,9 +35,11 @@ class BagOfWordsOptions:
 
     Attributes:
         c: inverse regularisation strengths to select from, in 5 folds of the training prompts.
+        negatives: see `litbench.models.features.FeatureOptions`.
     """
 
     c: list[float] = field(default_factory=lambda: [0.1, 1.0, 10.0, 100.0])
+    negatives: bool = False
 
     def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "BagOfWords":
         """Train on a pairs table; deterministic, writes no files."""
@@ -139,6 +142,8 @@ def fit_bag_of_words(
     """
     if pairs.num_rows < 2:
         raise DataError(f"{pairs.num_rows} pairs are too few for a bag of words: give at least two")
+    if options.negatives:
+        pairs = add_negatives(pairs)
     blinded, first_chosen = blind(pairs)
     stories = sorted({story for pair in blinded for story in (pair.first, pair.second)})
     vectorizer, vectors = word_vectors(stories)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from litbench.data.records import LABEL_TEXTS
-from litbench.raters.nonstories import COLUMNS
+from litbench.raters.nonstories import COLUMNS, NEGATIVES
 from litbench.runs.markdown import as_text, escape
 from litbench.runs.terminal import show
 
@@ -55,6 +55,7 @@ def model_card(
                 result = EvalResult("preference", "pairs", held_out, "accuracy", round(mean, 4))
                 result.metric_name = "agreement"
                 results.append(result)
+    labels = {**LABEL_TEXTS, NEGATIVES: "texts that are not stories, made by code, as rejected"}
     data = ModelCardData(
         library_name="peft" if run["adapter"] else "transformers",
         base_model=name,
@@ -80,7 +81,7 @@ def model_card(
             for key, entry in run["inputs"].items()
         ],
         counts={"prompts": len(run["training_prompts"]), **training["counts"]},
-        labels="; ".join(LABEL_TEXTS.get(name, escape(name)) for name in run["label_source"]),
+        labels="; ".join(labels.get(name, escape(name)) for name in run["label_source"]),
         held_out=held_out,
         agreement=agreement,
         suite=suite,

@@ -22,6 +22,7 @@ from litbench.data.text import count_words, digest
 from litbench.models.linear_preference import LinearRater, fit_to_pairs, leave_out_each
 from litbench.models.record import FeaturesRecord, read_record
 from litbench.raters.interface import blind, check_stories, quantiles_of, training_prompts_of
+from litbench.raters.nonstories import add_negatives
 from litbench.raters.scope import Scope
 from litbench.runs.errors import ConfigError, DataError, ModelError
 from litbench.runs.outputs import versions, write_sealed
@@ -191,10 +192,13 @@ class FeatureOptions:
     Attributes:
         c: inverse regularisation strengths to select from, in 5 folds of the training prompts.
         drop: features to leave out.
+        negatives: add texts that are no stories as rejected sides of training pairs; see
+            `litbench.raters.nonstories.add_negatives`.
     """
 
     c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
     drop: list[str] = field(default_factory=list)
+    negatives: bool = False
 
     def train(self, name: str, pairs: pa.Table, folder: Path, seed: int) -> "FeatureModel":
         """Train in cross-validation, with shared features; deterministic, writes no files."""
@@ -214,6 +218,7 @@ class FeatureModel(LinearRater):
             more of the feature.
         c: the selected inverse regularisation strength.
         prompts: `prompt_key` of the training prompts.
+        negatives: number of negatives in training.
         matrix: computes the features; `shared_matrix` in cross-validation.
     """
 
@@ -225,6 +230,7 @@ class FeatureModel(LinearRater):
     c: float
     prompts: frozenset[str]
     kind: str = "features"
+    negatives: int = 0
     # A factory, as a function that is the default would be a method of the class.
     matrix: Callable[[Sequence[str], Sequence[str]], np.ndarray] = field(
         default_factory=lambda: feature_matrix
@@ -261,6 +267,7 @@ class FeatureModel(LinearRater):
         content = {
             "kind": self.kind,
             "c": self.c,
+            "negatives": self.negatives,
             "features": [
                 {"name": n, "mean": m, "scale": s, "coefficient": w}
                 for n, m, s, w in zip(
@@ -295,6 +302,7 @@ class FeatureModel(LinearRater):
         )
         prompts = frozenset(record.training_prompts)
         model = cls(name, names, mean, scale, coefficients, record.c, prompts)
+        model.negatives = record.negatives
         model.reward_quantiles, model.columns = record.reward_quantiles, record.columns
         model.scope = Scope.load(folder)
         return model
@@ -327,20 +335,27 @@ def fit_features(
     if not names:
         raise ConfigError("drop: every feature is dropped: keep at least one")
     columns = [FEATURES.index(n) for n in names]
+    n_pairs, prompts = pairs.num_rows, training_prompts_of(pairs)
+    if options.negatives:
+        pairs = add_negatives(pairs)
     blinded, chosen_first = blind(pairs)
-    texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
+    # The texts of negatives come last.
+    sides = [(p.prompt, s) for p in blinded for s in (p.first, p.second)]
+    texts = sorted(set(sides[: 2 * n_pairs]))
+    n_stories = len(texts)
+    texts += sorted(set(sides).difference(texts))
     index = {text: row for row, text in enumerate(texts)}
     features = matrix([p for p, _ in texts], [s for _, s in texts])[:, columns]
-    mean, scale = features.mean(0), features.std(0)
+    mean, scale = features[:n_stories].mean(0), features[:n_stories].std(0)
     scale[scale < 1e-12] = 1.0
     standard = (features - mean) / scale
     first = standard[[index[p.prompt, p.first] for p in blinded]]
     second = standard[[index[p.prompt, p.second] for p in blinded]]
     differences = first - second
     strength, coefficients = fit_to_pairs(pairs, differences, chosen_first, options.c)
-    prompts = training_prompts_of(pairs)
     model = FeatureModel(name, names, mean, scale, coefficients, strength, prompts, matrix=matrix)
-    model.reward_quantiles = quantiles_of(standard @ coefficients)
+    model.negatives = pairs.num_rows - n_pairs
+    model.reward_quantiles = quantiles_of(standard[:n_stories] @ coefficients)
     groups, weights = connected_prompts(pairs), pair_weights(pairs)
     model.without_each = partial(
         leave_out_each, differences, chosen_first, groups, strength, coefficients, weights

@@ -22,11 +22,11 @@ from litbench.models.training import (
     PairTrainer,
     TokenisedPairs,
     TrainingOptions,
-    hold_back,
     load_to_train,
     option,
     train,
     train_inside,
+    training_parts,
 )
 from litbench.raters.templates.template import assign_positions, template_files
 from litbench.runs.errors import ConfigError, DataError
@@ -146,8 +146,7 @@ def train_generative_model(
         max_answer_tokens=options.max_answer_tokens,
     )
     parts = [
-        tokenise(part, tokenizer, question, options.seed)
-        for part in hold_back(pairs, options.validation, options.seed)
+        tokenise(part, tokenizer, question, options.seed) for part in training_parts(pairs, options)
     ]
     trained = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
     return GenerativeModel(question=question, **trained, name=name) if trained else None

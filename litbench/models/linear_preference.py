@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from litbench.data.records import connected_prompts, pair_weights
 from litbench.raters.interface import BlindPair, ScoreRater
+from litbench.raters.nonstories import NEGATIVES
 from litbench.runs.errors import ConfigError, DataError
 
 _FOLDS = 5
@@ -194,15 +195,22 @@ def fit_to_pairs(
 ) -> tuple[float, np.ndarray]:
     """Select the strength and fit, with the prompts and weights of a pairs table.
 
-    For the other arguments see `choose_strength`. Returns the strength, and the coefficients;
-    float64, shape (columns,).
+    For the other arguments see `choose_strength`. Negatives do not help to select the strength.
+    Returns the strength, and the coefficients; float64, shape (columns,).
     """
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    weights = pair_weights(pairs)
+    weights, groups = pair_weights(pairs), np.array(connected_prompts(pairs))
+    is_judged = np.array(pairs["label_source"]) != NEGATIVES
     # The number of threads changes the last digits, and does not help with few columns.
     with threadpool_limits(1, "blas"):
-        c = choose_strength(differences, first_chosen, connected_prompts(pairs), strengths, weights)
+        c = choose_strength(
+            differences[is_judged],
+            first_chosen[is_judged],
+            groups[is_judged].tolist(),
+            strengths,
+            weights[is_judged],
+        )
         return c, logistic(differences, first_chosen, c, weights)
 
 

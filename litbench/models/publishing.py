@@ -22,7 +22,7 @@ from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
 from litbench.raters.interface import Rater, ScoreRater, judge_pairs
-from litbench.raters.nonstories import compare_nonstories, nonstories_text
+from litbench.raters.nonstories import NEGATIVES, compare_nonstories, nonstories_text
 from litbench.runs.errors import ConfigError, DataError
 from litbench.runs.hub import check_token, parse_name, replace_files
 from litbench.runs.locations import resolve
@@ -96,6 +96,9 @@ def write_trained_model(
     model.learn_scope(pairs)
     nonstories = compare_nonstories(model, pairs, _MAX_STORIES[model.kind])
     record = model.training_record
+    labels = Counter(pairs["label_source"].to_pylist())
+    if negatives := record["counts"].get(NEGATIVES):
+        labels[NEGATIVES] = negatives
     manifest = artifact.as_manifest()
     run = {
         **{key: manifest[key] for key in ("program", "finished_utc", "versions")},
@@ -105,7 +108,7 @@ def write_trained_model(
         **({"answer": model.question.answer} if model.kind == "generative" else {}),
         "config": without_folders(manifest["config"]),
         "inputs": without_folders(manifest["inputs"]),
-        "label_source": dict(Counter(pairs["label_source"].to_pylist())),
+        "label_source": dict(labels),
         "training": {**record, "options": without_folders(record["options"])},
         "evaluation": None if held_out is None else _judge_held_out(model, held_out),
         "scope": None if model.scope is None else model.scope.held_out,

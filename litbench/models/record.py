@@ -65,12 +65,14 @@ class FeaturesRecord(ModelRecord):
     Attributes:
         c: inverse regularisation strength.
         features: the features.
+        negatives: number of negatives in training.
         reward_quantiles: must be there, as every feature model has them.
     """
 
     kind: Literal["features"]
     c: Annotated[FiniteFloat, Field(gt=0)]
     features: Annotated[list[FeatureRecord], Field(min_length=1)]
+    negatives: int = 0
     # Without `field` it would inherit the default.
     reward_quantiles: list[FiniteFloat] | None = field()
 

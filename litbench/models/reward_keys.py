@@ -114,6 +114,7 @@ class RewardKeys:
     model_name_or_path: str
     model_revision: str
     neftune_noise_alpha: float | None
+    negatives: bool
     num_train_epochs: float
     optim: object | str
     optim_args: str | None

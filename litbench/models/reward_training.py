@@ -22,11 +22,11 @@ from litbench.models.training import (
     PairTrainer,
     TokenisedPairs,
     TrainingOptions,
-    hold_back,
     load_to_train,
     option,
     train,
     train_inside,
+    training_parts,
 )
 
 
@@ -151,9 +151,7 @@ def train_reward_model(
     """
     model, tokenizer = load_to_train(pairs, options, "reward", reads_prompt=options.form == "chat")
     prepare_tokenizer(tokenizer, model, options.max_length, options.form)
-    parts = [
-        tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
-    ]
+    parts = [tokenise(part, tokenizer) for part in training_parts(pairs, options)]
     trained = train(
         PackedRewardTrainer,
         model,

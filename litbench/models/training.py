@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -39,6 +40,7 @@ from litbench.models.backbone import HEADS, Head, load_backbone, load_with_adapt
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters.interface import check_prompts, training_prompts_of
+from litbench.raters.nonstories import NEGATIVES, add_negatives
 from litbench.runs.errors import ConfigError, DataError, ModelError
 from litbench.runs.locations import PACKAGED
 from litbench.runs.outputs import (
@@ -129,6 +131,9 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     validation: Annotated[float, Field(ge=0, lt=1)] = option(
         0.0,
         "Share of the training prompts held out; keeps the epoch with the lowest loss on them.",
+    )
+    negatives: bool = option(
+        False, "Add texts that are no stories as rejected sides of training pairs (at most 5 %)."
     )
     merge_adapter: bool = option(True, "Merge adapters into the saved weights.")
 
@@ -236,6 +241,9 @@ class TokenisedPairs:
             "tokens": sum(row["length"] for row in rows),
             **{f"rejected: {reason}": count for reason, count in sorted(reasons.items())},
         }
+        is_negative = np.array(pairs["label_source"]) == NEGATIVES
+        if is_negative.any():
+            counts[NEGATIVES] = int(is_negative.sum() - is_negative[list(reasons_of)].sum())
         return cls(Dataset.from_list(rows), counts, rejected)
 
 
@@ -248,8 +256,16 @@ def counts_text(counts: Mapping[str, int], validation: Mapping[str, int] | None)
     reasons = [f"{total[key]:,} {key}" for key in total if key.startswith("rejected: ")]
     held = [] if validation is None else [f"{validation['pairs']:,} for validation"]
     used = f"{counts['pairs']:,} used"
+    if NEGATIVES in counts:
+        used += f" ({counts[NEGATIVES]:,} of them negatives: texts that are no stories)"
     listed = [used, *held, *reasons, f"{total['pairs_cut']:,} truncated"]
     return f"pairs: {total['pairs_given']:,} read, {', '.join(listed)}"
+
+
+def training_parts(pairs: pa.Table, options: Any) -> tuple[pa.Table, pa.Table]:
+    """Training pairs, with negatives if the options ask for them, and validation pairs."""
+    training, validation = hold_back(pairs, options.validation, options.seed)
+    return add_negatives(training) if options.negatives else training, validation
 
 
 def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.data.text import are_empty, digest
+from litbench.data.text import are_empty, count_words_of, digest
 from litbench.raters.interface import Rater
 from litbench.runs.config import read_yaml
 
 # A text of a kind from a source of random numbers, a story and its language, en or zh.
 Make = Callable[[random.Random, str, str], str]
 MAX_STORIES = 60
+# Added to the training pairs, as a share of them, with this `label_source`.
+MAX_NEGATIVES, NEGATIVES = 0.05, "negatives"
 # Of the rows of `compare_nonstories`.
 COLUMNS = ("kind", "flagged", "flagged_preferred", "unflagged", "unflagged_preferred")
 # Unflagged texts that are preferred in more than this share of a kind's texts give a warning.
@@ -144,13 +146,63 @@ KINDS: Mapping[str, Make] = {
     "refusal": prose("refusal"),
     "plan": prose("plan"),
 }
+# Kinds of negatives: those of `KINDS`, without its texts that are always the same.
+_NEGATIVES: Mapping[str, Make] = {
+    **KINDS,
+    "no words": lambda draw, *_: draw.choice("-*?!_") * draw.randint(1, 9),
+    "quotation marks": lambda draw, *_: '"' * draw.randint(20, 180),
+}
+
+
+def _language(stories: Sequence[str]) -> str:
+    letters = "".join(stories)
+    has_blanks = sum(map(str.isspace, letters)) > _MIN_BLANKS * len(letters)
+    return "en" if has_blanks else "zh"
+
+
+def _compared(pairs: pa.Table, max_stories: int) -> list[tuple[str, str]]:
+    """Prompts and rejected stories, drawn by hash, that are compared with texts."""
+    sides = zip(pairs["prompt"].to_pylist(), pairs["rejected"].to_pylist(), strict=True)
+    return sorted(set(sides), key=lambda row: digest("nonstories", *row))[:max_stories]
+
+
+def add_negatives(pairs: pa.Table) -> pa.Table:
+    """Append pairs whose rejected side is a text that is no story, for training only.
+
+    There are at most `MAX_NEGATIVES` as many as pairs, evenly of the kinds of `compare_nonstories`.
+    Each is made from the chosen story of a pair, drawn by hash; stories that `compare_nonstories`
+    draws are left out, so that it never compares a text on which the model was trained.
+
+    Args:
+        pairs: training pairs, with texts.
+
+    Returns:
+        The pairs, then the negatives; their `label_source` is `NEGATIVES`.
+    """
+    compared = {story for _, story in _compared(pairs, MAX_STORIES)}
+    ids, stories = pairs["pair_id"].to_pylist(), pairs["chosen"].to_pylist()
+    rows = [row for row, story in enumerate(stories) if story not in compared]
+    rows.sort(key=lambda row: digest(NEGATIVES, ids[row]))
+    drawn = pa.array(rows[: int(MAX_NEGATIVES * pairs.num_rows)], pa.int64())
+    draw, language = random.Random(1), _language(stories)
+    negatives = []
+    for make, row in zip(itertools.cycle(_NEGATIVES.values()), pairs.take(drawn).to_pylist()):
+        text, name = make(draw, row["chosen"], language), f"{NEGATIVES} {row['pair_id']}"
+        values = {
+            **{column: None for column in row if column.startswith(("rejected_", "rationale"))},
+            "pair_id": name,
+            "rejected": text,
+            "rejected_story_id": name,
+            "rejected_n_words": count_words_of(text),
+            "label_source": NEGATIVES,
+        }
+        negatives += [row | values] if text.strip() else []
+    return pa.concat_tables([pairs, pa.Table.from_pylist(negatives, pairs.schema)])
 
 
 def _texts_of(stories: Sequence[str]) -> tuple[list[str], list[int], list[str]]:
     """Kinds, indices of the stories, and texts; blank texts, which raters reject, are left out."""
-    letters = "".join(stories)
-    has_blanks = sum(map(str.isspace, letters)) > _MIN_BLANKS * len(letters)
-    draw, language = random.Random(0), "en" if has_blanks else "zh"
+    draw, language = random.Random(0), _language(stories)
     rows = [
         (kind, index, make(draw, story, language))
         for kind, make in KINDS.items()
@@ -176,8 +228,7 @@ def compare_nonstories(
         and `unflagged`, and how many of each are preferred: `flagged_preferred`,
         `unflagged_preferred`.
     """
-    sides = zip(pairs["prompt"].to_pylist(), pairs["rejected"].to_pylist(), strict=True)
-    drawn = sorted(set(sides), key=lambda row: digest("nonstories", *row))[:max_stories]
+    drawn = _compared(pairs, max_stories)
     kinds, indices, texts = _texts_of([story for _, story in drawn])
     prompts, stories = zip(*(drawn[index] for index in indices), strict=True)
     # A text that was not judged is not preferred.

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from litbench.data.records import connected_prompts
-from litbench.models import features
+from litbench.models import features, linear_preference
 from litbench.models.features import (
     FEATURES,
     FeatureModel,
@@ -54,6 +54,28 @@ def comma_rows(invented):
         return rows
 
     return build
+
+
+@pytest.mark.parametrize("kind", ["features", "bag_of_words"])
+def test_negatives_neither_select_the_strength_nor_describe_stories(
+    kind, comma_rows, pair_table, monkeypatch
+):
+    pairs, seen = pair_table(comma_rows(60)), []
+    choose = lambda *columns: seen.append([columns[k].shape[0] for k in (0, 1, 4)]) or 1.0  # noqa: E731
+    monkeypatch.setattr(linear_preference, "choose_strength", choose)
+    plain, model = (
+        RaterSpec(kind, kind, options).train(pairs, Path(), 0)
+        for options in ({}, {"negatives": True})
+    )
+    assert seen == [[60] * 3] * 2
+    texts = [pairs[name].to_pylist() for name in ("prompt", "chosen")]
+    assert not np.array_equal(model.score(*texts), plain.score(*texts))
+    if kind == "features":
+        assert (plain.negatives, model.negatives) == (0, 3)
+        assert model.mean.tolist() == plain.mean.tolist()
+        rewards = [*model.score(*texts), *model.score(texts[0], pairs["rejected"].to_pylist())]
+        ends = [model.reward_quantiles[0], model.reward_quantiles[-1]]
+        assert ends == pytest.approx([min(rewards), max(rewards)], abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["features", "bag_of_words"])

@@ -137,6 +137,21 @@ def test_written_files(kind, train, pairs_file, capsys):
     assert [row["kind"] for row in run["nonstories"]] == list(KINDS)
     assert "kind of text" in card
     assert "not stories: " in said
+    assert "| negatives |" not in card
+
+
+@pytest.mark.parametrize("kind", ["reward", "generative"])
+def test_negatives_are_counted_apart_and_judge_nothing(kind, train, capsys):
+    run = run_of(folder := train(kind, validation=0.2, evaluation_split="test", negatives=True))
+    counts = run["training"]["counts"]
+    assert counts["pairs_given"] == 21, "20 pairs, and 5 % of them"
+    assert counts["negatives"] == run["label_source"]["negatives"] == 1
+    assert run["label_source"]["planted"] == 25
+    assert run["training"]["validation_counts"]["pairs_given"] == 5
+    assert run["evaluation"]["label_source"] == {"planted": 15}
+    assert "(1 of them negatives" in capsys.readouterr().out
+    card = (folder / "model" / "README.md").read_text()
+    assert "| negatives | 1 |" in " ".join(card.split())
 
 
 def test_unused_pairs_are_listed_with_reasons(train, pairs_file):

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from litbench.raters.interface import ScoreRater, check_stories
-from litbench.raters.nonstories import KINDS, compare_nonstories, nonstories_text
+from litbench.raters.nonstories import (
+    KINDS,
+    NEGATIVES,
+    add_negatives,
+    compare_nonstories,
+    nonstories_text,
+)
 
 
 class Braces(ScoreRater):
@@ -80,3 +86,21 @@ def test_texts_are_in_the_language_of_the_stories_and_never_blank(some_pairs, st
     pairs, rater = some_pairs(300, rejected=[2 * story] * 300), Braces()
     compare_nonstories(rater, pairs, max_stories=300)
     assert any("Chapter" in text for _, text in rater.scored) == is_english
+
+
+def test_negatives_are_at_most_5_percent_evenly_of_kinds_and_never_compared(some_pairs):
+    stories = [f"Told {index}. {'It rained on the red door. ' * 9}" for index in range(430)]
+    # The chosen stories of 60 pairs, which are compared, are also the rejected ones of all pairs.
+    rejected = [stories[(index + 1) % 60] for index in range(430)]
+    pairs = some_pairs(430, chosen=stories, rejected=rejected, prompt=["[WP] Rain"] * 430)
+    added = add_negatives(pairs)
+    assert added.slice(0, 430).equals(pairs)
+    negatives = added.slice(430)
+    assert negatives["label_source"].to_pylist() == [NEGATIVES] * 21
+    assert set(negatives["chosen"].to_pylist()) < set(stories[60:])
+    texts = negatives["rejected"].to_pylist()
+    assert sum(text.startswith("TOLD") for text in texts) == 2, "capitals"
+    rater = Braces()
+    compare_nonstories(rater, pairs)
+    assert not set(texts) & {text for _, text in rater.scored}
+    assert add_negatives(pairs.slice(0, 19)).num_rows == 19, "5 % are less than a pair"

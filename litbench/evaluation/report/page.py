@@ -372,7 +372,8 @@ def _changes_section(changes: Sequence[Change]) -> Section | None:
 def _nonstories_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     note = (
         "Texts made by code, beside rejected stories of the training pairs: how many the model "
-        "prefers. Flagged: is_prose or like_training is false, so do not trust the reward."
+        "prefers. Flagged: is_prose or like_training is false, so do not trust the reward. "
+        "Training with negatives uses other texts of these kinds."
     )
     preferred = "of these\npreferred"
     heading = ["kind of text", "flagged", preferred, "not flagged", preferred]
