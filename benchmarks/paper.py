@@ -67,6 +67,9 @@ def make_pages(out: Path) -> None:
     pairs = out / "fit/pairs/pairs.parquet"
     litbench("audit", "--pairs", out / "fit/pairs", "--out", out / "strict/full/audit")
     stories = ("--stories", out / "fit/stories/stories.parquet", "--max_tokens", "null")
+    quick = ("--embedding.max_tokens", 64, "--embedding.long_stories", "cut", "--folds", 2)
+    units = ("--pairs", pairs, "--autoencoder.epochs", 10, "--out", out / "litbench_table2")
+    litbench("preferences", *units, *quick)
     ablation = ("--config", "configs/eval/sample_ablation.yaml", "--out", out / "litbench_figure6")
     litbench("eval", "ablation", *ablation, *stories)
     words = cycle(["The plot holds.", "The style is plain.", "People come alive."])

@@ -21,6 +21,7 @@ from litbench.evaluation.report.document import (
     short_name,
     shorten,
     signed,
+    stacked,
     table_of,
     written_now,
 )
@@ -172,7 +173,8 @@ def _changes(comparison: WriterComparison) -> Table:
     writers = [row.writer for row in comparison.rows if row.writer != reference]
     means = {name: comparison.quantities[name].get(reference) for name in comparison.changes}
     rows = [
-        [name, _number(means[name]), *(signed(changes.get(writer)) for writer in writers)]
+        [name, _number(means[name])]
+        + [stacked(changes.get(writer), is_signed=True) for writer in writers]
         for name, changes in comparison.changes.items()
         if any(change.mean for change in changes.values())
     ]

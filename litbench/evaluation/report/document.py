@@ -226,7 +226,8 @@ def stacked(interval: Interval | None, *more: str, is_signed: bool = False) -> C
         return Cell("–", more)
     write = signed if is_signed else "{:.3f}".format
     bounds = f"[{write(interval.low)}, {write(interval.high)}]"
-    small = bounds if interval.is_bounded else "one prompt: no interval"
+    unbounded = "no interval" if interval.clusters > 1 else "one prompt: no interval"
+    small = bounds if interval.is_bounded else unbounded
     return Cell(write(interval.mean), (small, *more))
 
 
