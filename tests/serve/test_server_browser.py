@@ -40,6 +40,18 @@ def test_stories_are_ordered_by_reward(open_page, size):
         assert not page.console, "nothing broke the content security policy"
 
 
+@pytest.mark.usefixtures("braces_are_code")
+def test_a_text_that_is_no_prose_is_not_ranked(open_page):
+    with serving(longer()) as served:
+        page = open_page()
+        page.goto(f"http://127.0.0.1:{served.port}/")
+        fill(page, "one two { three", "one two")
+        page.locator("output.first").wait_for()
+        code, story = page.locator("output").all_inner_texts()
+    assert code.startswith("not ranked: reward 3.000. Not prose (code; braces)")
+    assert story.startswith("1 of 1: reward 2.000")
+
+
 def test_the_token_is_asked_for(open_page):
     with serving(longer(), token=TOKEN) as served:
         page = open_page()
