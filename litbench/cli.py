@@ -78,6 +78,7 @@ _STUDY = {
     "make": ("litbench.study.make:make_study", "Make a study, and estimate its cost."),
     "serve": ("litbench.study.command:serve", "Show the study to readers."),
     "status": ("litbench.study.command:status", "Print the progress of readers and pairs."),
+    "look": ("litbench.study.look:look", "Look whether the readers have decided."),
     "export": (
         "litbench.study.command:export",
         "Write the choices, and the pairs with readers as annotators.",

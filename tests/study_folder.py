@@ -120,19 +120,25 @@ def join(client, reader="reader1"):
     return client.post("/statements", data=right(client.study) | hidden(page))
 
 
+def read_pairs(store: PairStore, reader: Reader) -> bool:
+    """Let a reader answer all pages; false if no pair is left."""
+    page = begin(store, reader.name)
+    if page is None:
+        return False
+    while page is not None:
+        answer = reader.answer(store.study, page.kind, page.pair_id, page.order, page.place)
+        store.answer(reader.name, page.place, answer)
+        page = store.next_page(reader.name)
+    return True
+
+
 def simulate_choices(study: PairStudy, simulated: SimulatedReaders) -> pa.Table:
     """The choices of a study that has all its readers, who answer the store without a server."""
     # Every look at the clock is a minute later, so that nobody reads too fast.
     store = PairStore(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
     for number in itertools.count(1):
-        reader = Reader(simulated, number, study.plan.pairs_per_reader)
-        page = begin(store, reader.name)
-        if page is None:
+        if not read_pairs(store, Reader(simulated, number, study.plan.pairs_per_reader)):
             break
-        while page is not None:
-            answer = reader.answer(study, page.kind, page.pair_id, page.order, page.place)
-            store.answer(reader.name, page.place, answer)
-            page = store.next_page(reader.name)
     choices = store.choices()
     store.close()
     return choices

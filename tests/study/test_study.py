@@ -1,6 +1,7 @@
 """A study with human readers: plan, assignment, store, server, simulated readers and analysis."""
 
 import html
+import itertools
 import json
 import logging
 import re
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from study_folder import (
     free_port,
     hidden,
     join,
+    read_pairs,
     right,
     serving,
     simulate_choices,
@@ -38,6 +40,7 @@ from study_folder import (
 from litbench.data.records import VERDICTS
 from litbench.data.tables import check_parquet, write_table
 from litbench.metrics.intervals import clustered_mean, two_way_interval
+from litbench.metrics.sequential import boundaries
 from litbench.runs.config import build
 from litbench.runs.errors import ConfigError, DataError
 from litbench.study.metrics import (
@@ -51,7 +54,7 @@ from litbench.study.metrics import (
 )
 from litbench.study.pairs import PairStore, PairStudy, garble, stories_and_ratings
 from litbench.study.plan import PairPlan, Statement
-from litbench.study.simulation import SimulatedReaders, visit_study
+from litbench.study.simulation import Reader, SimulatedReaders, visit_study
 from litbench.testing import rename_sides
 
 pytest.importorskip("fastapi")
@@ -358,6 +361,31 @@ def test_silence_and_reading_are_measured_after_a_restart(make, clock):
     begin(store, "third")
     assert store.states()["left"] == 2
     store.close()
+
+
+def test_a_look_decides_by_boundaries_that_fall(make, capsys):
+    study = make(10, readers_per_pair=20, pairs_per_reader=10)
+    texts = []
+    for agreement, ends in ((0.5, (7, 9, 12)), (0.95, (20,))):
+        for end in ends:
+            # Every look at the clock is a minute later, so that nobody reads too fast.
+            with closing(PairStore(study, now=itertools.count(0.0, 60.0).__next__)) as store:
+                first = store.states().get("finished", 0) + 1
+                for number in range(first, end + 1):
+                    read_pairs(store, Reader(SimulatedReaders(agreement), number, 10))
+            with nullcontext() if end > 7 else pytest.raises(SystemExit):
+                command(["look", study.folder])
+            texts.append("".join(capsys.readouterr()))
+    assert "7 readers or prompts" in texts[0]
+    assert all("go on" in text for text in texts[1:3])
+    assert "look 3: 20 readers, 100% of the planned choices" in texts[3]
+    assert "decided: readers agree more often" in texts[3]
+    shares = json.loads((study.folder / "looks.json").read_text())
+    assert shares == pytest.approx([0.45, 0.6, 1.0])
+    assert f"boundary {boundaries(tuple(shares))[-1]:.2f}" in texts[3]
+    with pytest.raises(SystemExit):
+        command(["look", study.folder])
+    assert "no reader has finished since" in capsys.readouterr().err
 
 
 def test_a_removed_reader_leaves_nothing(make, capsys):
