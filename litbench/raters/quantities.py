@@ -13,35 +13,33 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from litbench.data.text import digest
+from litbench.runs.config import read_yaml
 
 # The quantities, in the order of `quantities`.
 NAMES = (
     "characters",
     "letters",
     "known_letters",
-    "spaces",
     "symbols",
     "digits",
     "capitals",
-    "word_length",
     "repeated",
     "words",
     "order",
     "stretch",
-    "stretch_symbols",
     "lines",
-    "typical",
+    "story",
 )
 # Longer texts are judged by their first characters, about 2,000 words of English.
 MAX_CHARACTERS = 12_000
-_STRETCH_WORDS = 40
-# Ideographs follow, which are no symbols.
-_LAST_SYMBOL = 0x3400
+# Words of a passage, such as code in a story; words of a repetition.
+_STRETCH, _RUN = 100, 12
 _MAX_WORDS, _ORDER_WORDS, _COMMON_WORDS, _MAX_PAIRS = 4_000, 800, 600, 20_000
 _ENDINGS = 256
 _CLASSES = _ORDER_WORDS + _ENDINGS
@@ -70,7 +68,7 @@ class Frequencies:
         pairs: keys of neighbouring words that occur together, ascending.
         information: their pointwise mutual information, in bits.
         alone: that of a word beside one with which it never occurs; shape (classes,).
-        typical: weights of the words that all stories use alike (see `_typical`).
+        story: weights of common words, higher in stories than in other prose.
     """
 
     order: int
@@ -81,7 +79,7 @@ class Frequencies:
     pairs: np.ndarray
     information: np.ndarray
     alone: np.ndarray
-    typical: np.ndarray
+    story: np.ndarray
 
     def __post_init__(self) -> None:
         self.index = {word: number for number, word in enumerate(self.words)}
@@ -136,17 +134,23 @@ def _rates(numbers: np.ndarray) -> np.ndarray:
     return rates
 
 
-def _typical(rates: np.ndarray) -> np.ndarray:
-    """Weights w = C^-1 m: the direction in which windows differ least, relative to its mean.
+def _story_weights(stories: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Weights of Fisher's discriminant of stories against other prose, with a diagonal covariance.
 
-    Fisher's discriminant against a text without these words. C is the covariance of the rates of
-    windows, shrunk by 30 % to its diagonal, and m the mean.
+    Args:
+        stories: rates in windows of stories; shape (windows, _COMMON_WORDS).
+        others: rates in the paragraphs of `other_prose.yaml`; shape (paragraphs, _COMMON_WORDS).
     """
-    mean, covariance = rates.mean(0), np.cov(rates.T)
-    covariance = 0.7 * covariance + 0.3 * np.diag(np.diag(covariance))
-    weights = np.linalg.solve(covariance + 1e-7 * np.eye(len(mean)), mean)
-    typical: np.ndarray = weights / math.sqrt(max(mean @ weights, 1e-12))
-    return typical
+    difference = stories.mean(0) - others.mean(0)
+    variance = 0.7 * stories.var(0) + 0.3 * others.var(0) + 1e-5
+    weights: np.ndarray = difference / variance
+    return weights / math.sqrt(max(difference @ weights, 1e-12))
+
+
+@cache
+def _other_prose() -> dict[str, list[str]]:
+    """Paragraphs of prose that is no story in English and Chinese, for all alphabets and others."""
+    return read_yaml(Path(__file__).with_name("other_prose.yaml"))
 
 
 def count_frequencies(stories: Sequence[str]) -> Frequencies:
@@ -179,6 +183,8 @@ def count_frequencies(stories: Sequence[str]) -> Frequencies:
         for numbers, _ in numbered
         for start in range(0, max(len(numbers) - 100, 1), 200)
     ]
+    language = "en" if order > 2 else "zh"
+    others = [_rates(_numbers(_tokens(text), index)[0]) for text in _other_prose()[language]]
     return Frequencies(
         order,
         common,
@@ -186,7 +192,7 @@ def count_frequencies(stories: Sequence[str]) -> Frequencies:
         -np.log2(table / table.sum()),
         -np.log2(np.append(inside, rest) / total),
         *_pairs([classes for _, classes in numbered]),
-        _typical(np.array(parts[:3_000])),
+        _story_weights(np.array(parts[:3_000]), np.array(others)),
     )
 
 
@@ -205,15 +211,15 @@ def _pairs(texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndar
     return pairs, np.log2(probability / expected), np.log2(_PRIOR / (left + _PRIOR))
 
 
-def _order(classes: np.ndarray, counted: Frequencies) -> float:
-    """Mean pointwise mutual information of neighbouring words, in bits; 0 if in random order."""
+def _information(classes: np.ndarray, counted: Frequencies) -> np.ndarray:
+    """Pointwise mutual information of neighbouring words, in bits; on average 0 in random order."""
     if len(classes) < 2 or not len(counted.pairs):
-        return 0.0
+        return np.zeros(1)
     keys = classes[:-1] * _CLASSES + classes[1:]
     at = np.minimum(np.searchsorted(counted.pairs, keys), len(counted.pairs) - 1)
     seen = counted.pairs[at] == keys
-    bits = np.where(seen, counted.information[at], counted.alone[classes[:-1]])
-    return float(bits.mean())
+    bits: np.ndarray = np.where(seen, counted.information[at], counted.alone[classes[:-1]])
+    return bits
 
 
 def quantities(text: str, counted: Frequencies) -> list[float]:
@@ -233,41 +239,30 @@ def quantities(text: str, counted: Frequencies) -> list[float]:
     digits = sum(n for letter, n in characters.items() if letter.isdigit())
     capitals = sum(n for letter, n in characters.items() if letter.isupper())
     symbols = total - letters - digits - characters[" "]
-    runs = list(zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False))
-    stretch = _STRETCH_WORDS * (5 if counted.order > 2 else 2)
-    mean_bits = float(bits.mean())
+    runs = list(zip(*(tokens[k:] for k in range(_RUN)), strict=False))
+    information = _information(classes, counted)
+    word_bits = counted.word_bits[numbers] if tokens else counted.word_bits.max(keepdims=True)
     return [
-        mean_bits,
+        float(bits.mean()),
         letters / total,
         known / max(letters, 1),
-        characters[" "] / total,
         symbols / total,
         digits / total,
         capitals / max(letters, 1),
-        sum(map(len, tokens)) / max(len(tokens), 1),
         1 - len(set(runs)) / len(runs) if runs else 0.0,
-        float(counted.word_bits[numbers].mean()) if tokens else float(counted.word_bits.max()),
-        _order(classes, counted),
-        _worst(bits, stretch),
-        _worst(_symbol_table()[np.minimum(codes, _LAST_SYMBOL)], stretch),
+        float(word_bits.mean()),
+        float(information.mean()),
+        _worst(word_bits[: len(information)] - information),
         100 * max(lines - 1, 0) / max(len(tokens), 1),
-        float(counted.typical @ _rates(numbers)),
+        float(counted.story @ _rates(numbers)),
     ]
 
 
-@cache
-def _symbol_table() -> np.ndarray:
-    """Whether each character up to `_LAST_SYMBOL` is neither letter, digit nor space."""
-    characters = map(chr, range(_LAST_SYMBOL + 1))
-    return np.array([not (letter.isalnum() or letter.isspace()) for letter in characters], float)
-
-
-def _worst(values: np.ndarray, stretch: int) -> float:
-    """The largest mean of `stretch` neighbouring values; of all if there are fewer."""
-    if len(values) <= stretch:
-        return float(values.mean()) if len(values) else 0.0
-    sums = np.cumsum(values)
-    return float((sums[stretch:] - sums[:-stretch]).max() / stretch)
+def _worst(bits: np.ndarray) -> float:
+    """The largest mean of `_STRETCH` neighbouring words; of all if there are fewer."""
+    sums = np.cumsum(np.append(0.0, bits))
+    words = min(len(bits), _STRETCH)
+    return float((sums[words:] - sums[:-words]).max() / words)
 
 
 def windows_of(story: str, size: int, count: int) -> Iterator[str]:

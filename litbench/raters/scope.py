@@ -10,8 +10,9 @@ median to the 1 % or 99 % quantile. The windows come from prompts on which the f
 counted, and the largest distance that passes is chosen so that 1 % of the windows are flagged.
 
 `is_prose` does not depend on length, and its units have the size of `_FLOORS`, so that poems,
-dialogue and other people's stories pass. `like_training` uses all quantities, the distance of all
-of them together (Mahalanobis), and the range of lengths.
+dialogue and other people's stories pass. `like_training` uses all quantities and the range of
+lengths. One quantity compares the common words of a text with those of the training stories and of
+`other_prose.yaml`.
 """
 
 import base64
@@ -52,7 +53,7 @@ _ENOUGH = 100
 _FOLDS = 2
 _SHARE_FLAGGED = 0.01
 # Less than this is no evidence that a text is not prose.
-_MIN_PROSE_DISTANCE = 2.0
+_MIN_PROSE_DISTANCE = 2.3
 _MAX_REASONS = 3
 _MAX_WORDS_PER_CHARACTER = 0.5
 # Quantities: the reason if it is too low, and if it is too high.
@@ -60,46 +61,52 @@ _REASONS = {
     "characters": ("", "garbled characters"),
     "letters": ("few letters", "few spaces and punctuation marks"),
     "known_letters": ("letters of another script or language", ""),
-    "spaces": ("few spaces", "many spaces"),
     "symbols": ("little punctuation", "many symbols, as in code or markup"),
     "digits": ("", "many digits"),
     "capitals": ("few capitals", "many capitals"),
-    "word_length": ("short words", "long words"),
     "repeated": ("", "repeats itself"),
     "words": ("", "uncommon words"),
     "order": ("words in an unusual order", ""),
-    "stretch": ("", "a passage of garbled characters, code or markup"),
-    "stretch_symbols": ("", "a passage with many symbols, as in code or markup"),
+    "stretch": ("", "a passage of garbled words, code or markup"),
     "lines": ("long paragraphs", "short lines, as in lists or verse"),
-    "typical": ("lacks words that all training stories have", ""),
+    "story": ("words of other prose than stories, such as manuals", ""),
 }
 # A direction without a reason is not flagged. Final frequencies come from more stories than those
 # of the windows, so texts are less surprising than the windows were.
 _HAS_REASON = np.array([[bool(_REASONS[name][side]) for name in NAMES] for side in (0, 1)])
 _MAX_DISTANCE = 20
+# Most stories repeat nothing, so their quantiles give no unit.
+_MIN_UNITS = np.where(np.array(NAMES) == "repeated", 0.05, 0.01)
 # Larger units than this would let a few broken training stories hide the rest.
 _MAX_FLOORS = 1.5
-_MIXED = "its mix of words and characters is unlike the training stories"
 _CODE = "code or markup"
 _CODE_WEIGHT = 4 / 3
 _NO_LANGUAGE = "characters and words unlike the language of the training stories"
-# Stories of other prompts differ more from the training stories than those of the folds.
-_LANGUAGE_MARGIN = 1.5
-_MIN_LANGUAGE = 0.1
-# Of `is_prose`: the direction of each quantity (-1: too low), and the smallest unit.
+# Of `is_prose`: quantities with their direction (-1: too low), and the smallest unit.
 _FLOORS = {
-    "letters": (-1, 0.08),
-    "known_letters": (-1, 0.05),
-    "spaces": (-1, 0.03),
-    "symbols": (1, 0.045),
-    "digits": (1, 0.03),
-    "capitals": (1, 0.1),
-    "word_length": (1, 0.5),
-    "repeated": (1, 0.2),
+    ("letters", -1): 0.08,
+    ("letters", 1): 0.035,
+    ("known_letters", -1): 0.05,
+    ("symbols", 1): 0.045,
+    ("digits", 1): 0.03,
+    ("capitals", 1): 0.1,
+    ("repeated", 1): 0.2,
 }
 # Together they tell whether a text is of the language; units in bits.
 _LANGUAGE = {"characters": (1, 1.0), "words": (1, 1.0), "order": (-1, 0.8)}
 _LANGUAGE_COLUMNS = [NAMES.index(name) for name in _LANGUAGE]
+# Of `like_training`: reasons with a limit each. Others share one: many limits flag many stories.
+_ALONE = (
+    _REASONS["story"][0],
+    _REASONS["order"][0],
+    _REASONS["repeated"][1],
+    _REASONS["stretch"][1],
+    _NO_LANGUAGE,
+)
+# Stories of other prompts differ more from the training stories than those of the folds.
+_MARGIN = 1.25
+_LENGTH_MARGINS = (0.9, 1.1)
+_MIN_LIMIT, _MIN_REMAINING = 0.5, 0.95
 
 
 @dataclass(frozen=True)
@@ -131,38 +138,33 @@ class Bounds:
         middle: medians; shape (sizes, quantities).
         low: 1 % quantiles; shape (sizes, quantities).
         high: 99 % quantiles; shape (sizes, quantities).
-        precision: inverse covariance of the distances; shape (sizes, quantities, quantities).
-        joint: 99 % quantile of the Mahalanobis distance; shape (sizes,).
         prose: largest distance of prose; shape (sizes,).
         prose_units: factor of the units of each reason of `prose_distances`; shape (reasons,).
-        training: largest distance of a text like the training stories; shape (sizes,).
-        words: shortest and longest training story.
+        training: largest distance of the reasons that share a limit; shape (sizes,).
+        training_units: limit of each group of `_groups_of`; shape (groups,).
+        words: shortest and longest text, by the training stories and `_LENGTH_MARGINS`.
         words_per_character: mean of the training stories.
         words_are_spaced: whether words have several characters.
-        language: largest mean distance of the quantities in `_LANGUAGE` of a text like the training
-            stories, in units of `training`.
     """
 
     sizes: np.ndarray
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    precision: np.ndarray
-    joint: np.ndarray
     prose: np.ndarray
     prose_units: np.ndarray
     training: np.ndarray
+    training_units: np.ndarray
     words: np.ndarray
     words_per_character: float
     words_are_spaced: bool
-    language: float = math.inf
 
     def distances(self, values: np.ndarray, row: int) -> np.ndarray:
         """Signed distances of quantities from the median; 0 in a direction without a reason."""
         middle, low, high = self.middle[row], self.low[row], self.high[row]
         unit = np.where(values > middle, high - middle, middle - low)
         distances = np.clip(
-            (values - middle) / np.maximum(unit, 1e-3), -_MAX_DISTANCE, _MAX_DISTANCE
+            (values - middle) / np.maximum(unit, _MIN_UNITS), -_MAX_DISTANCE, _MAX_DISTANCE
         )
         has_reason = np.where(distances > 0, _HAS_REASON[1], _HAS_REASON[0])
         counted: np.ndarray = distances * has_reason
@@ -178,13 +180,13 @@ class Bounds:
             unit = np.clip(abs(bound - middle), floor, _MAX_FLOORS * floor)
             return float(direction * (values[column] - middle) / unit)
 
-        distances = {name: distance(name, *limits) for name, limits in _FLOORS.items()}
+        distances = {key: distance(*key, floor) for key, floor in _FLOORS.items()}
         # Where a word is a character, garbled text has the same words.
         names = [name for name in _LANGUAGE if name != "words" or self.words_are_spaced]
         language = sum(distance(name, *_LANGUAGE[name]) for name in names) / len(names)
         # Code has a little of each.
-        code = (language + distances["symbols"] + distances["letters"]) / 3 * _CODE_WEIGHT
-        by_reason = {_reason(name, _FLOORS[name][0]): value for name, value in distances.items()}
+        code = (language + distances["symbols", 1] + distances["letters", -1]) / 3 * _CODE_WEIGHT
+        by_reason = {_reason(*key): value for key, value in distances.items()}
         by_reason |= {_NO_LANGUAGE: language, _CODE: code}
         units = self.prose_units.tolist()
         return {
@@ -199,10 +201,21 @@ class Bounds:
             for name, distance in zip(NAMES, distances.tolist(), strict=True)
             if distance
         }
-        joint = math.sqrt(distances @ self.precision[row] @ distances) / self.joint[row]
-        # Garbled words are a little unusual in each, and the common bound is too wide for them.
-        language = float(np.abs(distances[_LANGUAGE_COLUMNS]).mean()) / self.language
-        return by_reason | {_MIXED: joint, _NO_LANGUAGE: language}
+        # Garbled words are a little unusual in each.
+        by_reason[_NO_LANGUAGE] = float(np.abs(distances[_LANGUAGE_COLUMNS]).mean())
+        *alone, others = self.training_units.tolist()
+        units = dict(zip(_ALONE, alone, strict=True))
+        return {
+            reason: distance / units.get(reason, others * self.training[row])
+            for reason, distance in by_reason.items()
+        }
+
+
+def _groups_of(distances: dict[str, float]) -> list[float]:
+    """Distances of the reasons in `_ALONE`, then the largest of the others."""
+    alone = [distances.get(reason, 0.0) for reason in _ALONE]
+    others = (value for reason, value in distances.items() if reason not in _ALONE)
+    return [*alone, max(others, default=0.0)]
 
 
 def _reason(name: str, direction: float) -> str:
@@ -214,32 +227,25 @@ def _bounds(windows: dict[int, np.ndarray], words: np.ndarray, per_character: fl
     sizes = list(windows)
     quantiles = [np.quantile(values, (0.5, 0.01, 0.99), 0) for values in windows.values()]
     middle, low, high = (np.array(part) for part in zip(*quantiles, strict=True))
-    ones, squares = np.ones(len(sizes)), np.tile(np.eye(len(NAMES)), (len(sizes), 1, 1))
+    ones = np.ones(len(sizes))
     bounds = Bounds(
         np.array(sizes),
         middle,
         low,
         high,
-        squares,
-        ones.copy(),
         ones.copy(),
         np.ones(len(_FLOORS) + 2),
         ones.copy(),
+        np.ones(len(_ALONE) + 1),
         words,
         per_character,
         per_character < _MAX_WORDS_PER_CHARACTER,
     )
     for row, values in enumerate(windows.values()):
-        distances = np.array([bounds.distances(value, row) for value in values])
-        covariance = distances.T @ distances / len(distances)
-        bounds.precision[row] = np.linalg.inv(covariance + 0.02 * np.eye(len(NAMES)))
-        joint = np.sqrt(np.einsum("ij,jk,ik->i", distances, bounds.precision[row], distances))
-        share = 1 - _SHARE_FLAGGED
-        bounds.joint[row] = np.quantile(joint, share)
         farthest = [max(bounds.prose_distances(value, row).values()) for value in values]
-        bounds.prose[row] = max(np.quantile(farthest, share), _MIN_PROSE_DISTANCE)
-        farthest = [max(bounds.training_distances(value, row).values()) for value in values]
-        bounds.training[row] = np.quantile(farthest, share)
+        bounds.prose[row] = max(np.quantile(farthest, 1 - _SHARE_FLAGGED), _MIN_PROSE_DISTANCE)
+        farthest = [_groups_of(bounds.training_distances(value, row))[-1] for value in values]
+        bounds.training[row] = np.quantile(farthest, 1 - _SHARE_FLAGGED)
     return bounds
 
 
@@ -257,7 +263,7 @@ def _held_out_quantities(
         for size, values in by_size.items():
             parts = (part for story in held_out for part in windows_of(story, size, 2))
             values += [quantities(part, counted) for part in itertools.islice(parts, max_texts)]
-        whole += [(story, quantities(story, counted)) for story in held_out[:max_texts]]
+        whole += [(story, quantities(story, counted)) for story in held_out]
     return by_size, whole
 
 
@@ -295,7 +301,8 @@ class Scope:
             return None
         texts = [story for _, story in rows]
         words = _count_words(texts)
-        ends = np.quantile(words, (_SHARE_FLAGGED / 4, 1 - _SHARE_FLAGGED / 4)).round()
+        ends = np.quantile(words, (_SHARE_FLAGGED / 4, 1 - _SHARE_FLAGGED / 4))
+        ends = (ends * _LENGTH_MARGINS).round()
         bounds = _bounds(enough, ends, float(words.sum() / sum(map(len, texts))))
         scope = cls(count_frequencies(texts), bounds, {})
         scope._calibrate(whole)
@@ -311,42 +318,24 @@ class Scope:
         bounds = self.bounds
         prose = np.array(
             [
-                [
-                    value / bounds.prose[row]
-                    for value in bounds.prose_distances(values, row).values()
-                ]
+                np.array(list(bounds.prose_distances(values, row).values())) / bounds.prose[row]
                 for values, row in located
             ]
         )
         # Each reason is widened alone: a few stories that repeat themselves must not hide code.
-        share, flagged = _SHARE_FLAGGED, 1.0
-        while flagged > _SHARE_FLAGGED:
-            bounds.prose_units = np.maximum(np.quantile(prose, 1 - share, axis=0), 1.0)
-            flagged = float((prose > bounds.prose_units).any(axis=1).mean())
-            share /= 2
-
-        def farthest() -> np.ndarray:
-            return np.array(
-                [
-                    max(bounds.training_distances(values, row).values()) / bounds.training[row]
-                    for values, row in located
-                ]
-            )
-
-        factor = max(float(np.quantile(farthest(), 1 - _SHARE_FLAGGED)), 1.0)
-        bounds.training = bounds.training * factor
-        language = [
-            np.abs(bounds.distances(values, row)[_LANGUAGE_COLUMNS]).mean() / bounds.training[row]
-            for values, row in located
-        ]
-        usual = float(np.quantile(language, 1 - _SHARE_FLAGGED))
-        bounds.language = max(_LANGUAGE_MARGIN * usual, _MIN_LANGUAGE)
+        bounds.prose_units = np.maximum(_limits(prose, 1.0), 1.0)
+        flagged = float((prose > bounds.prose_units).any(axis=1).mean())
+        training = np.array(
+            [_groups_of(bounds.training_distances(values, row)) for values, row in located]
+        )
+        bounds.training_units = _limits(training, _MARGIN)
         shortest, longest = bounds.words.tolist()
-        is_outside = [not shortest <= n <= longest for n in words]
+        is_unlike = (training > bounds.training_units).any(axis=1)
+        is_unlike |= np.array([not shortest <= n <= longest for n in words])
         self.held_out = {
             "stories": len(whole),
             "is_prose": flagged,
-            "like_training": float(np.mean((farthest() > 1) | is_outside)),
+            "like_training": float(is_unlike.mean()),
         }
 
     def _row(self, story: str, words: int) -> tuple[int, float]:
@@ -384,7 +373,7 @@ class Scope:
             ][:_MAX_REASONS]
             for distances, bound in (
                 (bounds.prose_distances(values, row), bounds.prose[row]),
-                (bounds.training_distances(values, row), bounds.training[row]),
+                (bounds.training_distances(values, row), 1.0),
             )
         )
         shortest, longest = bounds.words.astype(int).tolist()
@@ -419,6 +408,27 @@ class Scope:
             return cls(Frequencies(**counted), Bounds(**bounds), dict(content["held_out"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModelError(f"{path} is broken ({error}): train the model again") from error
+
+
+def _limits(distances: np.ndarray, margin: float) -> np.ndarray:
+    """Limits by reason that together flag at most 1 % of the stories, rounded up.
+
+    They are the largest distances, times a margin, without the stories that are farthest by any
+    reason, of which as many are left out as possible.
+
+    Args:
+        distances: shape (stories, reasons).
+        margin: the factor, 1 or more.
+    """
+    usual = np.maximum(np.quantile(distances, 1 - _SHARE_FLAGGED, axis=0), _MIN_LIMIT)
+    ordered = distances[np.argsort((distances / usual).max(axis=1), kind="stable")]
+    max_flagged = math.ceil(_SHARE_FLAGGED * len(distances))
+    for remaining in range(int(_MIN_REMAINING * len(ordered)), len(ordered) + 1):
+        largest = ordered[:remaining].max(axis=0)
+        limits: np.ndarray = margin * np.maximum(largest, _MIN_LIMIT)
+        if (distances > limits).any(axis=1).sum() <= max_flagged:
+            break
+    return limits
 
 
 def _count_words(texts: Sequence[str]) -> np.ndarray:

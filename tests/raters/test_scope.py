@@ -3,12 +3,16 @@
 import json
 import random
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
 
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
+from litbench.raters.nonstories import read_sentences
+from litbench.raters.quantities import NAMES, quantities
 from litbench.raters.scope import FILE, MIN_STORIES, NO_WORDS, NOT_LEARNT, SIZES, Scope
+from litbench.runs.config import read_yaml
 from litbench.runs.errors import ModelError
 
 _SUBJECTS = [
@@ -92,11 +96,11 @@ def _garbled(story):
     return " ".join(words)
 
 
-def test_garbled_words_are_flagged_where_the_common_bound_is_wide(scope):
-    """As where a few training stories repeat themselves or have lists."""
+def test_garbled_words_are_flagged_where_the_common_limit_is_wide(scope):
+    """As where a few training stories have lists."""
 
-    def flagged(language, texts):
-        bounds = replace(scope.bounds, training=20 * scope.bounds.training, language=language)
+    def flagged(units, texts):
+        bounds = replace(scope.bounds, training=20 * scope.bounds.training, training_units=units)
         wide = Scope(scope.counted, bounds, {})
         # Without the reasons of `is_prose`.
         reasons = [wide._reasons(text, len(text.split()))[1] for text in texts]
@@ -104,9 +108,61 @@ def test_garbled_words_are_flagged_where_the_common_bound_is_wide(scope):
 
     stories = _stories(2, 5)
     garbled = [_garbled(story) for story in stories]
-    assert flagged(scope.bounds.language / 20, garbled) == [True] * 5
-    assert flagged(scope.bounds.language / 20, stories) == [False] * 5
-    assert flagged(np.inf, garbled) == [False] * 5
+    assert flagged(scope.bounds.training_units, garbled) == [True] * 5
+    assert flagged(scope.bounds.training_units, stories) == [False] * 5
+    assert flagged(np.full(6, np.inf), garbled) == [False] * 5
+
+
+def _repeated(story):
+    """A story whose longest paragraph occurs four times."""
+    paragraphs = story.split("\n\n")
+    return "\n\n".join([*paragraphs, *3 * [max(paragraphs, key=len)]])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param(_repeated, "repeats itself", id="repeated paragraphs"),
+        pytest.param(lambda story: f"{story}\n{_CODE * 3}", "a passage", id="code inside"),
+        pytest.param(_shuffled, "unusual order", id="shuffled words"),
+    ],
+)
+def test_damage_has_its_reason_where_the_common_limit_is_wide(scope, change, reason):
+    bounds = replace(scope.bounds, training=np.full_like(scope.bounds.training, np.inf))
+    wide = Scope(scope.counted, bounds, {})
+    for story in _stories(2, 5):
+        assert not wide._reasons(story, len(story.split()))[1]
+        damaged = change(story)
+        assert reason in " ".join(wide._reasons(damaged, len(damaged.split()))[1])
+
+
+def test_a_passage_counts_alike_in_a_long_story(scope):
+    column = NAMES.index("stretch")
+    alone, inside = (
+        quantities(text, scope.counted)[column]
+        for text in (_CODE * 4, f"{_story(random.Random(9), 1_500)}\n{_CODE * 4}")
+    )
+    assert inside > 0.9 * alone
+
+
+def test_other_prose_has_less_of_the_common_words_of_stories(scope):
+    paragraphs = read_yaml(files("litbench.raters") / "other_prose.yaml")["en"]
+    column = NAMES.index("story")
+
+    def largest(texts):
+        return max(quantities(text, scope.counted)[column] for text in texts)
+
+    assert largest(paragraphs) < min(
+        quantities(story, scope.counted)[column] for story in _stories(2, 20)
+    )
+
+
+def test_the_paragraphs_of_other_prose_are_none_of_the_texts_that_are_compared():
+    other = read_yaml(files("litbench.raters") / "other_prose.yaml")
+    for language, pool in read_sentences().items():
+        text = " ".join(other[language])
+        sentences = [line for kind in ("plan", "refusal") for line in pool[kind]]
+        assert not [line for line in sentences if line.rstrip(".。") in text]
 
 
 _CODE = "def f(x):\n    return {x: [i ** 2 for i in range(10) if i % 3 == 0]}\n\n"
@@ -145,7 +201,7 @@ def test_training_stories_that_repeat_themselves_hide_no_other_text():
     flags = scope.flags([_CODE * 12, story[::-1], story.upper(), story])
 
     assert flags.is_prose == [False, False, False, True]
-    assert scope.held_out["is_prose"] <= 0.01
+    assert scope.held_out["is_prose"] <= 0.02
 
 
 def test_other_stories_of_the_same_kind_are_not_flagged(scope):
@@ -196,7 +252,7 @@ def test_bounds_are_those_of_held_out_stories(scope):
     assert (bounds.middle <= bounds.high).all()
     assert scope.held_out["stories"] == 120
     assert scope.held_out["is_prose"] <= 0.02
-    assert 100 <= bounds.words[0] < bounds.words[1] <= 210
+    assert 90 <= bounds.words[0] < bounds.words[1] <= 230
 
 
 def test_too_few_stories_give_no_scope():
