@@ -1,302 +1,376 @@
-"""SQL that casts the columns of a chunk to a schema of `litbench.data.records`.
+"""Casts of a chunk's rows to a schema of `litbench.data.records`.
 
-Each value is cast once. A struct of column, reason and value has the first problem of each row.
+Arrow casts columns whose values all have the right type, Python the values of other columns. DuckDB
+computes SQL expressions, and writes lists and objects of Parquet as JSON.
 """
 
 import functools
+import math
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic_core import from_json
 
-from litbench.data.chunks import KEY, LINE, PROBLEM, ROW, database
-from litbench.data.records import STORIES, Schema
-from litbench.data.text import EMPTY, NO_TEXT
+from litbench.data.chunks import JSON, ROW, as_json
+from litbench.data.records import ARROW_TYPES, STORIES, Column, Schema, is_text
+from litbench.data.text import NO_TEXT, are_empty, count_words
 from litbench.runs.config import nearest
 from litbench.runs.errors import DataError
-
-# Prefix of the column with the whole numbers among scores, null for other scores.
-WHOLE_SCORE = "(whole) "
 
 # SQL literals, quoted identifiers, and bare ones that are neither fields, types nor functions.
 _IDENTIFIER = re.compile(
     r"""'(?:[^']|'')*'|"((?:[^"]|"")*)"|(?<![\w.:])(?<!\bas\s)([^\W\d]\w*)(?!\w|\s*\()""",
     re.IGNORECASE,
 )
-
-# Regular expressions are slow, so the first character decides where it can.
-_MACROS = r"""
-CREATE MACRO is_empty(t) AS CASE
-  WHEN unicode(t) BETWEEN 33 AND 126 AND unicode(t) <> ord('&') THEN false
-  ELSE regexp_full_match(t, '{empty}')
-END;
--- The start of a conversation, or of the parts of a message, as JSON or as Python prints it.
-CREATE MACRO is_conversation(t) AS CASE
-  WHEN unicode(t) > 32 AND unicode(t) NOT IN (ord('['), ord('{')) THEN false
-  ELSE regexp_matches(t,
-    '^\s*(\[\s*)?\{\s*[''"](role|from|content|value|type)[''"]\s*:\s*[''"]')
-END;
-CREATE MACRO as_number(t) AS
-  CASE WHEN isfinite(TRY_CAST(t AS DOUBLE)) THEN TRY_CAST(t AS DOUBLE) END;
-CREATE MACRO as_whole(t) AS CASE
-  WHEN regexp_full_match(t, '\s*[+-]?[0-9]+\s*') THEN TRY_CAST(t AS BIGINT)
-  WHEN as_number(t) = trunc(as_number(t)) AND abs(as_number(t)) < 9223372036854775808.0
-    THEN CAST(as_number(t) AS BIGINT)
-END;
-CREATE MACRO as_score(t) AS CASE
-  WHEN abs(as_number(t)) < 9223372036854775808.0 THEN as_number(t)
-  ELSE CAST(as_whole(t) AS DOUBLE)
-END;
-CREATE MACRO as_seconds(n) AS CASE
-  -- Small numbers are no Unix seconds of 1970, but day numbers of Excel, years, months such as
-  -- 201707 and days such as 20170714.
-  WHEN n > 99999999 THEN TRY_CAST(trunc(n) AS BIGINT)
-  WHEN n BETWEEN 25569 AND 73050 THEN TRY_CAST(round((n - 25569) * 86400) AS BIGINT)
-  WHEN n <> trunc(n) THEN TRY_CAST(trunc(n) AS BIGINT)
-  WHEN n BETWEEN 1900 AND 2100
-    THEN epoch(try_strptime(TRY_CAST(TRY_CAST(n AS INT) AS VARCHAR), '%Y'))::BIGINT
-  WHEN n BETWEEN 190001 AND 210012 AND n % 100 BETWEEN 1 AND 12
-    THEN epoch(try_strptime(TRY_CAST(TRY_CAST(n AS INT) AS VARCHAR), '%Y%m'))::BIGINT
-  WHEN n >= 10000000
-    THEN epoch(try_strptime(TRY_CAST(TRY_CAST(n AS INT) AS VARCHAR), '%Y%m%d'))::BIGINT
-  ELSE TRY_CAST(trunc(n) AS BIGINT)
-END;
-CREATE MACRO as_time(t) AS CASE
-  WHEN TRY_CAST(t AS DOUBLE) IS NOT NULL THEN as_seconds(as_number(t))
-  WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
-END;
-""".replace("{empty}", EMPTY)
-# By kind of column: the macro that converts a text, the SQL type, and the reason if it fails.
-_KINDS = {
-    "text": ("", "VARCHAR", "not text"),
-    "messages": ("", "VARCHAR", "not text"),
-    "integer": ("as_whole", "BIGINT", "not a whole number"),
-    "number": ("as_number", "DOUBLE", "not a finite number"),
-    "time": ("as_time", "BIGINT", "not a time (Unix seconds, ISO 8601, a year or a day)"),
-    "score": ("as_score", "DOUBLE", "not a number"),
-}
-_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
-_AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
+# The start of a conversation, or of the parts of a message, as JSON or as Python prints it.
+_CONVERSATION = r"""^\s*(\[\s*)?\{\s*['"](role|from|content|value|type)['"]\s*:\s*['"]"""
+# Numbers that are years, months such as 201707 and days such as 20170714.
+_DATES = ((1_900, 2_100, "%Y"), (190_001, 210_012, "%Y%m"), (10_000_000, 99_999_999, "%Y%m%d"))
+_MOMENTS = r"""
+SELECT CASE WHEN TRY_CAST(t AS DOUBLE) IS NULL AND regexp_matches(t, '^\s*[0-9]')
+  THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT) END AS seconds FROM dates
+"""
+_SCALARS = (str, int, float, Decimal)
 
 
 @functools.cache
-def connect() -> duckdb.DuckDBPyConnection:
-    """Open the database with the macros of the casts."""
-    connection = database()
-    connection.execute(_MACROS)
+def _database() -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database for expressions of a config, without file or network access."""
+    connection = duckdb.connect()
+    for setting in (
+        "TimeZone = 'UTC'",
+        "arrow_large_buffer_size = true",
+        "python_enable_replacements = false",
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET GLOBAL {setting}")
     return connection
 
 
-def _as_text(value: str, form: str, kind: str) -> str:
-    """Return SQL for what a macro or a cast reads of a value of an SQL type; null if it cannot."""
-    if kind == "messages":
-        return f"({_extra(value, form)})::VARCHAR"
-    if kind == "time" and form.startswith(("DATE", "TIMESTAMP")):
-        return f"trunc(epoch(TRY_CAST({value} AS TIMESTAMP)))"
-    if form in _WHOLE:
-        return f"CAST({value} AS VARCHAR)" if kind == "text" else value
-    if form == "JSON":
-        is_scalar = f"json_type({value}) IN ('VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE')"
-        if kind == "text":
-            is_whole = f"regexp_full_match({value}->>'$', '-?[0-9]+')"
-            is_scalar = f"json_type({value}) = 'VARCHAR' OR {is_whole}"
-        return f"CASE WHEN {is_scalar} THEN {value}->>'$' END"
-    if form in ("DOUBLE", "FLOAT") and kind == "text":
-        # pandas writes integers as floats in a column with nulls.
-        is_whole = f"{value} = trunc({value}) AND abs({value}) < 9007199254740992"
-        return f"CASE WHEN {is_whole} THEN {value}::BIGINT::VARCHAR END"
-    if form.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not form.endswith("]"):
-        return f"{value}::VARCHAR"
-    return "NULL::VARCHAR"
+class Broken(NamedTuple):
+    """The first problem of a row; the column is empty for rows left out by `where`."""
+
+    column: str
+    reason: str
+    value: str | None = None
 
 
-def _macro(form: str, kind: str) -> str:
-    """Return the macro that converts what `_as_text` returns to a kind of column; may be empty."""
-    if form in _WHOLE:
-        return "as_seconds" if kind == "time" else ""
-    is_converted = kind == "time" and form.startswith(("DATE", "TIMESTAMP"))
-    return "" if is_converted or not form else _KINDS[kind][0]
-
-
-def _extra(value: str, form: str, *, nested: bool = False) -> str:
-    """Return SQL for a column that is not in the schema; see `ReadOptions.nested`."""
-    if form == "JSON":
-        # Texts are written without quotes.
-        return f"({value}->>'$')"
-    if form.startswith("TIME") and form.endswith("_NS"):
-        # Python reads nanoseconds only with pandas.
-        return f"{value}::{form.removesuffix('_NS')}"
-    if form == "INTERVAL":
-        # Parquet has no such type.
-        return f"{value}::VARCHAR"
-    is_nested = form.endswith("]") or form.startswith(("STRUCT", "MAP", "UNION"))
-    if nested and not re.search(r"\b(UNION|INTERVAL|JSON)\b", form):
-        return value
-    return f"to_json({value})::VARCHAR" if is_nested else value
-
-
-def _mapped(
-    connection: duckdb.DuckDBPyConnection,
+def cast_rows(
     source: str,
-    names: Sequence[str],
-    rows: str,
-    origins: Mapping[str, str],
-    where: str | None,
-) -> str:
-    """Return SQL that computes the values `v0`, `v1`, ... of the origins for a chunk's rows.
-
-    For an expression, `x0` tells whether it failed.
-    """
-    # The source's columns by position, and by name for expressions, whose names ignore case.
-    slots = {name: f'"({k})"' for k, name in enumerate(names)}
-    folded = Counter(name.casefold() for name in names)
-    aliases = [
-        slots[name] + ' AS "' + name.replace('"', '""') + '"'
-        for name in names
-        if folded[name.casefold()] == 1
-    ]
-
-    def exact(expression: str) -> str:
-        """Refer to columns by position: quoted names, and names that differ only in case."""
-
-        def slot(match: re.Match[str]) -> str:
-            quoted, bare = match.groups()
-            name = bare if quoted is None else quoted.replace('""', '"')
-            is_exact = quoted is not None or folded[(name or "").casefold()] > 1
-            return slots.get(name, match[0]) if is_exact else match[0]
-
-        return _IDENTIFIER.sub(slot, expression)
-
-    scope = f"(SELECT {', '.join(['*', *aliases])} FROM {rows})"  # noqa: S608
-    inner, outer = [], []
-    for k, (name, origin) in enumerate(origins.items()):
-        if origin in slots:
-            inner.append(f"{slots[origin]} AS s{k}")
-            outer.append(f"s{k} AS v{k}")
-            continue
-        # Null if the expression fails, {v: null} if it is null. TRY does not accept unnest.
-        is_tried = "unnest(" not in origin.lower()
-        value = f"struct_pack(v := ({exact(origin)}\n))"
-        inner.append(f"TRY({value}) AS s{k}" if is_tried else f"{value} AS s{k}")
-        outer.append(f"s{k}.v AS v{k}, s{k} IS NULL AS x{k}")
-        try:
-            connection.sql(f"SELECT {inner[-1]} FROM {scope}")  # noqa: S608
-        except duckdb.Error as error:
-            reason = str(error).partition("\n")[0]
-            raise DataError(
-                f"{source}: no column '{origin}' (mapped to {name}), nor is it SQL "
-                f"({reason}): {nearest(origin, names)}"
-            ) from error
-    is_chosen = "true"
-    if where is not None:
-        is_chosen = f"coalesce(CAST(({exact(where)}\n) AS BOOLEAN), false)"
-    return (
-        f'SELECT {", ".join(outer)}, "{ROW}", "(chosen)" FROM '  # noqa: S608
-        f'(SELECT {", ".join(inner)}, "{ROW}", {is_chosen} AS "(chosen)" FROM {scope})'
-    )
-
-
-def cast_query(
-    connection: duckdb.DuckDBPyConnection,
-    source: str,
-    names: Sequence[str],
-    rows: str,
+    rows: pa.Table,
     schema: Schema,
     columns: Mapping[str, str] | None,
     where: str | None,
     *,
-    nested: bool = False,
-) -> tuple[str, list[str]]:
-    """Return SQL that fits the rows of a source's chunks, an SQL relation, to a schema.
+    nested: bool,
+) -> tuple[pa.Table, list[tuple[int, Broken]]]:
+    """Cast a chunk's rows to a schema; for the options see `litbench.data.ingest.ReadOptions`.
 
     Returns:
-        The SQL and the names of its columns. After the fitted columns come `ROW`, `KEY` and
-        `PROBLEM`: column, reason and value of the first problem, null for good rows. The column is
-        empty for rows left out by `where`.
+        The declared columns, extra columns and `ROW` of the good rows; and the other rows.
     """
     mapped = dict(columns or {})
     allowed = [column.name for column in schema.columns]
     for name in mapped.keys() - set(allowed):
         advice = nearest(name, allowed)
         raise DataError(f"{source}: columns: '{name}' is not a column of {schema.name}: {advice}")
-    origins = mapped | {n: n for n in names if n not in mapped and n not in mapped.values()}
-    if LINE in allowed:
-        is_json = LINE in connection.sql(f"SELECT * FROM {rows}").columns  # noqa: S608
-        origins[LINE] = f'"{LINE}"' if is_json else "NULL"
-    values = _mapped(connection, source, names, rows, origins, where)
-    relation = connection.sql(values)
-    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
-    foreign = {name: (f"v{k}", kinds[f"v{k}"]) for k, name in enumerate(origins)}
-    cases: list[str] = []
-
-    def flag(column: str, reason: str, condition: str, value: str = "NULL") -> None:
-        what = f"'column': {_literal(column)}, 'reason': {_literal(reason)}"
-        cases.append(f"WHEN {condition} THEN {{{what}, 'value': {value}::VARCHAR}}")
-
-    flag("", "", 'NOT "(chosen)"')
-    for k, (name, origin) in enumerate(origins.items()):
-        if f"x{k}" in kinds:
-            flag(name, f"cannot be computed: {origin}", f"x{k}")
-    texts: dict[str, str] = {}
-    fitted = {}
+    ignored = {*mapped, *mapped.values()}
+    origins = mapped | {name: name for name in rows.column_names if name not in ignored}
+    is_counted = schema is STORIES and columns is not None
     for column in schema.columns:
-        name, (_, sql_type, reason) = column.name, _KINDS[column.kind]
-        value, kind = foreign.pop(name, ("NULL", ""))
-        if name == "n_words" and schema is STORIES and columns is not None:
-            # Counted later by our rule.
-            fitted[name] = "NULL::BIGINT"
-            continue
-        if not kind and column.required:
+        is_given = column.name in origins or (is_counted and column.name == "n_words")
+        if column.required and not is_given:
             advice = "" if columns is None else ": map it to a column or an SQL expression"
             raise DataError(
-                f"{source}: column '{name}' is missing ({column.about}); it has "
-                f"{', '.join(origins)}{advice}"
+                f"{source}: column '{column.name}' is missing ({column.about}); it has "
+                f"{', '.join(name for name in origins if name != ROW)}{advice}"
             )
-        converted, text, shown = f"o{len(fitted)}", f"t{len(fitted)}", _extra(value, kind)
-        texts[text] = _as_text(value, kind, column.kind) if kind else value
-        fitted[name] = f"({_macro(kind, column.kind)}({text}))::{sql_type}"
-        if kind not in ("", sql_type) or kind == "DOUBLE":
-            failed = f"{value} IS NOT NULL AND {converted} IS NULL"
-            flag(name, reason, failed, shown)
-        if column.kind == "score":
-            whole = f"{_macro(kind, 'integer')}({text})"
-            # DOUBLE holds whole numbers up to 2^53 exactly.
-            fitted[WHOLE_SCORE + name] = (
-                f"CASE WHEN abs({converted}) < 9007199254740992 "
-                f"THEN CASE WHEN {converted} = trunc({converted}) THEN {converted}::BIGINT END "
-                f"ELSE ({whole})::BIGINT END"
-            )
-        if column.required:
-            flag(name, "null", f"{value} IS NULL")
-        if column.is_story:
-            flag(name, NO_TEXT, f"is_empty({converted})")
-        if column.required and column.kind == "text":
-            is_list = f"is_conversation({converted})"
-            flag(name, "a list of messages, not a text", is_list, shown)
-        if column.kind == "time":
-            future = f"{converted} > {int(time.time()) + 86_400}"
-            flag(name, "in the future", future, shown)
-        if column.choices:
-            reason = f"not one of {', '.join(column.choices)}"
-            flag(name, reason, f"{converted} NOT IN {column.choices}", value)
-    is_unnested = any("unnest(" in origin.lower() for origin in mapped.values())
-    for name, (value, kind) in foreign.items():
-        # Leave out unnested lists, which would be repeated in full in each of their rows.
-        if not (is_unnested and kind.endswith("]")):
-            fitted[name] = _extra(value, kind, nested=nested)
-    output = {name: f"o{k}" for k, name in enumerate(fitted)}
-    key = ", ".join(output[name] for name in schema.key) or "0"
-    # Nested, so that each value is computed once.
-    inner = ", ".join(f"{value} AS {output[name]}" for name, value in fitted.items())
-    read = "".join(f", {value} AS {text}" for text, value in texts.items())
-    sql = (
-        f'SELECT {", ".join(output.values())}, "{ROW}", hash({key}), CASE {" ".join(cases)} END '  # noqa: S608
-        f"FROM (SELECT *, {inner} FROM (SELECT *{read} FROM ({values})))"
+    as_they_are = [name for name in origins if nested and name not in allowed]
+    values, broken = _select(source, rows, origins, where, as_they_are)
+    fitted = {}
+    for column in schema.columns:
+        fitted[column.name] = pa.nulls(values.num_rows, ARROW_TYPES[column.kind])
+        if column.name in origins and not (is_counted and column.name == "n_words"):
+            fitted[column.name] = _fit(column, values[column.name], broken)
+    table = pa.table(
+        fitted | {n: _extra(values[n]) for n in values.column_names if n not in allowed}
     )
-    return sql, [*fitted, ROW, KEY, PROBLEM]
+    others = [(table[ROW][index].as_py(), row) for index, row in sorted(broken.items())]
+    if broken:
+        is_good = np.ones(table.num_rows, bool)
+        is_good[list(broken)] = False
+        table = table.filter(is_good)
+    changes = {c.name: _whole(table[c.name]) for c in schema.columns if c.kind == "score"}
+    if is_counted:
+        changes["n_words"] = count_words(table["text"])
+    for name, values in changes.items():
+        if values is not None:
+            table = table.set_column(table.column_names.index(name), name, values)
+    return table, others
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _select(
+    source: str,
+    rows: pa.Table,
+    origins: Mapping[str, str],
+    where: str | None,
+    as_they_are: Collection[str],
+) -> tuple[pa.Table, dict[int, Broken]]:
+    """Return the values of columns and SQL expressions, and the rows that fail or are left out.
+
+    Lists and objects become JSON, except columns `as_they_are`.
+    """
+    if any("unnest(" in origin.lower() for origin in origins.values()):
+        # Lists would be repeated in full in each of their rows.
+        origins = {n: o for n, o in origins.items() if n != o or "list<" not in str(rows[n].type)}
+    direct = [
+        name
+        for name, origin in origins.items()
+        if origin in rows.column_names and not pa.types.is_nested(rows[origin].type)
+    ]
+    computed = {name: origin for name, origin in origins.items() if name not in direct}
+    broken: dict[int, Broken] = {}
+    columns = {}
+    if computed or where is not None:
+        (*structs, is_chosen, numbers), kinds = _compute(source, rows, computed, where, as_they_are)
+        _flag(broken, Broken("", ""), pc.invert(is_chosen))
+        for (name, origin), struct, kind in zip(computed.items(), structs, kinds, strict=False):
+            _flag(broken, Broken(name, f"cannot be computed: {origin}"), pc.is_null(struct))
+            values = pc.struct_field(struct, "v")
+            if kind == "STRUCT(v JSON)":
+                values = values.cast(JSON)
+            elif pa.types.is_nested(values.type) and name not in as_they_are:
+                values = as_json(values.to_pylist())
+            columns[name] = values
+        if not numbers.equals(rows[ROW]):
+            rows = rows.take(np.searchsorted(rows[ROW].to_numpy(), numbers.to_numpy()))
+    columns |= {name: rows[origins[name]] for name in direct}
+    return pa.table({name: columns[name] for name in origins}), broken
+
+
+def _compute(
+    source: str,
+    rows: pa.Table,
+    origins: Mapping[str, str],
+    where: str | None,
+    as_they_are: Collection[str],
+) -> tuple[list[pa.ChunkedArray], list[str]]:
+    """Compute a struct of each origin, null if the SQL fails; whether to choose a row; and `ROW`.
+
+    Returns:
+        The columns and their SQL types.
+    """
+    # The source's columns by position, and by name for expressions, whose names ignore case.
+    slots = {name: f'"({k})"' for k, name in enumerate(rows.column_names)}
+    folded = Counter(name.casefold() for name in slots)
+    aliases = [
+        slot + ' AS "' + name.replace('"', '""') + '"'
+        for name, slot in slots.items()
+        if folded[name.casefold()] == 1
+    ]
+    scope = f"(SELECT {', '.join(['*', *aliases])} FROM raw)"  # noqa: S608
+
+    def slot(match: re.Match[str]) -> str:
+        name = match[2] or (match[1] or "").replace('""', '"')
+        is_exact = match[1] is not None or folded[name.casefold()] > 1
+        return slots.get(name, match[0]) if is_exact else match[0]
+
+    def exact(sql: str) -> str:
+        """Refer to columns by position: quoted names, and names that differ only in case."""
+        return _IDENTIFIER.sub(slot, sql) + "\n"
+
+    items = []
+    for k, (name, origin) in enumerate(origins.items()):
+        value = slots.get(origin) or exact(origin)
+        if origin in slots and name not in as_they_are:
+            value = f"to_json({value})"
+        value = f"struct_pack(v := ({value}))"
+        # TRY does not accept unnest.
+        items.append(f"{value if 'unnest(' in origin.lower() else f'TRY({value})'} AS s{k}")
+    is_chosen = "true" if where is None else f"coalesce(({exact(where)})::BOOLEAN, false)"
+    everything = ", ".join([*items, f"{is_chosen} AS chosen", f"{slots[ROW]} AS number"])
+    with closing(_database().cursor()) as connection:
+        connection.register("raw", rows.rename_columns([f"({k})" for k in range(len(slots))]))
+        try:
+            relation = connection.sql(f"SELECT {everything} FROM {scope}")  # noqa: S608
+        except duckdb.Error:
+            for item, (name, origin) in zip(items, origins.items(), strict=True):
+                try:
+                    connection.sql(f"SELECT {item} FROM {scope}")  # noqa: S608
+                except duckdb.Error as error:
+                    reason = str(error).partition("\n")[0]
+                    raise DataError(
+                        f"{source}: no column '{origin}' (mapped to {name}), nor is it SQL "
+                        f"({reason}): {nearest(origin, rows.column_names)}"
+                    ) from error
+            raise
+        return relation.to_arrow_table().columns, list(map(str, relation.types))
+
+
+# Values -----------------------------------------------------------------------------------------
+
+
+def _flag(broken: dict[int, Broken], problem: Broken, mask: Any, values: Any = None) -> None:
+    """Note a problem of the rows where `mask` is true and that have no earlier one."""
+    if not pc.any(mask).as_py():
+        return
+    for index in pc.indices_nonzero(pc.fill_null(mask, fill_value=False)).to_pylist():
+        value = _extra(values[index : index + 1]).cast(pa.large_string())[0] if values else None
+        broken.setdefault(index, problem._replace(value=value and value.as_py()))
+
+
+def _fit(column: Column, values: pa.ChunkedArray, broken: dict[int, Broken]) -> pa.ChunkedArray:
+    """Cast a column, and note the rows whose values the schema does not allow."""
+    fitted = _cast(values, column.kind)
+
+    def flag(reason: str, mask: Any, shown: pa.ChunkedArray | None = None) -> None:
+        _flag(broken, Broken(column.name, reason), mask, shown)
+
+    flag(_CASTS[column.kind][1], pc.and_(pc.is_valid(values), pc.is_null(fitted)), values)
+    if column.required:
+        flag("null", pc.is_null(values))
+    if column.is_story:
+        flag(NO_TEXT, are_empty(fitted))
+    if column.required and column.kind == "text":
+        is_list = pc.match_substring_regex(fitted, _CONVERSATION)
+        flag("a list of messages, not a text", is_list, values)
+    if column.kind == "time":
+        flag("in the future", pc.greater(fitted, int(time.time()) + 86_400), values)
+    if column.choices:
+        is_choice = pc.is_in(fitted, pa.array([*column.choices, None], fitted.type))
+        flag(f"not one of {', '.join(column.choices)}", pc.invert(is_choice), values)
+    return fitted
+
+
+def _cast(values: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    """Cast values to a kind of column; null if a value cannot be cast."""
+    dtype = values.type
+    if kind == "text" and (is_text(dtype) or pa.types.is_integer(dtype)):
+        return values.cast(pa.large_string())
+    if kind == "messages" and not pa.types.is_floating(dtype):
+        return _extra(values).cast(pa.large_string())
+    if kind == "time" and (pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)):
+        moments = values.cast(pa.timestamp("us", getattr(dtype, "tz", None)))
+        return pc.divide(moments.cast(pa.int64()), 1_000_000)
+    if kind == "number" and (pa.types.is_floating(dtype) or pa.types.is_integer(dtype)):
+        numbers = values.cast(pa.float64(), safe=False)
+        return pc.if_else(pc.is_finite(numbers), numbers, None)
+    whole = _whole(values) if kind in ("integer", "score", "time") else None
+    # Smaller numbers are not Unix seconds.
+    if whole is not None and (kind != "time" or (pc.min(whole).as_py() or 0) > 99_999_999):
+        return whole
+    items: Iterable[Any] = values.to_pylist()
+    if isinstance(dtype, pa.JsonType):
+        items = (from_json(text) if text and text[0] not in "[{" else None for text in items)
+    scalars = [v if isinstance(v, _SCALARS) and not isinstance(v, bool) else None for v in items]
+    results = [None if value is None else _CASTS[kind][0](value) for value in scalars]
+    if kind == "score" and any(isinstance(result, float) for result in results):
+        results = [None if result is None else float(result) for result in results]
+        return pa.chunked_array([pa.array(results, pa.float64())])
+    fitted = pa.chunked_array([pa.array(results, ARROW_TYPES[kind])])
+    if kind != "time" or fitted.null_count == values.null_count:
+        return fitted
+    pairs = zip(scalars, results, strict=True)
+    texts = [v if r is None and isinstance(v, str) else None for v, r in pairs]
+    with closing(_database().cursor()) as connection:
+        connection.register("dates", pa.table({"t": pa.array(texts, pa.large_string())}))
+        return pc.coalesce(fitted, connection.sql(_MOMENTS).to_arrow_table()["seconds"])
+
+
+def _whole(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return int64 if all values are whole numbers, or decimal digits of these."""
+    dtype = values.type
+    if not (is_text(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
+        return None
+    try:
+        whole = values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    # Arrow reads hexadecimal numbers, too.
+    return whole if not is_text(dtype) or whole.cast(dtype).equals(values) else None
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, float):
+        # pandas writes integers as floats in a column with nulls.
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else None
+    return str(value)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, int):
+        whole = value
+    elif re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", str(value)):
+        whole = int(value)
+    elif (number := _number(value)) is not None and number.is_integer():
+        whole = int(number)
+    else:
+        return None
+    return whole if -(2**63) <= whole < 2**63 else None
+
+
+def _score(value: Any) -> float | None:
+    if (whole := _integer(value)) is not None:
+        return whole
+    number = _number(value)
+    return None if number is None or number.is_integer() else number
+
+
+def _seconds(value: Any) -> int | None:
+    """Return Unix seconds; small numbers are days of Excel, years, months and days."""
+    number = _number(value)
+    if number is None or abs(number) >= 2**63:
+        return None
+    if 25_569 <= number <= 73_050:
+        return round((number - 25_569) * 86_400)
+    for low, high, form in _DATES:
+        if low <= number <= high and number.is_integer():
+            try:
+                return int(datetime.strptime(f"{number:.0f}", form).replace(tzinfo=UTC).timestamp())
+            except ValueError:
+                return None if form == "%Y%m%d" else int(number)
+    return int(number)
+
+
+# By kind of column: the cast of a value, and the reason if it fails.
+_CASTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "text": (_text, "not text"),
+    "messages": (str, "not text"),
+    "integer": (_integer, "not a whole number"),
+    "number": (_number, "not a finite number"),
+    "time": (_seconds, "not a time (Unix seconds, ISO 8601, a year or a day)"),
+    "score": (_score, "not a number"),
+}
+
+
+def _extra(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column that is not in the schema; texts of JSON are written without quotes."""
+    dtype = values.type
+    if isinstance(dtype, pa.JsonType):
+        texts = values.cast(pa.large_string())
+        if not pc.any(pc.starts_with(texts, '"')).as_py():
+            return texts
+        items = (from_json(v) if v and v[0] == '"' else v for v in texts.to_pylist())
+        return pa.chunked_array([pa.array(items, pa.large_string())])
+    return values.cast(pa.large_string()) if is_text(dtype) else values

@@ -15,7 +15,6 @@ import sqlite3
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -25,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import feather
 
-from litbench.data.casts import WHOLE_SCORE, cast_query, connect
-from litbench.data.chunks import CHUNK_ROWS, KEY, PROBLEM, ROW, read_chunks, without
-from litbench.data.records import STORIES, Schema, is_account
-from litbench.data.text import count_words, digest
+from litbench.data.casts import cast_rows
+from litbench.data.chunks import LINE, ROW, read_chunks
+from litbench.data.records import Schema, is_account
+from litbench.data.text import digest
 from litbench.runs.errors import DataError
 
 
@@ -163,58 +162,31 @@ def _reject(
 
 
 def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> Iterator[pa.Table]:
-    """Yield the chunks of a source fitted to a schema, with each row's `ROW` and `KEY`."""
+    """Yield the chunks of a source fitted to a schema, with each row's `ROW`."""
     columns, where = options.get("columns"), options.get("where")
-    rejected = options.get("rejected_rows")
+    rejected, nested = options.get("rejected_rows"), options.get("nested", False)
     problem = functools.partial(_reject, str(source), rejected)
-    sql = ""
-    with closing(connect().cursor()) as connection:
-        for chunk in read_chunks(Path(source), options.get("encoding"), problem):
-            chunk_columns = _distinct(chunk.names, str(source), schema, columns)
-            connection.register("raw", chunk.rows)
-            try:
-                if not sql:
-                    sql, names = cast_query(
-                        connection,
-                        str(source),
-                        chunk_columns,
-                        chunk.sql,
-                        schema,
-                        columns,
-                        where,
-                        nested=options.get("nested", False),
-                    )
-                for batch in connection.sql(sql).to_arrow_reader(CHUNK_ROWS):
-                    table = pa.Table.from_batches([batch]).rename_columns(names)
-                    if table[PROBLEM].null_count < table.num_rows:
-                        broken = table.select([ROW, PROBLEM]).filter(table[PROBLEM].is_valid())
-                        for row in broken.to_pylist():
-                            if row[PROBLEM]["column"]:
-                                problem(row[ROW], **row[PROBLEM])
-                            elif rejected:
-                                rejected.not_selected += 1
-                        table = table.filter(table[PROBLEM].is_null())
-                    if schema is STORIES and columns is not None:
-                        index = table.column_names.index("n_words")
-                        table = table.set_column(index, "n_words", count_words(table["text"]))
-                    if table.num_rows:
-                        yield _with_scores(without(table, PROBLEM))
-            except (duckdb.Error, pa.ArrowException) as error:
-                what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
-                reason = str(error).partition("\n")[0]
-                raise DataError(
-                    f"{source}: {what}: {reason} (columns of CSV are text: TRY_CAST(score AS INT))"
-                ) from error
-
-
-def _with_scores(table: pa.Table) -> pa.Table:
-    """Take the whole numbers as scores where all scores of a chunk are whole."""
-    for whole in [name for name in table.column_names if name.startswith(WHOLE_SCORE)]:
-        name = whole.removeprefix(WHOLE_SCORE)
-        if table[whole].null_count == table[name].null_count:
-            table = table.set_column(table.column_names.index(name), name, table[whole])
-        table = table.drop_columns([whole])
-    return table
+    with_lines = any(column.name == LINE for column in schema.columns)
+    encoding = options.get("encoding")
+    for chunk in read_chunks(Path(source), encoding, problem, with_lines=with_lines):
+        names = _distinct(chunk.column_names, str(source), schema, columns)
+        try:
+            table, broken = cast_rows(
+                str(source), chunk.rename_columns(names), schema, columns, where, nested=nested
+            )
+        except (duckdb.Error, pa.ArrowException) as error:
+            what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
+            reason = str(error).partition("\n")[0]
+            raise DataError(
+                f"{source}: {what}: {reason} (columns of CSV are text: TRY_CAST(score AS INT))"
+            ) from error
+        for number, row in broken:
+            if row.column:
+                problem(number, *row)
+            elif rejected:
+                rejected.not_selected += 1
+        if table.num_rows:
+            yield table
 
 
 def no_rows(source: str | Path, options: ReadOptions) -> DataError:
@@ -255,34 +227,36 @@ class StreamingTable:
     ) -> None:
         # Chunks in memory, or files of chunks, with the source and the keys of each chunk.
         self._held: list[pa.Table | Path] = []
+        self.num_rows = 0
         of_chunk: list[str] = []
         keys: list[np.ndarray] = []
         schemas: dict[pa.Schema, None] = {}
         for source in sources:
             for chunk in _fitted_chunks(source, declared, options):
                 schemas[chunk.schema] = None
-                # A view would hold all columns of the chunk in memory.
-                keys.append(chunk[KEY].to_numpy().copy())
+                self.num_rows += chunk.num_rows
+                values = zip(*(chunk[name].to_pylist() for name in declared.key), strict=True)
+                keys.append(np.fromiter(map(hash, values), np.int64))
                 of_chunk.append(str(source))
                 self._held.append(chunk)
                 if folder is not None:
-                    self._held[-1] = path = folder / f"{len(keys)}.arrow"
+                    self._held[-1] = path = folder / f"{len(self._held)}.arrow"
                     try:
                         feather.write_feather(chunk, str(path), compression="lz4")
                     except OSError as error:
                         advice = "free space or choose another folder"
                         raise DataError(f"cannot write {path}: {error}; {advice}") from error
-        if not keys:
+        if not self._held:
             raise no_rows(sources[0], options)
         names = dict.fromkeys(name for schema in schemas for name in schema.names)
         self._all = pa.schema([(name, _common_type(schemas, name)) for name in names])
-        internal = {KEY} if options.get("numbered") else {KEY, ROW}
-        self.schema = pa.schema([column for column in self._all if column.name not in internal])
+        is_numbered = options.get("numbered")
+        self.schema = pa.schema([c for c in self._all if c.name != ROW or is_numbered])
         # Indices of the rows to leave out, per chunk.
-        self._dropped: list[list[int]] = [[] for _ in keys]
+        self._dropped: list[list[int]] = [[] for _ in self._held]
         if declared.key:
             self._drop_repeated(declared, keys, of_chunk, options.get("rejected_rows"))
-        self.num_rows = sum(map(len, keys)) - sum(map(len, self._dropped))
+        self.num_rows -= sum(map(len, self._dropped))
 
     def chunks(self) -> Iterator[pa.Table]:
         """Yield the rows in the order of the sources; may be called several times."""
@@ -318,7 +292,7 @@ class StreamingTable:
             indices = np.flatnonzero(np.isin(chunk_keys, repeated)).tolist()
             table = self._load(number).take(pa.array(indices)) if len(indices) else None
             for index, row in zip(indices, table.to_pylist() if table else (), strict=True):
-                content = digest(*(item for item in row.items() if item[0] not in (ROW, KEY)))
+                content = digest(*(item for item in row.items() if item[0] != ROW))
                 latest = row[declared.latest] if declared.latest else None
                 rank = (latest is None, -(latest or 0), content, number, index)
                 rows.append((tuple(row[name] for name in declared.key), rank, row[ROW]))
@@ -375,6 +349,6 @@ def stream_foreign(
     """
     chunk = None
     for chunk in _fitted_chunks(source, schema, options):
-        yield without(chunk, KEY, *([] if options.get("numbered") else [ROW]))
+        yield chunk if options.get("numbered") else chunk.drop_columns([ROW])
     if chunk is None:
         raise no_rows(source, options)

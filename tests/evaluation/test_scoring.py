@@ -113,7 +113,7 @@ def test_columns_of_any_name_and_type_are_written(job, tmp_path, suffix):
             2,
             3,
         ]
-    assert (str(row["half"]), str(row["for"])) == ("0.5", "00:01:30")
+    assert (str(row["half"]), str(row["for"])) == ("0.5", "PT1M30S")
 
 
 # Columns of JSON may have values of any type, which Parquet has no type for.
