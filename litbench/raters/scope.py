@@ -142,7 +142,7 @@ class Bounds:
         prose_units: factor of the units of each reason of `prose_distances`; shape (reasons,).
         training: largest distance of the reasons that share a limit; shape (sizes,).
         training_units: limit of each group of `_groups_of`; shape (groups,).
-        words: shortest and longest text, by the training stories and `_LENGTH_MARGINS`.
+        words: shortest and longest training story.
         words_per_character: mean of the training stories.
         words_are_spaced: whether words have several characters.
     """
@@ -158,6 +158,11 @@ class Bounds:
     words: np.ndarray
     words_per_character: float
     words_are_spaced: bool
+
+    def has_other_length(self, words: int) -> bool:
+        """Whether a text is more than 10 % shorter or longer than all training stories."""
+        shortest, longest = (self.words * _LENGTH_MARGINS).tolist()
+        return not shortest <= words <= longest
 
     def distances(self, values: np.ndarray, row: int) -> np.ndarray:
         """Signed distances of quantities from the median; 0 in a direction without a reason."""
@@ -301,8 +306,7 @@ class Scope:
             return None
         texts = [story for _, story in rows]
         words = _count_words(texts)
-        ends = np.quantile(words, (_SHARE_FLAGGED / 4, 1 - _SHARE_FLAGGED / 4))
-        ends = (ends * _LENGTH_MARGINS).round()
+        ends = np.quantile(words, (_SHARE_FLAGGED / 4, 1 - _SHARE_FLAGGED / 4)).round()
         bounds = _bounds(enough, ends, float(words.sum() / sum(map(len, texts))))
         scope = cls(count_frequencies(texts), bounds, {})
         scope._calibrate(whole)
@@ -329,9 +333,8 @@ class Scope:
             [_groups_of(bounds.training_distances(values, row)) for values, row in located]
         )
         bounds.training_units = _limits(training, _MARGIN)
-        shortest, longest = bounds.words.tolist()
         is_unlike = (training > bounds.training_units).any(axis=1)
-        is_unlike |= np.array([not shortest <= n <= longest for n in words])
+        is_unlike |= np.array([bounds.has_other_length(n) for n in words])
         self.held_out = {
             "stories": len(whole),
             "is_prose": flagged,
@@ -376,8 +379,8 @@ class Scope:
                 (bounds.training_distances(values, row), 1.0),
             )
         )
-        shortest, longest = bounds.words.astype(int).tolist()
-        if not shortest <= words <= longest:
+        if bounds.has_other_length(words):
+            shortest, longest = bounds.words.astype(int).tolist()
             training.append(f"{words:,} words; training stories have {shortest:,} to {longest:,}")
         return prose, training
 

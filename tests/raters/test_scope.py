@@ -252,7 +252,8 @@ def test_bounds_are_those_of_held_out_stories(scope):
     assert (bounds.middle <= bounds.high).all()
     assert scope.held_out["stories"] == 120
     assert scope.held_out["is_prose"] <= 0.02
-    assert 90 <= bounds.words[0] < bounds.words[1] <= 230
+    assert 100 <= bounds.words[0] < bounds.words[1] <= 210
+    assert [bounds.has_other_length(n) for n in (80, 95, 215, 250)] == [True, False, False, True]
 
 
 def test_too_few_stories_give_no_scope():
