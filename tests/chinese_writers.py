@@ -134,6 +134,9 @@ def answer(question):
         good = block(*(1 + (number >> shift) % 5 for shift in range(8)))
         bad = (block(1) + good, good[:-60], block(6), "无法评分", good.replace("4", "4/5"))
         return bad[number % 16] if number % 16 < len(bad) else good
+    if "自行拟定" in question:
+        criteria = {"情节": {"weight": 1, "score": 1 + number % 9}}
+        return json.dumps({"criteria": criteria, "overall": 1 + number % 9})
     good = f"理由若干。\nScore: [[{1 + number % 3}]]"
     bad = ("写得不错。", "Score: [[12]]", "[[2]] 改为 Score：[[3]]")
     return bad[number % 12] if number % 12 < len(bad) else good

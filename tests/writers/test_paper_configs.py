@@ -60,6 +60,7 @@ def test_every_table_and_figure_of_the_papers_is_listed():
     results = [row for row in rows if row["state"] != "no result"]
     assert {row["state"] for row in rows} == set(STATES)
     for row in results:
+        assert None not in row, f"{row}: a comma without quotation marks"
         assert row["why not exactly"], row
         assert bool(row["source"]) == (row["state"] != "not"), row
         path, _, preset = row["source"].partition(" --preset ")
