@@ -42,6 +42,7 @@ from fake_openai import (
 )
 from fake_reddit import FakeReddit, make_published, make_world
 from longform_script import rate_text, write_text
+from story_script import rate, write
 
 from litbench.data.tables import write_table
 from litbench.runs.outputs import write_atomically
@@ -236,6 +237,14 @@ PROGRAMS = {
         "parts/*.parquet",
         lambda: slow_judge(manners=judge_manners),
         lost=8,
+    ),
+    "writers_until_decided": LongProgram(
+        "litbench run",
+        writing("stories", {"prompts": "$data/pairs_of_prompts.parquet"}, ("base", "good"))
+        | {"until": "decided", "against": "base"},
+        WRITTEN,
+        server=lambda: slow_judge(rate, others={name: write(name) for name in ("base", "good")}),
+        lost=24,
     ),
     "tow": LongProgram(
         "litbench run",

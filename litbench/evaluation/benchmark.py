@@ -41,7 +41,7 @@ from litbench.evaluation.selection import (
 )
 from litbench.evaluation.until_decided import (
     ASKING,
-    Plan,
+    PairPlan,
     UntilDecided,
     UntilKeys,
     ended_notes,
@@ -142,7 +142,7 @@ class OpenedSet:
     specs: list[RaterSpec]
     reference: str
     notes: list[str]
-    plan: Plan | None = None
+    plan: PairPlan | None = None
 
 
 def rater_entry(model: str, judge: Mapping[str, Any]) -> dict[str, Any]:

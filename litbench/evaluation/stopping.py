@@ -122,28 +122,39 @@ def outcome_text(rater: str, record: Mapping[str, Any]) -> str:
     """How a comparison ended: "decided after 312 of 1,200 pairs (28 of 110 prompts), ..."."""
     result, plan = record["comparisons"][rater], record["plan"]
     look, against = result["looks"][-1], plan["against"]
-    text = (
-        f"{_REASONS[result['reason']]} after {look['pairs']:,} of {plan['pairs'][-1]:,} pairs "
-        f"({look['prompts']:,} of {plan['prompts'][-1]:,} prompts), planned error "
-        f"{plan['alpha']:.0%}"
-    ).replace("%", " %")
-    more = "more" if look["mean"] > 0 else "less"
+    judged = f"{look['prompts']:,} of {plan['prompts'][-1]:,} prompts"
+    verdict = f"agrees {'more' if look['mean'] > 0 else 'less'} than {against}"
+    if "quantity" in plan:
+        verdict = f"{plan['quantity']} {'above' if look['mean'] > 0 else 'below'} {against}"
+    else:
+        judged = f"{look['pairs']:,} of {plan['pairs'][-1]:,} pairs ({judged})"
+    text = f"{_REASONS[result['reason']]} after {judged}, planned error {100 * plan['alpha']:.0f} %"
     endings = {
-        "decided": f": agrees {more} than {against}",
+        "decided": f": {verdict}",
         "futile": ": to find a difference has become improbable",
     }
     return text + endings.get(result["reason"], "")
 
 
+def stopped_text(record: Mapping[str, Any]) -> str:
+    """At how many prompts a run of writers stopped; empty if it took all."""
+    looks = [result["looks"] for result in record["comparisons"].values()]
+    count, total = max(map(len, looks)), record["plan"]["prompts"]
+    reached = total[count - 1] if count else 0
+    return f"{reached:,} of {total[-1]:,} prompts" if reached < total[-1] else ""
+
+
 def _estimates(record: Mapping[str, Any]) -> str:
     """How differences and agreements of stopped raters are estimated."""
-    is_number = record["plan"]["level"] is not None
+    plan = record["plan"]
+    is_number = plan["level"] is not None and "quantity" not in plan
     text = "Their differences " + ("and agreements " if is_number else "")
     text += "are median-unbiased, with exact intervals by stage-wise ordering"
-    if not is_number:
+    if not is_number and "quantity" not in plan:
         text += "; their agreements are plain means with wider, repeated intervals"
     if any(row["reason"] == "limit" for row in record["comparisons"].values()):
-        text += "; after a limit, both are plain means with repeated intervals"
+        both = "differences" if "quantity" in plan else "both"
+        text += f"; after a limit, {both} are plain means with repeated intervals"
     return f"{text}."
 
 
@@ -162,7 +173,7 @@ def until_section(record: Mapping[str, Any], *, with_figures: bool = True) -> Se
     plan, results = record["plan"], record["comparisons"]
     sequential = {name: result for name, result in results.items() if result["looks"]}
     columns = {
-        "rater": lambda name: name,
+        "writer" if "quantity" in plan else "rater": lambda name: name,
         "looks": lambda name: len(results[name]["looks"]),
         "plain mean\n(biased)": lambda name: f"{results[name]['looks'][-1]['mean']:+.3f}",
         f"difference from {plan['against']}\n[95 %]": lambda name: signed(
@@ -171,11 +182,11 @@ def until_section(record: Mapping[str, Any], *, with_figures: bool = True) -> Se
         "p (Holm)": lambda name: p_value(results[name]["p_holm"]),
     }
     note = (
-        f"Prompts were judged in a seeded random order, with at most {len(plan['prompts'])} looks. "
+        f"Prompts came in a seeded random order, with at most {len(plan['prompts'])} looks. "
         "A look compares the clustered t statistic, as a normal quantile, with a boundary that "
         f"spends an error of {100 * plan['alpha']:g} % over all looks (Lan and DeMets, 1983; "
-        "Hwang, Shih and DeCani, 1990, gamma -1); several raters share it by the group-sequential "
-        f"Holm procedure. {_estimates(record)} The plain mean of a stopped rater is biased away "
+        "Hwang, Shih and DeCani, 1990, gamma -1); several comparisons share it by the "
+        f"group-sequential Holm procedure. {_estimates(record)} The plain mean is biased away "
         "from 0, since lucky runs stop early."
     )
     ends = [f"{clean_name(name)}: {outcome_text(name, record)}." for name in sequential]
@@ -210,9 +221,8 @@ def _path(rater: str, result: Mapping[str, Any], record: Mapping[str, Any]) -> F
         line("boundary", bounds),
         line("boundary", [-bound for bound in bounds]),
     ]
-    drawing = curves(
-        [line for line in lines if line.points], f"pairs judged by {name}", y_label="z", level=0
-    )
+    x_label = "prompts" if "quantity" in record["plan"] else f"pairs judged by {name}"
+    drawing = curves([line for line in lines if line.points], x_label, y_label="z", level=0)
     caption = (
         f"{outcome_text(rater, record)}. Beyond the boundary the comparison is decided; it falls "
         "when another comparison is decided."

@@ -1,15 +1,16 @@
-"""Judge until decided: raters that ask a model stop once their comparison is decided or futile.
+"""Judge until decided: comparisons stop once they are decided or futile.
 
     litbench judge pairs.parquet --model openai/gpt-4.1-mini --until decided --against 1/2
 
-Prompts are judged in a seeded random order, in blocks of whole prompts. After each block, every
+Prompts come in a seeded random order, in blocks of whole prompts. After each block, every
 comparison that is still open gets a look (`litbench.metrics.sequential`). A killed run repeats the
-stored blocks in the same order, and so the same looks.
+stored blocks in the same order, and so the same looks. `litbench.writers.until_decided` compares
+the grades of writers in the same way.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +27,7 @@ from litbench.evaluation.loop import Job, Result
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.comparisons import difference_interval, holm
 from litbench.metrics.intervals import (
+    ClusteredMean,
     Interval,
     clustered_mean,
     effective_clusters,
@@ -58,7 +60,8 @@ from litbench.runs.terminal import clean_name, show, write_dollars
 ASKING = ("judge", "rubric", "panel")
 # Raters as in small real sets, for the difference that a plan can find.
 _USUAL_AGREEMENT, _USUAL_CORRELATION = 0.7, 0.1
-_POWER = 0.8
+POWER = 0.8
+_NO_PROMPTS = ClusteredMean(math.nan, math.nan, 0, 0, 0.0)
 
 
 @dataclass(kw_only=True)
@@ -88,29 +91,30 @@ def until_keys(config: UntilKeys) -> UntilKeys:
     return UntilKeys(**{key: getattr(config, key) for key in vars(UntilKeys())})
 
 
+def prompt_order(keys: UntilKeys, prompts: Collection[str]) -> list[str]:
+    """The prompts in their seeded random order."""
+    return sorted(set(prompts), key=lambda prompt: digest("order", keys.order_seed, prompt))
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The order of the pairs and the looks.
+    """What is compared, and the looks.
 
     Attributes:
         keys: see `UntilKeys`.
-        against: what raters are compared with: a rater's name, or the name of a number.
-        level: the number; None for a rater.
-        is_coin: whether 1/2 replaces the longer story, see `reference_credits`.
-        pairs: all pairs.
-        blocks: pairs of each block.
+        against: the reference: a name, or the name of a number.
+        level: the number; None for a name.
         prompts: prompts judged at each look; shape (looks,).
-        counts: pairs of the leaderboard judged at each look; shape (looks,).
+        counts: pairs of the leaderboard judged at each look, or the prompts; shape (looks,).
+        quantity: of the grades of writers; empty for the agreement of raters.
     """
 
     keys: UntilKeys
     against: str
     level: float | None
-    is_coin: bool
-    pairs: EvaluationPairs
-    blocks: Sequence[pa.Table]
     prompts: Sequence[int]
     counts: Sequence[int]
+    quantity: str = field(default="", kw_only=True)
 
     @property
     def shares(self) -> list[float]:
@@ -118,19 +122,17 @@ class Plan:
         return [count / self.counts[-1] for count in self.counts]
 
     @property
+    def limit(self) -> float:
+        """The largest possible difference."""
+        return math.inf if self.quantity else 1.0
+
+    @property
     def note(self) -> str:
         """Why no early stop is possible; empty if it is."""
-        if len(self.blocks) > 1:
+        if len(self.counts) > 1:
             return ""
         few = f"{self.prompts[-1]} prompts are fewer than {MIN_PROMPTS}"
         return f"No early stop: {few if self.prompts[-1] < MIN_PROMPTS else 'a single look'}."
-
-    def headline(self, look: int) -> pa.Table:
-        """The pairs of the leaderboard judged at a look."""
-        ids = pa.concat_arrays(
-            block["pair_id"].combine_chunks() for block in self.blocks[: look + 1]
-        )
-        return self.pairs.headline.filter(pc.is_in(self.pairs.headline["pair_id"], ids))
 
     def plain(self) -> dict[str, Any]:
         """The plan as in the record of `litbench.evaluation.stopping`."""
@@ -143,73 +145,19 @@ class Plan:
             "order_seed": self.keys.order_seed,
             "prompts": list(self.prompts),
             "pairs": list(self.counts),
+            **({"quantity": self.quantity} if self.quantity else {}),
         }
-
-
-def make_plan(
-    keys: UntilKeys, reference: str, specs: Sequence[RaterSpec], pairs: EvaluationPairs
-) -> Plan:
-    """Order the prompts, and place the looks.
-
-    Raises:
-        ConfigError: no rater asks a model, or `against` is neither a rater nor a number.
-    """
-    if not any(spec.kind in ASKING for spec in specs):
-        raise ConfigError(
-            f"until: no rater asks a model (kinds {', '.join(ASKING)}), so there is nothing to "
-            "stop: leave until out"
-        )
-    is_coin = longer_is_coin(pairs.headline)
-    against, level = _against(keys.against or reference, specs, is_coin=is_coin)
-    is_coin &= against == CHANCE
-    groups = connected_prompts(pairs.all)
-    order = sorted(set(groups), key=lambda group: digest("order", keys.order_seed, group))
-    rank = {group: number for number, group in enumerate(order)}
-    ranks = np.array([rank[group] for group in groups])
-    is_headline = pc.is_in(pairs.all["pair_id"], pairs.headline["pair_id"]).to_numpy()
-    blocks: list[pa.Table] = []
-    prompts: list[int] = []
-    counts: list[int] = []
-    start = 0
-    for end in prompts_at_looks(len(order), keys.looks):
-        count = int(is_headline[ranks < end].sum())
-        # A look needs new pairs.
-        if count > (counts[-1] if counts else 0):
-            rows = np.flatnonzero((ranks >= start) & (ranks < end))
-            blocks.append(pairs.all.take(rows[np.argsort(ranks[rows], kind="stable")]))
-            prompts.append(end)
-            counts.append(count)
-            start = end
-    return Plan(keys, against, level, is_coin, pairs, blocks, prompts, counts)
-
-
-def _against(name: str, specs: Sequence[RaterSpec], *, is_coin: bool) -> tuple[str, float | None]:
-    """The name and the number of the reference, see `Plan`."""
-    if name == CHANCE:
-        return CHANCE, 0.5
-    kinds = {spec.name: spec.kind for spec in specs}
-    if name not in kinds:
-        try:
-            level = float(name)
-        except ValueError:
-            check_reference(name, list(kinds))
-        if not 0 < level < 1:
-            raise ConfigError(f"against is {name}: give an agreement between 0 and 1, or a rater")
-        return name, level
-    if kinds[name] == "longer" and is_coin:
-        return CHANCE, 0.5
-    return name, None
 
 
 @dataclass
 class _Comparison:
-    """A rater against the reference: its looks, and how it ended; "" while it is open."""
+    """A name against the reference: its looks, and how it ended; "" while it is open."""
 
-    rater: str
+    name: str
     is_sequential: bool
     looks: list[dict[str, Any]] = field(default_factory=list)
     reason: str = ""
-    estimate: Any = None
+    estimate: ClusteredMean = _NO_PROMPTS
     p_value: float = math.nan
 
     @property
@@ -217,62 +165,36 @@ class _Comparison:
         return self.is_sequential and not self.reason
 
 
-class UntilDecided:
-    """Judges the pairs of a plan until every comparison has ended.
+class Looks:
+    """The comparisons of a plan, each until it has ended.
 
     Attributes:
         plan: the plan.
-        asked: the raters that ask a model.
-        limit: the limit that ended a rater; empty if none did.
     """
 
-    def __init__(self, plan: Plan, specs: Sequence[RaterSpec], free: Sequence[Result]) -> None:
-        """Prepare; `free` are the results of the raters that ask no model, on all pairs."""
+    def __init__(self, plan: Plan, compared: Mapping[str, bool]) -> None:
+        """Prepare; `compared` says by name whether looks can stop it, or all is there at once."""
         self.plan = plan
-        self.asked = [spec for spec in specs if spec.kind in ASKING]
-        self.limit = ""
-        self._free = [result.verdicts for result in free]
-        self._verdicts: dict[str, list[pa.Table]] = {spec.name: [] for spec in self.asked}
         self._ended_at: dict[str, int] = {}
-        self._comparisons = {
-            spec.name: _Comparison(
-                spec.name, spec.name in self._verdicts or plan.against in self._verdicts
-            )
-            for spec in specs
-            if spec.name != plan.against and not (spec.kind == "longer" and plan.is_coin)
-        }
+        self._comparisons = {name: _Comparison(name, row) for name, row in compared.items()}
         for comparison in self._comparisons.values():
             if not comparison.is_sequential:
-                self._compare(comparison, len(plan.blocks) - 1)
+                self._compare(comparison, len(plan.counts) - 1)
 
-    def run(
-        self, label: str, data: Any, judge: Callable[[Sequence[Job]], Iterable[Result]]
-    ) -> list[Result]:
-        """Judge block by block; returns the results of the raters that ask a model.
+    def estimate(self, name: str, look: int) -> ClusteredMean:
+        """The difference from the reference at a look, as the report computes it."""
+        raise NotImplementedError
 
-        Args:
-            label: end of the labels of jobs: "@SET", or empty for a single set.
-            data: plain values that change whenever the pairs change.
-            judge: judges jobs, see `litbench.evaluation.loop.evaluate`.
-        """
-        results: list[Result] = []
-        for look in range(len(self.plan.blocks)):
-            active = [spec for spec in self.asked if self._is_active(spec.name)]
-            if not active:
-                break
-            judged = list(judge([self._job(spec, look, label, data) for spec in active]))
-            self._end_unasked(judged)
-            if not self.limit:
-                results += judged
-                for result in judged:
-                    self._verdicts[result.job.spec.name].append(result.verdicts)
-                    self._ended_at[result.job.spec.name] = look
-                self._look(look)
-            if self.limit:
-                break
-        if not results:
-            raise ConfigError(f"{self.limit}; the first look was not reached")
-        return results
+    @property
+    def is_open(self) -> bool:
+        """Whether a comparison is open."""
+        return any(comparison.is_open for comparison in self._comparisons.values())
+
+    def end_by_limit(self) -> None:
+        """End all open comparisons at their last look."""
+        for comparison in self._comparisons.values():
+            if comparison.is_open:
+                comparison.reason = "limit"
 
     def record(self) -> dict[str, Any]:
         """The record, see `litbench.evaluation.stopping`."""
@@ -280,10 +202,10 @@ class UntilDecided:
         adjusted = holm([comparison.p_value for comparison in compared])
         comparisons = {}
         for comparison, p_holm in zip(compared, adjusted, strict=True):
-            interval, _ = difference_interval(comparison.estimate)
+            interval, _ = difference_interval(comparison.estimate, self.plan.limit)
             if comparison.looks:
                 interval = self._interval(comparison)
-            comparisons[comparison.rater] = {
+            comparisons[comparison.name] = {
                 "reason": comparison.reason or "fixed",
                 "looks": comparison.looks,
                 "interval": interval,
@@ -308,63 +230,25 @@ class UntilDecided:
 
         A run that a limit ended may go on, so that only a repeated interval covers.
         """
-        shares = self.plan.shares[: len(comparison.looks)]
+        shares, limit = self.plan.shares[: len(comparison.looks)], self.plan.limit
         if comparison.reason == "limit":
-            return difference_interval(comparison.estimate, level=level_at(shares))[0]
+            return difference_interval(comparison.estimate, limit, level_at(shares))[0]
         bounds = [look["bound"] for look in comparison.looks[:-1]]
-        return stagewise_interval(comparison.estimate, shares, bounds)
-
-    def _job(self, spec: RaterSpec, look: int, label: str, data: Any) -> Job:
-        block = self.plan.blocks[look]
-        depends_on = [data, "block", digest(*block["pair_id"].to_pylist())]
-        name = f"{spec.name}{label}.{look + 1}"
-        return Job(spec, name, lambda: block, depends_on, work=block.num_rows)
-
-    def _is_active(self, rater: str) -> bool:
-        """Whether a comparison of the rater is open."""
-        if rater == self.plan.against:
-            return any(comparison.is_open for comparison in self._comparisons.values())
-        return self._comparisons[rater].is_open
-
-    def _end_unasked(self, judged: Sequence[Result]) -> None:
-        """Note the first limit that left a pair unasked; the block is then not used."""
-        for result in judged:
-            details = result.verdicts["explanation"].to_pylist()
-            for detail in details:
-                if detail is not None and detail.startswith(UNASKED):
-                    self.limit = f"{result.job.spec.name}: {detail.removeprefix(UNASKED)}"
-                    for comparison in self._comparisons.values():
-                        if comparison.is_open:
-                            comparison.reason = "limit"
-                    return
-
-    def _scores(self, rater: str, pairs: pa.Table) -> PairScores:
-        tables = self._verdicts.get(rater) or self._free
-        table = pa.concat_tables(tables, promote_options="default")
-        (scores,) = pair_scores(table.filter(pc.equal(table["rater"], rater)), pairs)
-        return scores
+        return stagewise_interval(comparison.estimate, shares, bounds, limit)
 
     def _compare(self, comparison: _Comparison, look: int) -> float:
-        """Estimate a difference at a look, as the report does; returns z."""
-        pairs, level = self.plan.headline(look), self.plan.level
-        scores = self._scores(comparison.rater, pairs)
-        base, training = np.full(pairs.num_rows, level), scores.training
-        if level is None:
-            reference = self._scores(self.plan.against, pairs)
-            base = reference.credit
-            training = training_of_difference(scores.training, reference.training)
-        estimate = clustered_mean(scores.credit - base, connected_prompts(pairs), training)
-        comparison.estimate = estimate
-        _, comparison.p_value = difference_interval(estimate)
-        return z_of_p(comparison.p_value, estimate.mean)
+        """Estimate a difference at a look; returns z."""
+        comparison.estimate = self.estimate(comparison.name, look)
+        _, comparison.p_value = difference_interval(comparison.estimate, self.plan.limit)
+        return z_of_p(comparison.p_value, comparison.estimate.mean)
 
-    def _look(self, look: int) -> None:
+    def look(self, look: int) -> None:
         """Compare what is open with the boundaries, and end what is decided or futile."""
         shares = self.plan.shares
         current = [comparison for comparison in self._comparisons.values() if comparison.is_open]
-        z_of = {comparison.rater: self._compare(comparison, look) for comparison in current}
+        z_of = {comparison.name: self._compare(comparison, look) for comparison in current}
         for comparison in current:
-            comparison.p_value = repeated_p(shares[: look + 1], z_of[comparison.rater])
+            comparison.p_value = repeated_p(shares[: look + 1], z_of[comparison.name])
         done = decided({name: row.p_value for name, row in self._comparisons.items()})
         known = [row for row in self._comparisons.values() if not math.isnan(row.p_value)]
         alpha = ALPHA / max(len(known) - len(done), 1)
@@ -372,11 +256,11 @@ class UntilDecided:
         bounds = boundaries(tuple(shares), alpha)
         is_last = look == len(shares) - 1
         for comparison in current:
-            z = z_of[comparison.rater]
+            z = z_of[comparison.name]
             power = None
             if not is_last and not math.isnan(z):
                 power = float(conditional_power(shares[look], z, bounds[-1]))
-            if comparison.rater in done:
+            if comparison.name in done:
                 comparison.reason = "decided"
             elif is_last:
                 comparison.reason = "undecided"
@@ -399,26 +283,199 @@ class UntilDecided:
     def _detectable(self, comparison: _Comparison, look: int, alpha: float) -> float:
         """The difference that all pairs would find in 80 %, by the variance of this look."""
         error = comparison.estimate.error * math.sqrt(self.plan.shares[look])
-        return float(needed_signal(_POWER, math.inf, alpha) * error)
+        return float(needed_signal(POWER, math.inf, alpha) * error)
 
     def _print(self, look: int, current: Sequence[_Comparison]) -> None:
         counts, prompts = self.plan.counts, self.plan.prompts
-        print(
-            f"look {look + 1}: {counts[look]:,} of {counts[-1]:,} pairs, {prompts[look]:,} of "
-            f"{prompts[-1]:,} prompts"
-        )
+        unit = "prompts" if self.plan.quantity else "pairs"
+        pairs = f"{counts[look]:,} of {counts[-1]:,} pairs, " if unit == "pairs" else ""
+        print(f"look {look + 1}: {pairs}{prompts[look]:,} of {prompts[-1]:,} prompts")
         for comparison in current:
             row = comparison.looks[-1]
             text = (
-                f"  {clean_name(comparison.rater)} - {clean_name(self.plan.against)}: "
+                f"  {clean_name(comparison.name)} - {clean_name(self.plan.against)}: "
                 f"{row['mean']:+.3f}, z {row['z']:.2f}, boundary {row['bound']:.2f}"
             )
             if look == 0:
-                text += f", all pairs would find ±{row['detectable']:.3f}"
+                text += f", all {unit} would find ±{row['detectable']:.3f}"
             print(f"{text}, {comparison.reason}" if comparison.reason else text)
 
 
-def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path, results: Path) -> None:
+@dataclass(frozen=True)
+class PairPlan(Plan):
+    """The order of the pairs and the looks.
+
+    Attributes:
+        is_coin: whether 1/2 replaces the longer story, see `reference_credits`.
+        pairs: all pairs.
+        blocks: pairs of each block.
+    """
+
+    is_coin: bool
+    pairs: EvaluationPairs
+    blocks: Sequence[pa.Table]
+
+    def headline(self, look: int) -> pa.Table:
+        """The pairs of the leaderboard judged at a look."""
+        ids = pa.concat_arrays(
+            block["pair_id"].combine_chunks() for block in self.blocks[: look + 1]
+        )
+        return self.pairs.headline.filter(pc.is_in(self.pairs.headline["pair_id"], ids))
+
+
+def make_plan(
+    keys: UntilKeys, reference: str, specs: Sequence[RaterSpec], pairs: EvaluationPairs
+) -> PairPlan:
+    """Order the prompts, and place the looks.
+
+    Raises:
+        ConfigError: no rater asks a model, or `against` is neither a rater nor a number.
+    """
+    if not any(spec.kind in ASKING for spec in specs):
+        raise ConfigError(
+            f"until: no rater asks a model (kinds {', '.join(ASKING)}), so there is nothing to "
+            "stop: leave until out"
+        )
+    is_coin = longer_is_coin(pairs.headline)
+    against, level = _against(keys.against or reference, specs, is_coin=is_coin)
+    is_coin &= against == CHANCE
+    groups = connected_prompts(pairs.all)
+    order = prompt_order(keys, groups)
+    rank = {group: number for number, group in enumerate(order)}
+    ranks = np.array([rank[group] for group in groups])
+    is_headline = pc.is_in(pairs.all["pair_id"], pairs.headline["pair_id"]).to_numpy()
+    blocks: list[pa.Table] = []
+    prompts: list[int] = []
+    counts: list[int] = []
+    start = 0
+    for end in prompts_at_looks(len(order), keys.looks):
+        count = int(is_headline[ranks < end].sum())
+        # A look needs new pairs.
+        if count > (counts[-1] if counts else 0):
+            rows = np.flatnonzero((ranks >= start) & (ranks < end))
+            blocks.append(pairs.all.take(rows[np.argsort(ranks[rows], kind="stable")]))
+            prompts.append(end)
+            counts.append(count)
+            start = end
+    return PairPlan(keys, against, level, prompts, counts, is_coin, pairs, blocks)
+
+
+def _against(name: str, specs: Sequence[RaterSpec], *, is_coin: bool) -> tuple[str, float | None]:
+    """The name and the number of the reference, see `Plan`."""
+    if name == CHANCE:
+        return CHANCE, 0.5
+    kinds = {spec.name: spec.kind for spec in specs}
+    level = reference_level(name, list(kinds))
+    if level is not None and not 0 < level < 1:
+        raise ConfigError(f"against is {name}: give an agreement between 0 and 1, or a rater")
+    if kinds.get(name) == "longer" and is_coin:
+        return CHANCE, 0.5
+    return name, level
+
+
+def reference_level(name: str, names: Collection[str]) -> float | None:
+    """The number that a reference is; None for one of the names, else a ConfigError."""
+    if name in names:
+        return None
+    try:
+        return float(name)
+    except ValueError:
+        check_reference(name, list(names))
+        raise
+
+
+class UntilDecided(Looks):
+    """Judges the pairs of a plan until every comparison has ended.
+
+    Attributes:
+        plan: the plan.
+        asked: the raters that ask a model.
+        limit: the limit that ended a rater; empty if none did.
+    """
+
+    plan: PairPlan
+
+    def __init__(self, plan: PairPlan, specs: Sequence[RaterSpec], free: Sequence[Result]) -> None:
+        """Prepare; `free` are the results of the raters that ask no model, on all pairs."""
+        self.asked = [spec for spec in specs if spec.kind in ASKING]
+        self.limit = ""
+        self._free = [result.verdicts for result in free]
+        self._verdicts: dict[str, list[pa.Table]] = {spec.name: [] for spec in self.asked}
+        compared = {
+            spec.name: spec.name in self._verdicts or plan.against in self._verdicts
+            for spec in specs
+            if spec.name != plan.against and not (spec.kind == "longer" and plan.is_coin)
+        }
+        super().__init__(plan, compared)
+
+    def run(
+        self, label: str, data: Any, judge: Callable[[Sequence[Job]], Iterable[Result]]
+    ) -> list[Result]:
+        """Judge block by block; returns the results of the raters that ask a model.
+
+        Args:
+            label: end of the labels of jobs: "@SET", or empty for a single set.
+            data: plain values that change whenever the pairs change.
+            judge: judges jobs, see `litbench.evaluation.loop.evaluate`.
+        """
+        results: list[Result] = []
+        for look in range(len(self.plan.blocks)):
+            active = [spec for spec in self.asked if self._is_active(spec.name)]
+            if not active:
+                break
+            judged = list(judge([self._job(spec, look, label, data) for spec in active]))
+            self._end_unasked(judged)
+            if not self.limit:
+                results += judged
+                for result in judged:
+                    self._verdicts[result.job.spec.name].append(result.verdicts)
+                    self._ended_at[result.job.spec.name] = look
+                self.look(look)
+            if self.limit:
+                break
+        if not results:
+            raise ConfigError(f"{self.limit}; the first look was not reached")
+        return results
+
+    def _job(self, spec: RaterSpec, look: int, label: str, data: Any) -> Job:
+        block = self.plan.blocks[look]
+        depends_on = [data, "block", digest(*block["pair_id"].to_pylist())]
+        name = f"{spec.name}{label}.{look + 1}"
+        return Job(spec, name, lambda: block, depends_on, work=block.num_rows)
+
+    def _is_active(self, rater: str) -> bool:
+        """Whether a comparison of the rater is open."""
+        return self.is_open if rater == self.plan.against else self._comparisons[rater].is_open
+
+    def _end_unasked(self, judged: Sequence[Result]) -> None:
+        """Note the first limit that left a pair unasked; the block is then not used."""
+        for result in judged:
+            details = result.verdicts["explanation"].to_pylist()
+            for detail in details:
+                if detail is not None and detail.startswith(UNASKED):
+                    self.limit = f"{result.job.spec.name}: {detail.removeprefix(UNASKED)}"
+                    self.end_by_limit()
+                    return
+
+    def _scores(self, rater: str, pairs: pa.Table) -> PairScores:
+        tables = self._verdicts.get(rater) or self._free
+        table = pa.concat_tables(tables, promote_options="default")
+        (scores,) = pair_scores(table.filter(pc.equal(table["rater"], rater)), pairs)
+        return scores
+
+    def estimate(self, name: str, look: int) -> ClusteredMean:
+        """The difference of a rater from the reference at a look."""
+        pairs, level = self.plan.headline(look), self.plan.level
+        scores = self._scores(name, pairs)
+        base, training = np.full(pairs.num_rows, level), scores.training
+        if level is None:
+            reference = self._scores(self.plan.against, pairs)
+            base = reference.credit
+            training = training_of_difference(scores.training, reference.training)
+        return clustered_mean(scores.credit - base, connected_prompts(pairs), training)
+
+
+def print_plan(plan: PairPlan, specs: Sequence[RaterSpec], folder: Path, results: Path) -> None:
     """Print the expected cost of each rater that asks a model, sending no request.
 
     The expected share of the calls depends on the difference in units of what the plan can find,
@@ -456,7 +513,7 @@ def print_plan(plan: Plan, specs: Sequence[RaterSpec], folder: Path, results: Pa
         f"{plan.prompts[0]:,} of {plan.prompts[-1]:,} prompts. {plan.note}".rstrip()
     )
     print(f"All pairs find a difference of {names[0]} in 80 %, if {basis}.")
-    signal = needed_signal(_POWER, math.inf, alpha)
+    signal = needed_signal(POWER, math.inf, alpha)
     chances = {"worst case": np.ones(len(plan.blocks))} | {
         name: expected_looks(plan.shares, alpha, drift, futility=plan.keys.futility)
         for name, drift in zip(("none", *names), (0.0, signal, 2 * signal), strict=True)
@@ -485,7 +542,7 @@ def _measured(folder: Path, against: str) -> float | None:
 
 
 def _cost_rows(
-    plan: Plan, spec: RaterSpec, folder: Path, chances: Mapping[str, np.ndarray]
+    plan: PairPlan, spec: RaterSpec, folder: Path, chances: Mapping[str, np.ndarray]
 ) -> list[Sequence[str]]:
     """Expected shares, calls and dollars of a rater, by the chances to be asked each block."""
     rater = spec.load(folder)

@@ -232,7 +232,7 @@ def more_extreme(shares: Sequence[float], bounds: Sequence[float], z: Any, drift
 
 
 def stagewise_interval(
-    estimate: ClusteredMean, shares: Sequence[float], bounds: Sequence[float]
+    estimate: ClusteredMean, shares: Sequence[float], bounds: Sequence[float], limit: float = 1.0
 ) -> Interval:
     """The median-unbiased difference and its 95 % interval after a stop, by stage-wise ordering.
 
@@ -243,13 +243,14 @@ def stagewise_interval(
         estimate: at the look of the stop.
         shares: see `more_extreme`.
         bounds: see `more_extreme`.
+        limit: the largest possible difference.
     """
     from scipy import optimize, special  # noqa: PLC0415
 
-    interval, p = difference_interval(estimate)
+    interval, p = difference_interval(estimate, limit)
     if math.isnan(p) or estimate.error == 0:
         # The variance is unknown: its substitute has a level only.
-        return difference_interval(estimate, level=level_at(shares))[0]
+        return difference_interval(estimate, limit, level_at(shares))[0]
     z, share = z_of_p(p, estimate.mean), shares[-1]
     reach = (abs(z) + _MAX_Z) / math.sqrt(shares[0])
 
@@ -261,7 +262,7 @@ def stagewise_interval(
         # By the lower tail, because the upper one rounds to 1.
         t = -special.stdtrit(estimate.freedom, float(special.ndtr(-abs(distance))))
         value = estimate.mean - estimate.error * math.copysign(t, distance)
-        return float(np.clip(value, -1, 1))
+        return float(np.clip(value, -limit, limit))
 
     low, median, high = map(difference, (ALPHA / 2, 0.5, 1 - ALPHA / 2))
     return replace(interval, mean=median, low=low, high=high)

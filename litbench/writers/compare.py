@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from litbench.data.sources.ratings import grades_of, overall_ratings
 from litbench.data.tables import read_table
 from litbench.evaluation.report.document import publish, show_results
 from litbench.evaluation.scoring import score_stories
+from litbench.evaluation.stopping import stopped_text
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 from litbench.raters.entries import files_of, parse_raters
@@ -43,6 +44,7 @@ from litbench.writers.metrics import (
     GradeCell,
     PairCredits,
     TextAgreement,
+    WriterRow,
     correlate,
     fit_offsets,
     grouped,
@@ -165,6 +167,7 @@ def read_runs(folders: Sequence[Path]) -> GradeTable:
         repeats=repeats,
         criteria=[name for name in dict.fromkeys(rated_criteria) if name in quantities],
         costs=_costs([folder for folder in folders if (folder / "turns.parquet").is_file()]),
+        until=[of_run["until_decided"] for of_run in counts if "until_decided" in of_run],
     )
 
 
@@ -290,7 +293,10 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
     rates, agreements, trained_on, verdicts = score_texts(config, graded, parts)
     offsets, is_connected = fit_offsets(judged)
     rows_of = {
-        name: writer_rows(without_people(of_quantity), config.reference)
+        name: [
+            _with_looks(row, name, config.reference, graded.until)
+            for row in writer_rows(without_people(of_quantity), config.reference)
+        ]
         for name, of_quantity in by_quantity.items()
     }
     columns = _columns(cells, quantity, rates)
@@ -300,7 +306,10 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
     return WriterComparison(
         quantity=quantity,
         reference=config.reference,
-        rows=writer_rows(judged, config.reference, rates),
+        rows=[
+            _with_looks(row, quantity, config.reference, graded.until)
+            for row in writer_rows(judged, config.reference, rates)
+        ],
         judges=offsets,
         is_connected=is_connected,
         utilities={
@@ -333,6 +342,7 @@ def compare(config: WritersConfig, graded: GradeTable, parts: Cache) -> WriterCo
         not_comparable=graded.notes,
         trained_on=trained_on,
         groups={by: group_matrices(graded, by, quantity, config.utility_prior) for by in config.by},
+        until=graded.until,
     )
 
 
@@ -351,6 +361,24 @@ def _by_quantity(graded: GradeTable, quantity: str) -> dict[str, list[GradeCell]
         hint = nearest(quantity, list(by_quantity))
         raise ConfigError(f"no grades of quantity '{quantity}': {hint}")
     return by_quantity
+
+
+def _with_looks(
+    row: WriterRow, quantity: str, reference: str | None, records: Sequence[Mapping[str, Any]]
+) -> WriterRow:
+    """A row with the mark of a run until decided.
+
+    Its difference allows for the looks, or is left out if they were of another comparison.
+    """
+    for record in records:
+        plan, result = record["plan"], record["comparisons"].get(row.writer)
+        if result is None and row.writer != plan["against"]:
+            continue
+        row = replace(row, stopped=stopped_text(record), difference=None, p_holm=None)
+        if result is not None and (plan["against"], plan["quantity"]) == (reference, quantity):
+            difference = Interval.of(result["interval"])
+            row = replace(row, difference=difference, p_holm=result["p_holm"])
+    return row
 
 
 def _columns(

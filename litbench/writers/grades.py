@@ -56,6 +56,7 @@ class GradeTable:
         repeats: the known grades of repeated judgements, rows of the table REPEATS.
         criteria: the criteria of the ratings that are also quantities.
         costs: role, step, calls, dollars, and mean tokens of a call, read and written.
+        until: of runs until decided, the records of `litbench.evaluation.stopping`.
     """
 
     rows: list[dict[str, Any]]
@@ -68,6 +69,7 @@ class GradeTable:
     repeats: list[dict[str, Any]] = field(default_factory=list)
     criteria: list[str] = field(default_factory=list)
     costs: list[list[Any]] = field(default_factory=list)
+    until: list[dict[str, Any]] = field(default_factory=list)
 
     def story_rows(self, *names: str) -> list[tuple[Any, ...]]:
         """The values of some columns of the stories, row by row; none without stories."""

@@ -50,6 +50,7 @@ class WriterRow:
             connect the two.
         p_holm: p value of no difference, after Holm's correction.
         win_rates: by rater, the share of other writers' texts with a lower reward.
+        stopped: at how many prompts its run stopped, if it did until decided.
     """
 
     writer: str
@@ -60,6 +61,7 @@ class WriterRow:
     difference: Interval | None
     p_holm: float | None
     win_rates: dict[str, Interval]
+    stopped: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from litbench.evaluation.report.document import (
     table_of,
     written_now,
 )
+from litbench.evaluation.stopping import until_section
 from litbench.metrics.intervals import Interval
 from litbench.writers.grades import PeopleAgreement, Repeats
 from litbench.writers.group_page import group_sections
@@ -63,6 +64,7 @@ class WriterComparison:
         plan_inconsistency: by planner, one per prompt.
         trained_on: by rater, the number of prompts it was trained on.
         groups: by grouping, its matrices.
+        until: of runs until decided, the records of `litbench.evaluation.stopping`.
     """
 
     quantity: str
@@ -87,6 +89,7 @@ class WriterComparison:
     not_comparable: list[str]
     trained_on: dict[str, int]
     groups: dict[str, list[GroupMatrix]]
+    until: list[dict[str, Any]]
 
 
 def _correlations(read: Callable[[Any], Correlation]) -> dict[str, Callable[[Any], str]]:
@@ -278,6 +281,12 @@ def comparison_notes(comparison: WriterComparison) -> list[str]:
             f"prompts without a grade, of {total:,}: {listed}; the grade predicts them from "
             "the writer's other prompts and from the other writers"
         )
+    if stopped := [row for row in comparison.rows if row.stopped]:
+        listed = ", ".join(f"{row.writer} after {row.stopped}" for row in stopped)
+        notes.append(
+            f"stopped early: {listed}; their grades are biased away from those of the writer they "
+            "were compared with, and their intervals do not allow for the looks"
+        )
     if comparison.quantity == "percentile":
         notes += [
             f"{row.writer} lies above the {CEILING}th percentile, where the scale saturates: "
@@ -318,15 +327,20 @@ def writer_records(comparison: WriterComparison) -> list[dict[str, Any]]:
             "grades": row.grades,
             "missing": row.missing,
             "plain_mean": row.plain,
+            "stopped": row.stopped,
             **{name: column.get(row.writer) for name, column in comparison.columns.items()},
         }
         for row in comparison.rows
     ]
 
 
+def _label(row: WriterRow) -> str:
+    return f"{row.writer} (stopped: {row.stopped})" if row.stopped else row.writer
+
+
 def _leaderboard(rows: Sequence[WriterRow], reference: str | None) -> Table:
     columns: dict[str, Callable[[WriterRow], Any]] = {
-        "writer": lambda row: row.writer,
+        "writer": _label,
         "grade": lambda row: _number(row.grade.mean),
         "95 % interval": lambda row: f"{_number(row.grade.low)} to {_number(row.grade.high)}",
         "prompts": lambda row: row.grade.clusters,
@@ -370,9 +384,14 @@ def _number(value: float | None, digits: int = 2) -> str:
 def _panel(comparison: WriterComparison, published: Mapping[str, Mapping[str, float]]) -> Figure:
     """The leaderboard as a dot plot, with the first published result."""
     name = next(iter(published), None)
-    hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
+    labels = {
+        row.writer: short_name(row.writer) + " (stopped)" * bool(row.stopped)
+        for row in comparison.rows
+    }
+    points = {} if name is None else published[name]
+    hollow = {labels.get(writer, short_name(writer)): n for writer, n in points.items()}
     drawn = figures.dots(
-        [(short_name(row.writer), [[row.grade]]) for row in comparison.rows],
+        [(labels[row.writer], [[row.grade]]) for row in comparison.rows],
         [comparison.quantity],
         f"{comparison.quantity}, mean over prompts",
         levels=(),
@@ -389,7 +408,8 @@ def _lead(comparison: WriterComparison) -> str:
     return (
         f"{who} {'has' if len(same) == 1 else 'share'} the highest mean "
         f"{comparison.quantity.replace('_', ' ')}: {best.mean:.2f}, over "
-        f"{best.clusters:,} {'prompt' if best.clusters == 1 else 'prompts'}."
+        f"{best.clusters:,} {'prompt' if best.clusters == 1 else 'prompts'}"
+        f"{' (stopped early)' * bool(comparison.rows[0].stopped)}."
     )
 
 
@@ -427,6 +447,7 @@ def writers_page(
         Section("Overview", about, figures=[panel], name="overview"),
         leaderboard,
         *([Section("Limits", warnings=warnings)] if warnings else []),
+        *(until_section(record) for record in comparison.until),
         *by_group,
         *others,
         *pictures,

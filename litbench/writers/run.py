@@ -28,6 +28,8 @@ from litbench.data.ingest import RejectedRows
 from litbench.data.records import GRADES, RATINGS, REPEATS, STORIES, TURNS, empty_columns
 from litbench.data.sources.ratings import story_digest
 from litbench.data.text import count_words_of
+from litbench.evaluation.stopping import stopped_text, until_section
+from litbench.evaluation.until_decided import UntilKeys, until_keys
 from litbench.judges.answers import AnswerStore, identity, local_folder
 from litbench.judges.client import REPEATING, Traffic
 from litbench.judges.log import LogSample, write_log
@@ -60,6 +62,7 @@ from litbench.writers.protocol import (
     load_protocol,
     mock_of,
 )
+from litbench.writers.until_decided import WriterLooks
 
 # Columns of `TURNS` that are attributes of an answer.
 _OF_ANSWER = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
@@ -75,7 +78,7 @@ for _field in (pa.field("sample", pa.int64()), pa.field("step", pa.large_string(
 
 
 @dataclass
-class Run:
+class Run(UntilKeys):
     """Configuration of `litbench run`.
 
     Attributes:
@@ -95,6 +98,10 @@ class Run:
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers; `out`/answers when null.
         dry_run: only estimate calls, tokens, dollars and minutes.
+        until: `decided` goes on block by block and ends once every comparison is decided or futile;
+            null takes all items.
+        against: with `until`, the writer of this run that all others are compared with, or a grade
+            such as 60.
     """
 
     protocol: str
@@ -223,7 +230,16 @@ class _Tables:
         rejected: the sessions that failed or did not end, with the reason.
     """
 
-    def __init__(self, folder: Path, task: str, protocol: Protocol, models: Models, samples: int):
+    def __init__(
+        self,
+        folder: Path,
+        task: str,
+        protocol: Protocol,
+        models: Models,
+        samples: int,
+        looks: WriterLooks | None,
+    ) -> None:
+        self._looks = looks
         self._task, self._headline, self._models = task, protocol.headline, models
         self._items = {item.prompt_id: item for item in protocol.items()}
         self._folder, self._scratch, self._logs = folder, folder / "scratch", folder / "logs"
@@ -271,6 +287,8 @@ class _Tables:
         if reason:
             number = self.counts["dialogues"].total()
             self.rejected.add(session.writer, number, "dialogue", reason, about)
+        if self._looks is not None:
+            self._looks.add(session)
         name = f"{session.writer}, {about}"
         scores = {
             f"{quantity} by {judge}": (grade, "; ".join(flags))
@@ -294,7 +312,7 @@ class _Tables:
         artifact.write("rejected.jsonl", self.rejected.write)
 
     def print_summary(self, *, may_go_on: bool) -> None:
-        """Print what was finished and read, the grades, and what can be done next."""
+        """Print what was finished and read, the grades, how looks ended, and what can be done."""
         dialogues, ratings = self.counts["dialogues"], self.counts["ratings"]
         failed = f", {dialogues['failed']:,} failed" if dialogues["failed"] else ""
         print(
@@ -309,7 +327,10 @@ class _Tables:
         elif ratings.total() and not ratings["rated"]:
             print("no rating could be read: see the outcomes in ratings.parquet", file=sys.stderr)
         if ratings["rated"]:
-            print(_grades_text(self._folder / "grades.parquet", self._headline))
+            record = self._looks.record() if self._looks is not None else None
+            print(_grades_text(self._folder / "grades.parquet", self._headline, record))
+            if record is not None:
+                print(until_section(record, with_figures=False).as_text())
         if dialogues["finished"]:
             print(f"next: litbench writers compare --runs {self._folder} --out FOLDER")
 
@@ -342,11 +363,11 @@ class PreparedRun:
     judges: list[str]
     samples: int
     judge_samples: int
+    looks: WriterLooks | None
 
-    @property
-    def total(self) -> int:
-        """The number of sessions."""
-        return len(self.models.writers) * len(self.items) * self.samples
+    def total(self, items: Sequence[Item]) -> int:
+        """The number of sessions about items."""
+        return len(self.models.writers) * len(items) * self.samples
 
     @property
     def recorded(self) -> list[str]:
@@ -359,31 +380,36 @@ class PreparedRun:
         """Whether no model is asked: such a run fails again in the same way."""
         return all(role.is_recorded for role in self.models.all_roles())
 
-    def sessions(self) -> Iterator[Session]:
-        """The sessions, by writer, item and sample."""
+    def sessions(self, items: Sequence[Item]) -> Iterator[Session]:
+        """The sessions about items, by writer, item and sample."""
         writers, counts = self.models.writers, (self.samples, self.judge_samples)
-        return list_sessions(self.protocol, self.items, writers, self.judges, *counts)
+        return list_sessions(self.protocol, items, writers, self.judges, *counts)
 
     def print_estimate(self, answers: Path) -> None:
         """Print what the calls take whose answers are not stored in a folder."""
-        mock, total = mock_of(self.name, self.protocol), max(self.total, 1)
+        mock, count = mock_of(self.name, self.protocol), self.total(self.items)
+        total = max(count, 1)
         with AnswerStore(answers, read_only=True) as store:
-            estimates = estimate(self.sessions(), self.total, self.models, store, mock)
+            estimates = estimate(self.sessions(self.items), count, self.models, store, mock)
         calls = sum(estimate.calls + estimate.known for estimate in estimates) / total
         costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
         dollars = sum(costs) / total if len(costs) == len(estimates) else None
         print("dry run: no request is sent")
-        print(f"{self.total:,} dialogues of {self.name}; estimate:")
+        print(f"{count:,} dialogues of {self.name}; estimate:")
         print(estimates_text(estimates))
         print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
+        if self.looks is not None:
+            self.looks.print_expected(sum(estimate.calls for estimate in estimates))
 
     def write(self, artifact: Artifact, answers: Path) -> "_Tables":
         """Run the sessions and write the tables of their results."""
         with AnswerStore(answers) as store:
-            tables = _Tables(
-                artifact.folder, self.name, self.protocol, self.models, self.judge_samples
-            )
-            run_sessions(self.sessions(), self.total, self.models, store, tables.add, self.name)
+            settings = self.protocol, self.models, self.judge_samples, self.looks
+            tables = _Tables(artifact.folder, self.name, *settings)
+            if self.looks is None:
+                self._run_sessions(store, tables, self.items)
+            else:
+                self.looks.run(partial(self._run_sessions, store, tables))
         tables.write(artifact)
         artifact.counts = {
             "protocol": self.name,
@@ -391,8 +417,15 @@ class PreparedRun:
             **self.protocol.record(),
             **tables.counts,
             "cost_usd": round(tables.cost, 6),
+            **({"until_decided": self.looks.record()} if self.looks else {}),
         }
         return tables
+
+    def _run_sessions(self, store: AnswerStore, tables: "_Tables", items: Sequence[Item]) -> bool:
+        """Run the sessions about items; false if one of them may go on in a further run."""
+        sessions, total = self.sessions(items), self.total(items)
+        run_sessions(sessions, total, self.models, store, tables.add, self.name)
+        return self.is_recorded or not tables.may_go_on
 
 
 def prepare(config: Run) -> PreparedRun:
@@ -400,15 +433,11 @@ def prepare(config: Run) -> PreparedRun:
     protocol = load_protocol(config.protocol, config.options)
     models = models_of(config, protocol)
     protocol.check(models)
-    return PreparedRun(
-        config.protocol,
-        protocol,
-        models,
-        protocol.select(config.items),
-        list(config.judges),
-        config.samples,
-        config.judge_samples,
-    )
+    items, looks = protocol.select(config.items), None
+    if config.until is not None:
+        looks = WriterLooks(until_keys(config), protocol.headline, models.writers, items)
+    judges, counts = list(config.judges), (config.samples, config.judge_samples)
+    return PreparedRun(config.protocol, protocol, models, items, judges, *counts, looks)
 
 
 def run(config: Run) -> bool:
@@ -489,16 +518,22 @@ def _settings(manifest: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]
     for name in ("samples", "judge_samples"):
         settings |= {f"{name}.{number}": True for number in range(config[name])}
     digests = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
-    return {"protocol": config["protocol"], "prices": None, **settings, **digests}
+    fixed = {"protocol": config["protocol"], "prices": None, "until": None}
+    if config.get("until"):
+        # Further items, samples or judges would change the looks.
+        names = ("against", "looks", "order_seed", "items", "samples", "judge_samples")
+        fixed["until"] = [config[name] for name in names] + list(config["judges"])
+    return {**fixed, **settings, **digests}
 
 
-def _grades_text(path: Path, headline: str) -> str:
+def _grades_text(path: Path, headline: str, record: Mapping[str, Any] | None) -> str:
     """Mean grades of the headline by writer and judge, with intervals by prompt."""
     by_judge: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for row in pq.read_table(path).to_pylist():
         if row["quantity"] == headline and row["grade"] is not None:
             by_judge[row["writer"], row["rater"] or ""].append((row["grade"], row["prompt_id"]))
-    rows = [("writer", "judge", headline, "95 %", "items")]
+    is_stopped = record is not None and stopped_text(record)
+    rows = [("writer", "judge", headline, "95 %", "items (stopped)" if is_stopped else "items")]
     for (writer, judge), grades in by_judge.items():
         mean = mean_interval(np.array([g for g, _ in grades]), [name for _, name in grades])
         interval = f"[{mean.low:.2f}, {mean.high:.2f}]" if mean.is_bounded else "–"
