@@ -91,11 +91,12 @@ def read_texts(
     sides: tuple[str, str],
     columns: Mapping[str, str],
     rejected_rows: RejectedRows,
+    first: pa.Table,
     more: Sequence[Column] = (),
     where: str | None = None,
     encoding: str | None = None,
 ) -> pa.Table:
-    """Read the prompt and the two texts of each row.
+    """Read the prompt and the two texts of each row; for `first` see `first_rows`.
 
     A row with several answers gives several rows, see `litbench.data.sources.items`.
 
@@ -110,7 +111,6 @@ def read_texts(
     Raises:
         DataError: as `read_foreign`.
     """
-    first = first_rows(source, where, encoding)
     answers = find_answers(first, columns) if sides == SIDES else {}
     names = ("prompt",) if answers else ("prompt", *sides)
     origins = {**columns, **answers}
@@ -285,8 +285,9 @@ def read_any_pairs(
     if not origins and is_pairs_table(source):
         return _with_label_source(read_table(Path(source), PAIRS), label_source)
     rejected_rows, encoding = RejectedRows(), origins.get("encoding")
-    origins = _find_texts(source, first_rows(source, encoding=encoding), origins, SIDES)
-    texts = read_texts(source, SIDES, origins, rejected_rows, encoding=encoding)
+    first = first_rows(source, encoding=encoding)
+    origins = _find_texts(source, first, origins, SIDES)
+    texts = read_texts(source, SIDES, origins, rejected_rows, first, encoding=encoding)
     texts = _with_two_texts(texts, str(source), rejected_rows)
     pairs = name_pairs(texts)
     check_prompt_ids(pairs, str(source))
@@ -618,7 +619,7 @@ def import_pairs(config: PairImport, program: str) -> None:
             origins[EXPLANATION] = config.rationale
         sides, more = (("first", "second"), LABEL) if is_labelled else (SIDES, ())
         table = read_texts(
-            config.pairs, sides, origins, rejected_rows, more, config.where, config.encoding
+            config.pairs, sides, origins, rejected_rows, first, more, config.where, config.encoding
         )
     names = table.drop_columns([ROW]).column_names
     for name in config.keep:
