@@ -33,13 +33,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from figures import Figure, quotients, report
 from transformers import LlamaConfig, LlamaForSequenceClassification, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import RewardConfig, RewardTrainer
 
+from litbench.data.records import PAIRS
 from litbench.models.backbone import is_packed, load_backbone, quiet, rewards_of, to_device
 from litbench.models.reward_training import PackedRewardTrainer, RewardTraining
 from litbench.models.training import TokenisedPairs
@@ -92,7 +92,7 @@ def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
                 "margin": 0.0,
             }
         )
-    return TokenisedPairs.make(rows, pa.table({}), {}, 0)
+    return TokenisedPairs.make(rows, PAIRS.arrow().empty_table(), {}, 0)
 
 
 def random_decoder(given: argparse.Namespace, device: str, **changes: Any) -> Any:
