@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from litbench.models.features import FeatureModel
     from litbench.models.reward import RewardModel
 
-__version__ = "0.1.1"
+__version__ = "0.1.2"
 
 __all__ = [
     "ConfigError",
