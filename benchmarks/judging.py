@@ -204,7 +204,7 @@ async def script(session: Session) -> None:
 
 def run_dialogues() -> float:
     """Run all dialogues with an empty store; returns seconds."""
-    traffic = Traffic(connections=DIALOGUES)
+    traffic = Traffic(connections=DIALOGUES, first_connections=DIALOGUES)
     models = Models({"w": Role(MODEL, traffic=traffic)}, {"judge": Role(MODEL, traffic=traffic)})
     sessions = [Session("w", f"item {k}", 0, script) for k in range(DIALOGUES)]
     ended: list[Session] = []
