@@ -40,7 +40,7 @@ from litbench.evaluation.results import Evaluation
 from litbench.judges.client import JudgeKeys
 from litbench.metrics.intervals import effective_clusters
 from litbench.raters.entries import RaterSpec, files_of
-from litbench.raters.nonstories import KINDS, compare_nonstories, nonstories_text
+from litbench.raters.nonstories import KINDS, NEGATIVES, compare_nonstories, nonstories_text
 from litbench.runs.config import Passed, Positional, check_installed
 from litbench.runs.errors import ConfigError, DataError, MissingExtraError
 from litbench.runs.locations import resolve
@@ -390,8 +390,9 @@ def _fit(config: Fit, source: Source) -> Fitted:
     counts = read_manifest(config.out)["counts"]
     nonstories = counts["nonstories"][best]
     if config.negatives:
+        of_best = counts["features"] if best == "features" else counts["training"]["counts"]
         n_pairs = made.part("train").num_rows
-        method += f"; {counts['negatives']:,} negatives added to {n_pairs:,} pairs"
+        method += f"; {of_best.get(NEGATIVES, 0):,} negatives added to {n_pairs:,} pairs"
     pages = {}
     try:
         pages = _report(config, made.folder, evaluations, learning, models[best], nonstories)
@@ -558,11 +559,11 @@ def _are_votes(columns: Mapping[str, str]) -> bool:
 
 def _raters(config: Fit, n_pairs: int) -> list[RaterSpec]:
     """Return the raters that are trained; options of the reward model fit the number of pairs."""
-    given = {"negatives": True} if config.negatives else {}
-    specs = [RaterSpec("features", "features", given)]
+    shared = {"negatives": True} if config.negatives else {}
+    specs = [RaterSpec("features", "features", shared)]
     if config.model_name_or_path is not None:
         # The paper's 128 pairs per step, or fewer, so that an epoch has 25 steps.
-        options = {"model_name_or_path": config.model_name_or_path, **given, **config.training}
+        options = {"model_name_or_path": config.model_name_or_path, **shared, **config.training}
         micro_batch = int(options.get("per_device_train_batch_size", 4))
         steps = max(min(n_pairs // 25, 128) // micro_batch, 1)
         specs.append(
@@ -599,7 +600,7 @@ def _train(config: Fit, specs: Sequence[RaterSpec], made: OwnPairs) -> dict[str,
     features = cast(Any, specs[0].train(pairs, config.out, config.seed))
     features.columns = made.columns
     features.learn_scope(pairs)
-    artifact.counts["negatives"] = features.negatives
+    artifact.counts["features"] = {"negatives": features.negatives}
     artifact.counts["nonstories"] = {"features": compare_nonstories(features, pairs)}
     artifact.write_folder(folders["features"].name, features.save)
     if len(specs) == 1:

@@ -261,6 +261,7 @@ def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
     monkeypatch.setattr(crossvalidation, "evaluate", evaluate_and_note)
     model = tiny_model("bert")
     keys = ("--model_name_or_path", model, "--max_length", "64", "--learning_rate", "1e-3")
+    keys = (*keys, "--negatives", "true", "--validation", "0.4")
     code, said = fit(posts(prompts=9), "--out", "mine", *QUICK, *keys)
     assert code == 0, said
     work = {
@@ -286,6 +287,11 @@ def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
     assert json.loads(Path("mine/model/litbench.json").read_text())["kind"] == "reward"
     run = json.loads(Path("mine/model/run.json").read_text())
     assert run["training"]["options"]["learning_rate"] == 1e-3
+    features = json.loads(Path("mine/features/features.json").read_text())
+    rejected = run["label_source"].get("negatives", 0)
+    counts = {"features": features["negatives"], "reward": rejected}
+    assert counts["reward"] < counts["features"], "validation pairs are held out before"
+    assert f"; {counts[best]} negatives added to" in said
     jobs.clear()
     code, said = fit("posts.jsonl", "--out", "mine", *QUICK, *keys, "--crossvalidate_model")
     rows = json.loads(Path("mine/evaluation/leaderboard.json").read_text())

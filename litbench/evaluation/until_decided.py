@@ -242,7 +242,7 @@ class Looks:
         _, comparison.p_value = difference_interval(comparison.estimate, self.plan.limit)
         return z_of_p(comparison.p_value, comparison.estimate.mean)
 
-    def look(self, look: int) -> None:
+    def compare_at(self, look: int) -> None:
         """Compare what is open with the boundaries, and end what is decided or futile."""
         shares = self.plan.shares
         current = [comparison for comparison in self._comparisons.values() if comparison.is_open]
@@ -250,8 +250,8 @@ class Looks:
         for comparison in current:
             comparison.p_value = repeated_p(shares[: look + 1], z_of[comparison.name])
         done = decided({name: row.p_value for name, row in self._comparisons.items()})
-        known = [row for row in self._comparisons.values() if not math.isnan(row.p_value)]
-        alpha = ALPHA / max(len(known) - len(done), 1)
+        tested = [row for row in self._comparisons.values() if not math.isnan(row.p_value)]
+        alpha = ALPHA / max(len(tested) - len(done), 1)
         # A comparison decided here met the boundary of its turn in Holm's order.
         bounds = boundaries(tuple(shares), alpha)
         is_last = look == len(shares) - 1
@@ -430,7 +430,7 @@ class UntilDecided(Looks):
                 for result in judged:
                     self._verdicts[result.job.spec.name].append(result.verdicts)
                     self._ended_at[result.job.spec.name] = look
-                self.look(look)
+                self.compare_at(look)
             if self.limit:
                 break
         if not results:

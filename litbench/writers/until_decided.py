@@ -74,7 +74,7 @@ class WriterLooks(Looks):
             if not write(block):
                 self.end_by_limit()
                 return
-            self.look(look)
+            self.compare_at(look)
 
     def add(self, session: Session) -> None:
         """Add the grades of a session that has ended."""
